@@ -1,5 +1,5 @@
-//! Tells the linker where the C++ side's shared libraries are, for programs that are started outside cargo, and
-//! the benches what they were compiled with.
+//! Tells the linker where the C++ side's shared libraries are, for programs that are started without cargo. Passes the
+//! versions of the compilers to the benches.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn main() {
     println!("cargo::rustc-env=ATRACE_BENCHES_CXX={cxx}");
 }
 
-/// The first line of what a compiler says of itself.
+/// Returns the first line of a compiler's version output.
 fn version(compiler: String) -> Option<String> {
     let output = Command::new(compiler).arg("--version").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned())

@@ -1,5 +1,6 @@
-//! Compiles the loops and a libcutils. On hosts they call that one. On Android it is there to link against, as the NDK has none: a
-//! device has its own, of the same name; only a statically linked executable can't load that, and takes this one in.
+//! Compiles the loops and a libcutils. On hosts, the loops call this libcutils. On Android, this libcutils is only for
+//! linking, because the NDK has none: at run time, the device's library of the same name is loaded. Only a statically
+//! linked executable, which can't load the device's library, contains this libcutils.
 
 use std::path::{Path, PathBuf};
 
@@ -43,12 +44,12 @@ fn main() {
         && std::env::var("CXXSTDLIB_".to_owned() + &variable("TARGET").replace('-', "_"))
             .is_ok_and(|library| library == "c++_static")
     {
-        // The static libc++ of the NDK is in two parts, and the compiler's driver, which would know, is told to add nothing.
+        // The static libc++ of the NDK has two parts. The compiler's driver would add both, but is told to add nothing.
         println!("cargo::rustc-link-lib=c++abi");
     }
 }
 
-/// What Android's bionic does not bring: it has the properties.
+/// The sources for Android, without the properties, which bionic has.
 const ANDROIDS: [&str; 4] = ["trace.cc", "marker.cc", "log.cc", "process.cc"];
 
 /// Reads a variable that cargo always sets.
@@ -56,14 +57,14 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
 }
 
-/// What the compiler says of itself in its first line.
+/// Returns the first line of the compiler's version output.
 fn compiler() -> String {
     let output = cxx(cc::Build::new()).get_compiler().to_command().arg("--version").output();
     let output = output.map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// The same code in every profile: what is measured must not depend on how the Rust side was built.
+/// The same code in every profile, so that results do not depend on how the Rust side was built.
 fn cxx(mut build: cc::Build) -> cc::Build {
     build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
     build
@@ -91,8 +92,8 @@ fn build_cutils(include: &Path, directory: &Path) {
     println!("cargo::metadata=libdir={}", directory.display());
 }
 
-/// Builds one shared library, as Android builds its own: only the ABI exported, bound when loaded, and no call within
-/// the library that another one could intercept (what gcc would otherwise provide for, clang never does).
+/// Builds one shared library like Android's: it exports only the ABI, it is bound when loaded, and no call within the
+/// library can be intercepted by another library (gcc supports such interception by default, clang does not).
 fn shared_library(directory: &Path, name: &str, sources: &[&str], arguments: &[String]) {
     let mut build = cxx(cc::Build::new());
     build.pic(true);

@@ -8,7 +8,7 @@
 //! address takes a bucket, and one more publishes a part that was allocated before. So no thread ever waits for another,
 //! which would not exist in a forked child.
 
-use atrace::__typed::{About, Number, Site};
+use atrace::tracer::{About, Number, Site};
 use atrace_sys::OnceRef;
 use tracing_core::{Level, Metadata};
 

@@ -10,7 +10,8 @@
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 
-use atrace::{Enabled, NameWriter};
+use atrace::NameWriter;
+use atrace::tracer::{Enabled, TextBuffer};
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
 
@@ -46,7 +47,7 @@ pub(crate) fn unless_too_deep(format: impl FnOnce()) {
 /// ends here.
 #[inline(always)]
 fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
-    unless_too_deep(|| writer.__catching(format));
+    unless_too_deep(|| writer.catching(format));
 }
 
 /// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If that is empty, writes
@@ -54,11 +55,11 @@ fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<
 #[inline(always)]
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
-    let start = writer.__len();
+    let start = writer.position();
     let of = Of::Event { is_log: is_log(metadata) };
     guarded(writer, |writer| event.record(&mut FieldText { writer, first: start, fields, of }));
-    if writer.__len() == start {
-        writer.__push_what_fits(&[metadata.level().as_str(), " event"]);
+    if writer.position() == start {
+        writer.push_what_fits(&[metadata.level().as_str(), " event"]);
     }
 }
 
@@ -75,16 +76,14 @@ pub(crate) fn with_span<T>(
     record: &dyn Fn(&mut dyn Visit),
     then: impl FnOnce(&str, &str) -> T,
 ) -> T {
-    atrace::__with_text(
-        |writer| {
-            let mut track = String::new();
-            writer.__push_pieces([name]);
-            let of = Of::Span { track: &mut track };
-            guarded(writer, |writer| record(&mut FieldText { writer, first: NOWHERE, fields, of }));
-            track
-        },
-        |text, track| then(text, &track),
-    )
+    let mut track = String::new();
+    let mut text = TextBuffer::default();
+    let shown = text.write(|writer| {
+        writer.push_pieces([name]);
+        let of = Of::Span { track: &mut track };
+        guarded(writer, |writer| record(&mut FieldText { writer, first: NOWHERE, fields, of }));
+    });
+    then(shown, &track)
 }
 
 /// Appends as much of `text` to a stored text as fits.
@@ -137,17 +136,17 @@ impl FieldText<'_, '_> {
     /// Returns whether the next text is the first of an event.
     #[inline(always)]
     fn is_first(&self) -> bool {
-        self.writer.__len() == self.first
+        self.writer.position() == self.first
     }
 
     fn text(&mut self, field: &Field, is_integer: bool, text: &str) {
         let name = field.name();
         match self.shows(name, is_integer) {
             Shown::Not => {}
-            Shown::WithName if self.is_first() => self.writer.__push_what_fits(&[name, IS, text]),
-            Shown::WithName => self.writer.__push_pieces([SEPARATOR, name, IS, text]),
-            Shown::AsMessage if self.is_first() => self.writer.__push_what_fits(&[text]),
-            Shown::AsMessage => self.writer.__push_what_fits(&[SEPARATOR, text]),
+            Shown::WithName if self.is_first() => self.writer.push_what_fits(&[name, IS, text]),
+            Shown::WithName => self.writer.push_pieces([SEPARATOR, name, IS, text]),
+            Shown::AsMessage if self.is_first() => self.writer.push_what_fits(&[text]),
+            Shown::AsMessage => self.writer.push_what_fits(&[SEPARATOR, text]),
         }
     }
 
@@ -156,10 +155,10 @@ impl FieldText<'_, '_> {
         let name = field.name();
         match self.shows(name, is_integer) {
             Shown::Not => return,
-            Shown::WithName if self.is_first() => self.writer.__push_what_fits(&[name, IS]),
-            Shown::WithName => self.writer.__push_pieces([SEPARATOR, name, IS]),
+            Shown::WithName if self.is_first() => self.writer.push_what_fits(&[name, IS]),
+            Shown::WithName => self.writer.push_pieces([SEPARATOR, name, IS]),
             Shown::AsMessage if self.is_first() => {}
-            Shown::AsMessage => self.writer.__push_what_fits(&[SEPARATOR]),
+            Shown::AsMessage => self.writer.push_what_fits(&[SEPARATOR]),
         }
         // An error means that the message is full or that a value's formatting failed. The text written so far stays.
         let _ = self.writer.write_fmt(value);
@@ -191,9 +190,9 @@ impl Visit for FieldText<'_, '_> {
         let name = field.name();
         match self.shows(name, false) {
             Shown::WithName if self.is_first() => {
-                self.writer.__push_what_fits(&[name, " = \"", value, "\""]);
+                self.writer.push_what_fits(&[name, " = \"", value, "\""]);
             }
-            Shown::WithName => self.writer.__push_pieces([SEPARATOR, name, " = \"", value, "\""]),
+            Shown::WithName => self.writer.push_pieces([SEPARATOR, name, " = \"", value, "\""]),
             Shown::AsMessage => self.text(field, false, value),
             Shown::Not => {
                 if let Of::Span { track } = &mut self.of

@@ -1,7 +1,7 @@
 //! The layer for a stack over a `Registry`, and the options that it shares with [`AtraceSubscriber`](crate::AtraceSubscriber).
 
-use atrace::__typed::{only_atrace, only_perfetto};
 use atrace::AtraceTag;
+use atrace::tracer::{only_atrace, only_perfetto};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -146,8 +146,8 @@ impl AtraceLayer {
     options!();
 }
 
-/// Defines the functions of a layer, which pass spans and events to the recorder. They are generic over the type of the
-/// stack, so they contain as little code as possible.
+/// Defines the functions of a layer, which pass spans and events to the recorder. They are compiled again for each
+/// type of the subscribers' stack, so they contain as little code as possible.
 macro_rules! record_as_layer {
     () => {
         fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -200,7 +200,7 @@ macro_rules! record_as_layer {
             {
                 let metadata = in_registry.metadata();
                 // For Perfetto any span may be stored, because of the spans that it follows from.
-                if self.recorder.may_store(metadata) || atrace::__typed::is_used() {
+                if self.recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
                     span = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
                 }
                 span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));

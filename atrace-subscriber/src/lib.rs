@@ -105,10 +105,10 @@
 //! [`AtraceSubscriber::with_filter`].
 //!
 //! *Signals.* With [`AtraceSubscriber`] alone, a handler may create, enter and leave spans wherever it interrupts its
-//! thread; it must leave the spans that it entered. (A `Registry` panics when it is interrupted within itself.) Like any
-//! handler it must not allocate. `tracing` allocates at the first use of a callsite. This crate does when more spans
-//! with fields are alive than ever before, or when a thread is more than 32 spans deep for the first time. To avoid
-//! this in a handler, create as many spans, or enter them as deep, once outside of it.
+//! thread; it must leave the spans that it entered. (A `Registry` panics when it is interrupted within itself.) Like
+//! any handler it must not allocate. `tracing` allocates at the first use of a callsite. This crate allocates when
+//! more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for the first time.
+//! To avoid this in a handler, create as many spans, or enter them as deep, once outside of it.
 //!
 //! *Fork.* A child may trace at once and waits for no thread of its parent's. With a filter it keeps its parent's on or
 //! off state until [`after_fork`]. It does not end the spans that its parent was in.

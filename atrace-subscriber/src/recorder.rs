@@ -10,10 +10,10 @@
 
 use std::borrow::Cow;
 
-use atrace::__typed::{Encoder, flow, flow_number, is_used};
-use atrace::{
-    AtraceTag, Enabled, Glance, PreparedTag, TrackSlice, atrace_instant_for_track_with, atrace_is_tag_enabled,
+use atrace::tracer::{
+    Enabled, Encoder, Glance, PreparedTag, TextBuffer, TrackSlice, flow, flow_number, is_perfetto_enabled,
 };
+use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enabled};
 use tracing_core::span::{Attributes, Record};
 use tracing_core::{Event, Metadata};
 
@@ -110,7 +110,7 @@ impl Recorder {
         let mode = |track: &str| mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
         let mut args = Encoder::new();
         let mut hidden = false;
-        let stored = if let Some(enabled) = enabled.filter(|enabled| enabled.__for_perfetto().is_some()) {
+        let stored = if let Some(enabled) = enabled.filter(|enabled| enabled.is_perfetto()) {
             let track = encode(&mut args);
             let args = args.finish();
             StoredSpan::new(callsite, |cookie, texts| {
@@ -118,13 +118,13 @@ impl Recorder {
                 if let Some(mode) = mode(&track) {
                     texts.track = track;
                     let track = texts.track_or(metadata.target());
-                    texts.async_slice = enabled.__begin_on_track(track, known.site(), args, cookie);
+                    texts.async_slice = enabled.begin_on_track_at(track, known.site(), args, cookie);
                     hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
                 }
             })
         } else {
             fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
-                let is_open = enabled.is_none() && is_used(); // The backend is not known yet.
+                let is_open = enabled.is_none() && is_perfetto_enabled(); // The backend is not known yet.
                 if is_open {
                     encode(&mut args);
                 }
@@ -136,7 +136,7 @@ impl Recorder {
                     if let Some(mode) = mode(track) {
                         track.clone_into(&mut texts.track);
                         let track = texts.track_or(metadata.target());
-                        texts.async_slice = TrackSlice::__begin_named(self.tag, track, shown, cookie);
+                        texts.async_slice = TrackSlice::begin(self.tag, track, shown, cookie);
                         hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
                     }
                 })
@@ -152,7 +152,7 @@ impl Recorder {
 
     /// Returns whether events go to Perfetto, which shows flows.
     pub(crate) fn wants_flows(&self) -> bool {
-        self.enabled().is_some_and(|enabled| enabled.__for_perfetto().is_some())
+        self.enabled().is_some_and(|enabled| enabled.is_perfetto())
     }
 
     #[inline]
@@ -192,7 +192,7 @@ impl Recorder {
             return;
         };
         // The values are formatted before anything is locked: their code may enter this span.
-        if is_typed && is_used() {
+        if is_typed && is_perfetto_enabled() {
             let mut args = Encoder::new();
             typed::encode_span(&mut args, &CallsiteInfo(metadata), true, &|visit| values.record(visit));
             let new = args.finish();
@@ -217,9 +217,9 @@ impl Recorder {
             }
             if let Some(texts) = stored.texts().filter(|texts| texts.async_slice.is_written()) {
                 let track = texts.track_or(metadata.target());
-                atrace_instant_for_track_with(self.tag, track, |writer| {
-                    writer.__push_pieces([metadata.name(), new]);
-                });
+                let mut text = TextBuffer::default();
+                let text = text.write(|writer| writer.push_pieces([metadata.name(), new]));
+                atrace_instant_for_track(self.tag, track, text);
             }
         });
     }
@@ -242,14 +242,14 @@ impl Recorder {
     /// while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
-        let Some(enabled) = self.prepared.glance().and_then(Glance::__enabled_short) else { return };
-        if enabled.__for_perfetto().is_some() {
+        let Some(enabled) = self.prepared.glance().and_then(Glance::enabled) else { return };
+        if enabled.is_perfetto() {
             return typed::event(enabled, event, self.fields);
         }
         if fields::has_counter(event.metadata()) && !fields::write_counters(event, enabled, false) {
             return;
         }
-        enabled.instant_with(|writer| fields::write_event(event, self.fields, writer));
+        enabled.instant(|writer: &mut NameWriter<'_>| fields::write_event(event, self.fields, writer));
     }
 }
 

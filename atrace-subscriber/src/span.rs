@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 
-use atrace::__typed::flow_number;
-use atrace::{Enabled, Glance, Slice};
+use atrace::tracer::{Enabled, Glance, Slice, flow_number};
 use tracing_core::Metadata;
 
 use crate::callsites::{Callsite, CallsiteInfo};
@@ -94,7 +93,7 @@ impl Span {
     #[inline(always)]
     pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>, id: impl FnOnce() -> u64) {
         let Some(enabled) = glance.enabled() else { return };
-        if enabled.__for_perfetto().is_some() {
+        if enabled.is_perfetto() {
             return self.begin_typed(enabled, slice, id());
         }
         let texts = match self.in_slot() {
@@ -109,7 +108,7 @@ impl Span {
                 None => return,
             },
         };
-        slice.set(enabled.begin_with(|writer| writer.push_str(name)));
+        slice.set(enabled.begin(name));
     }
 
     /// Begins a slice in Perfetto's memory. All slices of one span form a flow.
@@ -122,7 +121,7 @@ impl Span {
         let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
         let flow = if self.is_one() { flow_number(id) } else { 0 };
-        slice.set(enabled.__begin(&known.site(), flow, args));
+        slice.set(enabled.begin_at(&known.site(), flow, args));
     }
 
     /// Ends a slice of the span. The end has the arguments of the span from position `from` on.
@@ -131,7 +130,7 @@ impl Span {
         let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().and_then(|texts| texts.args.get(from as usize..));
         match (self.metadata(), args) {
-            (Some(metadata), Some(args)) => slice.__end_with(CallsiteInfo(metadata).site(), args),
+            (Some(metadata), Some(args)) => slice.end_with(CallsiteInfo(metadata).site(), args),
             _ => slice.end(),
         }
     }

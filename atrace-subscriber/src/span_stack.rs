@@ -18,8 +18,8 @@
 //! - An enter raises the length before it writes the entry. So a handler does not use the same entry.
 //! - An exit takes the slice out of the entry before it lowers the length. So unused entries hold no slice, and neither does
 //!   an entry that an interrupted enter has not written yet.
-//! - A handler's exit looks below its own entry only for pending ends that are directly below. There are none while a handler
-//!   can run, because the top entry is never pending then.
+//! - When a signal handler exits a span, it examines the entries below its own only as long as their ends are still to be
+//!   written. There are none while a handler can run, because the end of the top entry is always written by then.
 //!
 //! While a heap part is being allocated, a handler can't use it. The handler's spans are then left out.
 //!
@@ -32,14 +32,15 @@
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
-use atrace::{AtraceTag, Glance, Slice, glance};
+use atrace::AtraceTag;
+use atrace::tracer::{Glance, PreparedTag, Slice};
 
 use crate::parts;
 use crate::span::Span;
 
 /// The entries that are not on the heap.
 const DEPTH: usize = 32;
-/// The maximum number of parts on the heap.
+/// The maximum number of parts of a thread's span stack that are on the heap.
 const PARTS: usize = 20;
 /// How often a slice begins again because an older span was left.
 const AGAIN: u32 = 8;
@@ -108,7 +109,7 @@ impl Entry {
     fn begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
         self.set(owner, id);
         self.span.set(span);
-        self.tag.set(glance.__tag());
+        self.tag.set(glance.tag());
         compiler_fence(Ordering::SeqCst);
         self.begin_slice(glance);
     }
@@ -183,7 +184,7 @@ impl Entry {
     fn begin_again(&self) {
         if !self.tag.get().is_empty() {
             self.owner.set(self.owner.get() + if self.begun_again() < AGAIN { BEGUN_AGAIN } else { 0 });
-            if let Some(glance) = glance(self.tag.get()) {
+            if let Some(glance) = PreparedTag::new(self.tag.get()).glance() {
                 self.begin_slice(glance);
             }
         }

@@ -25,7 +25,7 @@
 
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use atrace::TrackSlice;
+use atrace::tracer::TrackSlice;
 use atrace_sys::OnceRef;
 
 use crate::callsites::{Callsite, CallsiteInfo};
@@ -235,12 +235,8 @@ impl StoredSpan {
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
             let Some(metadata) = callsite.metadata() else { return };
             let track = texts.track_or(metadata.target());
-            if slice.__is_perfettos() {
-                let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-                slice.__end_with(track, CallsiteInfo(metadata).site(), recorded, self.cookie());
-            } else {
-                slice.end(track, self.cookie());
-            }
+            let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
+            slice.end_with(track, CallsiteInfo(metadata).site(), recorded, self.cookie());
         }
     }
 }

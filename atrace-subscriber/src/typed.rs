@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use atrace::__typed::{Encoder, Scalar, Site};
-use atrace::{__Text, Enabled, NameWriter};
+use atrace::NameWriter;
+use atrace::tracer::{Enabled, Encoder, Scalar, Site, TextBuffer};
 use tracing_core::Event;
 use tracing_core::field::{Field, Visit};
 
@@ -23,12 +23,12 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let known = CallsiteInfo(metadata);
     let site = known.site();
     let mut args = Encoder::new();
-    let mut text = __Text::default();
+    let mut text = TextBuffer::default();
     let name = text.write(|message| {
         let of = Of::Event(message);
         fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, &site, has_fields, of)));
     });
-    enabled.__instant(&site, (!name.is_empty()).then_some(name), args.finish());
+    enabled.instant_at(&site, (!name.is_empty()).then_some(name), args.finish());
 }
 
 /// Encodes the fields of a span, if `has_fields` is true. Returns the name of its track, which is empty if it has none.
@@ -113,7 +113,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
         if !self.has_ended {
             let mut is_whole = false;
-            message.__catching(|message| {
+            message.catching(|message| {
                 // An error means that the text is full or that a value's formatting failed. The text written so far stays.
                 let _ = fmt::Write::write_fmt(message, value);
                 is_whole = true;
@@ -156,7 +156,7 @@ impl Visit for Arguments<'_, '_> {
             return self.args.str(self.site.key(field.index(), name), value);
         }
         match &mut self.of {
-            Of::Event(message) if name == MESSAGE && !self.has_ended => message.__push_what_fits(&[value]),
+            Of::Event(message) if name == MESSAGE && !self.has_ended => message.push_what_fits(&[value]),
             Of::Span { track } if name == TRACK => {
                 track.clear();
                 fields::append(track, value);

@@ -1,5 +1,7 @@
 //! The system's clock, and whether the processor's counter can replace it.
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use crate::system::c;
 use crate::system::file;
 
 /// Returns the time of `CLOCK_BOOTTIME` in nanoseconds, as the system tells it.
@@ -23,18 +25,11 @@ pub fn asked() -> u64 {
 /// makes it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn is_allowed() -> bool {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    /// 0: not asked, 1: no, 2: yes.
-    static IS_ALLOWED: AtomicU32 = AtomicU32::new(0);
-    if IS_ALLOWED.load(Ordering::Relaxed) == 0 {
-        let mut mode: libc::c_int = 0;
-        // SAFETY: the kernel writes an `int`.
-        let is_asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) == 0 };
-        let is_allowed = !is_asked || mode == libc::PR_TSC_ENABLE;
-        IS_ALLOWED.store(1 + u32::from(is_allowed), Ordering::Relaxed);
-    }
-    IS_ALLOWED.load(Ordering::Relaxed) == 2
+    static IS_ALLOWED: crate::OnceRef<bool> = crate::OnceRef::new();
+    *IS_ALLOWED.get_or(|| {
+        let mut mode = 0;
+        if c::counter_mode(&mut mode).is_err() || mode == libc::PR_TSC_ENABLE { &true } else { &false }
+    })
 }
 
 /// Returns whether the process may read the counter: here always.

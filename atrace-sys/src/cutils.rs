@@ -20,17 +20,17 @@ use std::sync::atomic::AtomicU64;
 use crate::bindings;
 use crate::system::library_of;
 
-/// The reason why libcutils can't be used.
+/// The reason why a library of the system can't be used.
 #[derive(Debug)]
-pub struct CutilsError(String);
+pub struct LibraryError(pub(crate) String);
 
-impl fmt::Display for CutilsError {
+impl fmt::Display for LibraryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for CutilsError {}
+impl std::error::Error for LibraryError {}
 
 /// The name of a function as a C string.
 #[cfg(not(atrace_link_cutils))]
@@ -186,9 +186,9 @@ impl Cutils {
     ///
     /// Returns an error if it can't be loaded, or lacks a symbol that every libcutils has.
     #[cfg(not(atrace_link_cutils))]
-    pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
+    pub fn load(path: Option<&OsStr>) -> Result<Self, LibraryError> {
         let name = path.unwrap_or(OsStr::new("libcutils.so"));
-        let library = crate::system::Library::open(name).map_err(CutilsError)?;
+        let library = crate::system::Library::open(name).map_err(LibraryError)?;
         let functions = Functions::of(library);
         // SAFETY: the symbol is an aligned uint64_t in every version. The library writes it by 64-bit stores and is
         // never unloaded.
@@ -196,7 +196,7 @@ impl Cutils {
         let (Some(enabled_tags), Some(_), Some(_)) =
             (tags, functions.atrace_begin_body, functions.atrace_update_tags)
         else {
-            return Err(CutilsError(format!(
+            return Err(LibraryError(format!(
                 "{} lacks atrace_enabled_tags, atrace_begin_body or atrace_update_tags: it is no libcutils that traces",
                 name.display()
             )));
@@ -210,9 +210,9 @@ impl Cutils {
     ///
     /// Returns an error if `path` is given.
     #[cfg(atrace_link_cutils)]
-    pub fn load(path: Option<&OsStr>) -> Result<Self, CutilsError> {
+    pub fn load(path: Option<&OsStr>) -> Result<Self, LibraryError> {
         if let Some(path) = path {
-            return Err(CutilsError(format!("{}: libcutils is linked into this program", path.display())));
+            return Err(LibraryError(format!("{}: libcutils is linked into this program", path.display())));
         }
         let tags = (&raw const bindings::atrace_enabled_tags).cast::<AtomicU64>();
         // SAFETY: an aligned uint64_t that lives as long as the program. C code writes it by 64-bit stores.

@@ -11,8 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
-use crate::system::c::Call;
-use crate::system::file;
+use crate::system::{c, file};
 
 static IS_HELPED: AtomicBool = AtomicBool::new(false);
 
@@ -50,7 +49,7 @@ pub fn prepare() {
 }
 
 fn membarrier(command: libc::c_int) -> bool {
-    !cfg!(miri) && Call::MEMBARRIER.call([command as isize, 0, 0]).is_ok()
+    !cfg!(miri) && c::membarrier(command).is_ok()
 }
 
 #[cfg(target_os = "android")]

@@ -4,21 +4,9 @@
 //! tracks. Each of its functions checks itself whether the tag is enabled. The library is never unloaded.
 
 use std::ffi::{CStr, OsStr};
-use std::fmt;
 
 use crate::c_text::CText;
-
-/// The reason why libandroid can't be used.
-#[derive(Debug)]
-pub struct NdkError(String);
-
-impl fmt::Display for NdkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NdkError {}
+use crate::cutils::LibraryError;
 
 type Named = extern "C" fn(name: CText<'_>);
 /// A function with a cookie or a value.
@@ -48,9 +36,9 @@ impl Ndk {
     /// # Errors
     ///
     /// Returns an error if it can't be loaded, or is older than Android 6.
-    pub fn load(path: Option<&OsStr>) -> Result<Self, NdkError> {
+    pub fn load(path: Option<&OsStr>) -> Result<Self, LibraryError> {
         let name = path.unwrap_or(OsStr::new("libandroid.so"));
-        let library = crate::system::Library::open(name).map_err(NdkError)?;
+        let library = crate::system::Library::open(name).map_err(LibraryError)?;
         // SAFETY: the functions have had these types since they exist (`android/trace.h` of the NDK), and accept any
         // text.
         let (is_enabled, begin, end, async_begin, async_end, counter) = unsafe {
@@ -64,7 +52,7 @@ impl Ndk {
             )
         };
         let (Some(is_enabled), Some(begin), Some(end)) = (is_enabled, begin, end) else {
-            return Err(NdkError(format!(
+            return Err(LibraryError(format!(
                 "{} lacks ATrace_isEnabled, ATrace_beginSection or ATrace_endSection: Android before 6 has none",
                 name.display()
             )));

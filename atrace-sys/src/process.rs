@@ -6,7 +6,12 @@
 use std::ffi::{CStr, OsStr, OsString};
 use std::num::NonZeroU64;
 
-pub use crate::system::ErrnoGuard;
+pub use crate::system::{
+    ErrnoGuard, fnmatch as matches, has_elevated_rights, may_pass, process_id as raw_id, reread_argv0,
+    strtoimax as signed_number, strtoull as number,
+};
+#[cfg(not(no_tracing))]
+pub use crate::system::{capabilities as rights, signals::seem_to_be_handled as is_in_handler};
 use crate::{fork, system};
 
 /// A process id as messages contain it: its decimal digits and a `|`, in memory order, padded with zeroes.
@@ -26,34 +31,17 @@ pub struct ProcessId(NonZeroU64);
 impl ProcessId {
     /// Creates the text of `pid`: its last seven digits, which on Linux are all.
     pub fn new(pid: u32) -> Self {
-        let mut digits = [0; 10];
-        let mut at = digits.len();
-        let mut rest = pid;
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
+        let (mut rest, mut bytes) = (pid, *b"\0\0\0\0\0\0\0|");
+        let mut start = 7;
+        while start > 0 && (start == 7 || rest > 0) {
+            start -= 1;
+            bytes[start] = b'0' + (rest % 10) as u8;
             rest /= 10;
-            if rest == 0 {
-                break;
-            }
         }
-        let digits = &digits[at.max(3)..];
-        let mut bytes = [0; 8];
-        bytes[..digits.len()].copy_from_slice(digits);
-        bytes[digits.len()] = b'|';
+        // Moves the digits to the front. (`rotate_left` is two KiB of code.)
+        let bytes = (u64::from_be_bytes(bytes) << (8 * start)).to_be_bytes();
         // Never 0, because of the digits and the bar, so `MIN` is never used.
         Self(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
-    }
-
-    /// Creates an id from the number that [`word`](Self::word) returned.
-    #[inline(always)]
-    const fn from_word(word: NonZeroU64) -> Self {
-        Self(word)
-    }
-
-    /// Returns the eight bytes as a number, in memory order.
-    const fn word(self) -> NonZeroU64 {
-        self.0
     }
 
     /// Returns the eight bytes: digits, `|`, zeroes.
@@ -81,26 +69,12 @@ impl ProcessId {
 /// it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
-    ProcessId::from_word(fork::cached(|| ProcessId::new(system::process_id()).word()))
-}
-
-/// Returns the id of the calling process as a number, from the kernel.
-#[inline]
-pub fn raw_id() -> u32 {
-    system::process_id()
+    ProcessId(fork::cached(|| ProcessId::new(raw_id()).0))
 }
 
 /// Returns the effective user id of the calling process.
 pub fn user() -> u32 {
     system::effective_ids().0
-}
-
-/// Returns whether the process has rights that its caller does not have (`AT_SECURE`: set-user-id, file
-/// capabilities).
-///
-/// Such a process must not be controlled by its environment, so all `ATRACE_*` variables are ignored there.
-pub fn has_elevated_rights() -> bool {
-    system::has_elevated_rights()
 }
 
 /// Returns when the process started, in clock ticks since boot (`starttime` of `/proc/PID/stat`); 0 if that can't be
@@ -117,22 +91,6 @@ pub fn start_time() -> u64 {
     ticks.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0') % 10))
 }
 
-/// Returns the capabilities (`capabilities(7)`) that the process's first thread has or could take. They are 0 in most
-/// processes.
-///
-/// Async-signal-safe.
-#[cfg(not(no_tracing))]
-pub fn rights() -> u64 {
-    system::capabilities()
-}
-
-/// Returns whether the calling thread seems to be in a signal handler, where nothing should wait: it is on the
-/// alternate signal stack, or blocks a signal that has a handler.
-#[cfg(not(no_tracing))]
-pub fn is_in_handler() -> bool {
-    system::signals::seem_to_be_handled()
-}
-
 /// Returns an environment variable; `None` if it is unset or empty, or if the process has elevated rights.
 pub fn variable(name: &str) -> Option<OsString> {
     if has_elevated_rights() {
@@ -146,47 +104,12 @@ pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
     text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
-/// Reads argv\[0\] again and caches it for [`with_argv0`], because hosts such as Zygote rename themselves.
-///
-/// The former name stays in memory, since it may be in use.
-pub fn reread_argv0() {
-    system::argv0::reread();
-}
-
 /// Calls `then` with argv\[0\], cut as libcutils cuts it; with `None` if it is empty or can't be read.
 ///
 /// It is read once and then cached, also for forked children, because a process may give up its right to open files.
 /// After a rename call [`reread_argv0`].
 pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
-    then(system::argv0::read())
-}
-
-/// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor or memory.
-pub fn may_pass(errno: i32) -> bool {
-    system::may_pass(errno)
-}
-
-/// Returns whether `text` matches a shell pattern as in libcutils: `fnmatch(pattern, text, FNM_NOESCAPE)`.
-///
-/// `*` also matches `/`, and a backslash is an ordinary character.
-#[doc(alias = "fnmatch")]
-pub fn matches(pattern: &CStr, text: &CStr) -> bool {
-    system::fnmatch(pattern, text)
-}
-
-/// Parses a number as C's `strtoull` with base 0 does: spaces, a sign, then `0x`, `0` or decimal digits.
-///
-/// Returns the number, `None` if it is too large, and the text behind it. If there is no number, that is the whole
-/// text.
-#[doc(alias = "strtoull")]
-pub fn number(text: &CStr) -> (Option<u64>, &CStr) {
-    system::strtoull(text)
-}
-
-/// Parses a number as C's `strtoimax` with base 0 does. Otherwise like [`number`].
-#[doc(alias = "strtoimax")]
-pub fn signed_number(text: &CStr) -> (Option<i64>, &CStr) {
-    system::strtoimax(text)
+    then(system::read_argv0())
 }
 
 /// An [`ErrnoGuard`] that also disables `pthread_cancel` for the calling thread.

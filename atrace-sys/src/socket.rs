@@ -1,21 +1,12 @@
 //! A stream socket to a service on this machine: whom to trust, and how bytes and descriptors are transferred.
 
-use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use crate::system::c::Call;
-use crate::system::{self, Descriptor, Errno, Plain, bare, file, zeros};
-
-// SAFETY: zeroes are valid: an empty message, no control data, an address, and ids.
-unsafe impl Plain for libc::msghdr {}
-// SAFETY: as above.
-unsafe impl Plain for libc::cmsghdr {}
-// SAFETY: as above.
-unsafe impl Plain for libc::sockaddr_un {}
-// SAFETY: as above.
-unsafe impl Plain for libc::ucred {}
+pub use crate::system::file::may_enter;
+use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 
 /// Which users may run the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +68,10 @@ impl Socket {
     pub fn connect(name: &OsStr, trust: Trust) -> Result<Self, Refused> {
         let (address, len) = address(name).ok_or(Refused::Name)?;
         let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let made = Call::SOCKET.call([libc::AF_UNIX as isize, flags as isize]).map_err(Refused::errno)?;
-        let socket = Self(Descriptor::new(made));
-        let place = (&raw const address).expose_provenance() as isize;
-        let connected = Call::CONNECT.call([socket.0.as_raw_fd() as isize, place, len as isize]);
-        connected.map_err(Refused::errno)?;
+        let socket = c::socket(libc::AF_UNIX, flags).map(Descriptor::new).map_err(Refused::errno)?;
+        c::connect(socket.as_raw_fd(), &address, len).map_err(Refused::errno)?;
         if trust == Trust::Usual {
-            let (_, peer) = peer(socket.0.as_fd()).ok_or(Refused::Errno(libc::EPERM))?;
+            let (_, peer) = peer(socket.as_raw_fd()).ok_or(Refused::Errno(libc::EPERM))?;
             let (own, _) = system::effective_ids();
             let is_trusted = peer == 0 || peer == own && system::is_known_by_number(own);
             #[cfg(target_os = "android")]
@@ -92,7 +80,7 @@ impl Socket {
                 return Err(Refused::Stranger(peer));
             }
         }
-        Ok(socket)
+        Ok(Self(socket))
     }
 
     /// Waits until something can be received, at most for `timeout` (`None`: forever). The end of the connection
@@ -135,15 +123,9 @@ impl Socket {
 
     fn send_some(&self, bytes: &[u8], descriptor: Option<i32>) -> Result<usize, i32> {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut message: libc::msghdr = zeros();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
         let mut control = descriptor.map(Control::new);
-        if let Some(control) = &mut control {
-            control.offer(&mut message);
-        }
-        let place = (&raw const message).expose_provenance() as isize;
-        let sent = Call::SENDMSG.call([self.0.as_raw_fd() as isize, place, libc::MSG_NOSIGNAL as isize]);
+        let message = message(&mut part, control.as_mut());
+        let sent = c::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
         sent.map(|sent| sent as usize).map_err(|Errno(code)| code)
     }
 
@@ -186,12 +168,7 @@ impl Socket {
         flags: libc::c_int,
     ) -> Result<Option<(usize, libc::c_int)>, i32> {
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut message: libc::msghdr = zeros();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        if let Some(control) = &mut control {
-            control.offer(&mut message);
-        }
+        let mut message = message(&mut part, control.as_deref_mut());
         let flags = flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
         let place = (&raw mut message).expose_provenance() as isize;
         let numbers = [self.0.as_raw_fd() as isize, place, flags as isize, 0, 0, 0];
@@ -212,15 +189,10 @@ impl Socket {
 }
 
 /// Returns the peer of a socket as the kernel knows it: its process id (0 if it is not visible here) and its user id.
-pub fn peer(socket: BorrowedFd<'_>) -> Option<(u32, u32)> {
+pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    let (place, len) = ((&raw mut peer).expose_provenance(), (&raw mut len).expose_provenance());
-    let (level, option) = (libc::SOL_SOCKET as isize, libc::SO_PEERCRED as isize);
-    let numbers = [socket.as_raw_fd() as isize, level, option, place as isize, len as isize, 0];
-    // SAFETY: `place` is writable memory of the length in `len`.
-    let code = unsafe { bare::call(libc::SYS_getsockopt, numbers) };
-    (code == 0).then_some((peer.pid.cast_unsigned(), peer.uid))
+    c::peer(socket.as_raw_fd(), &mut peer).ok()?;
+    Some((peer.pid.cast_unsigned(), peer.uid))
 }
 
 /// The control data for one descriptor, in the kernel's layout.
@@ -245,11 +217,6 @@ impl Control {
         Self { header, descriptor, is_full: false }
     }
 
-    fn offer(&mut self, message: &mut libc::msghdr) {
-        message.msg_control = std::ptr::from_mut(self).cast();
-        message.msg_controllen = Self::LEN as _;
-    }
-
     /// Takes the received descriptor, which the caller now owns.
     fn take(&self) -> Option<Descriptor> {
         let Self { header, descriptor, is_full } = self;
@@ -260,8 +227,19 @@ impl Control {
     }
 }
 
+/// Returns a message that consists of these bytes and, if there is any, the control data.
+fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghdr {
+    let mut message: libc::msghdr = zeros();
+    (message.msg_iov, message.msg_iovlen) = (part, 1);
+    if let Some(control) = control {
+        message.msg_control = std::ptr::from_mut(control).cast();
+        message.msg_controllen = Control::LEN as _;
+    }
+    message
+}
+
 /// Returns the socket address of a name; `None` if it is not valid.
-fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
+fn address(name: &OsStr) -> Option<(libc::sockaddr_un, usize)> {
     let mut address: libc::sockaddr_un = zeros();
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = name.as_bytes();
@@ -277,10 +255,5 @@ fn address(name: &OsStr) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     }
     // An abstract name has no NUL at its end.
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + usize::from(!is_abstract);
-    Some((address, len as libc::socklen_t))
-}
-
-/// Returns whether the calling process may look into a directory.
-pub fn may_enter(directory: &CStr) -> bool {
-    file::may_enter(directory)
+    Some((address, len))
 }

@@ -6,12 +6,16 @@ pub mod ending;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-#[cfg(not(no_tracing))]
 use std::sync::atomic::AtomicU32;
 #[cfg(not(no_tracing))]
 use std::time::Duration;
 
 use crate::system;
+#[cfg(no_tracing)]
+use crate::system::is_bare;
+#[cfg(not(no_tracing))]
+pub use crate::system::{is_bare, is_thread as is_there, spawn_bare};
+pub use crate::system::{mapped_from, stack_bounds as stack, thread_number as number};
 
 /// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the
 /// thread after the panic hook has reported it.
@@ -34,34 +38,10 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if
-/// that fails.
-///
-/// It is for events that must start a thread: this allocates nothing and takes no lock, so it may be called in a
-/// signal handler and in a forked child. A process has at most one such thread, and only on x86_64 and aarch64.
-///
-/// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
-/// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that made it.
-#[cfg(not(no_tracing))]
-pub fn spawn_bare(body: extern "C" fn()) -> bool {
-    system::spawn_bare(body)
-}
-
 /// Finds out what [`leave_descriptors`] has to know, because a thread of [`spawn_bare`] can't.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     may_call_close_range();
-}
-
-/// Returns whether the calling thread was started by [`spawn_bare`].
-#[cfg(not(no_tracing))]
-pub fn is_bare() -> bool {
-    system::is_bare()
-}
-
-#[cfg(no_tracing)]
-const fn is_bare() -> bool {
-    false
 }
 
 /// Calls `body` with all signals blocked for the calling thread. A thread that `body` starts keeps them blocked.
@@ -109,18 +89,13 @@ pub fn have_descriptors_of_its_own() -> bool {
 /// caller's answer is cached, because some threads may not read properties.
 #[cfg(target_os = "android")]
 pub(crate) fn may_call_close_range() -> bool {
-    use std::sync::atomic::{AtomicU8, Ordering};
-
     use crate::properties::Properties;
     const ANDROID_13: u32 = 33;
-    /// 0: not asked, 1: no, 2: yes.
-    static ANSWER: AtomicU8 = AtomicU8::new(0);
-    if ANSWER.load(Ordering::Relaxed) == 0 {
+    static ANSWER: crate::OnceRef<bool> = crate::OnceRef::new();
+    *ANSWER.get_or(|| {
         let level = Properties::open().ok().and_then(Properties::api_level);
-        let may = level.is_some_and(|level| level >= ANDROID_13);
-        ANSWER.store(1 + u8::from(may), Ordering::Relaxed);
-    }
-    ANSWER.load(Ordering::Relaxed) == 2
+        if level.is_some_and(|level| level >= ANDROID_13) { &true } else { &false }
+    })
 }
 
 #[cfg(not(target_os = "android"))]
@@ -134,7 +109,6 @@ pub(crate) const fn may_call_close_range() -> bool {
 struct Own {
     has_left_descriptors: Cell<bool>,
     /// The word of [`with_slot`].
-    #[cfg(not(no_tracing))]
     slot: AtomicU32,
 }
 
@@ -142,7 +116,6 @@ thread_local! {
     static OWN: Own = const {
         Own {
             has_left_descriptors: Cell::new(false),
-            #[cfg(not(no_tracing))]
             slot: AtomicU32::new(0),
         }
     };
@@ -150,7 +123,6 @@ thread_local! {
 
 /// Calls `then` with a word of the calling thread, initially 0. It belongs to Perfetto's producer
 /// (`atrace-perfetto`).
-#[cfg(not(no_tracing))]
 #[inline(always)]
 pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
     OWN.with(|own| then(&own.slot))
@@ -169,28 +141,6 @@ pub fn pause(time: Duration) {
     while let Some(left @ 1..) = end.checked_sub(asked()) {
         let _ = system::file::poll(&mut [], Some(Duration::from_nanos(left)));
     }
-}
-
-/// Returns the kernel's id of the calling thread, if it is known.
-#[inline]
-pub fn number() -> Option<u32> {
-    system::thread_number()
-}
-
-/// Returns whether this process has a thread with this kernel id.
-#[cfg(not(no_tracing))]
-pub fn is_there(number: u32) -> bool {
-    system::is_thread(number)
-}
-
-/// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest.
-pub fn stack() -> Option<(usize, usize)> {
-    system::stack_bounds()
-}
-
-/// Returns the start of the page that contains the address `from`, if all memory from there to `to` is mapped.
-pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
-    system::mapped_from(from, to)
 }
 
 /// Calls `then` with the kernel's name of the calling thread.

@@ -27,7 +27,8 @@ impl ErrnoGuard {
 /// All zeroes must be a valid value.
 pub(crate) unsafe trait Plain {}
 
-pub(crate) fn process_id() -> u32 {
+/// Returns the id of the calling process.
+pub fn process_id() -> u32 {
     std::process::id()
 }
 
@@ -35,7 +36,8 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (0, 0)
 }
 
-pub(crate) fn has_elevated_rights() -> bool {
+/// Returns whether the process has rights that its caller does not have: never here.
+pub fn has_elevated_rights() -> bool {
     false
 }
 
@@ -48,11 +50,12 @@ pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
 }
 
 /// Registers nothing. A child keeps its parent's generation, which has no effect, because no event is ever written.
-pub(crate) fn at_fork(_: extern "C" fn()) -> bool {
+pub fn at_fork(_: extern "C" fn()) -> bool {
     true
 }
 
-pub(crate) fn may_pass(_: i32) -> bool {
+/// Returns whether an error is temporary: never here.
+pub fn may_pass(_: i32) -> bool {
     false
 }
 
@@ -61,15 +64,18 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-pub(crate) fn fnmatch(_: &CStr, _: &CStr) -> bool {
+/// Returns whether a text matches a pattern: never here.
+pub fn fnmatch(_: &CStr, _: &CStr) -> bool {
     false
 }
 
-pub(crate) fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
+/// Parses no number.
+pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     (None, text)
 }
 
-pub(crate) fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
+/// Parses no number.
+pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     (None, text)
 }
 
@@ -81,26 +87,30 @@ pub(crate) fn leave_descriptors() -> bool {
     false
 }
 
-pub(crate) fn thread_number() -> Option<u32> {
+pub(crate) const fn is_bare() -> bool {
+    false
+}
+
+/// Returns no number.
+pub fn thread_number() -> Option<u32> {
     None
 }
 
-pub(crate) fn stack_bounds() -> Option<(usize, usize)> {
+/// Returns no bounds.
+pub fn stack_bounds() -> Option<(usize, usize)> {
     None
 }
 
-pub(crate) fn mapped_from(_: usize, _: usize) -> Option<usize> {
+/// Returns no address.
+pub fn mapped_from(_: usize, _: usize) -> Option<usize> {
     None
 }
 
-pub(crate) mod argv0 {
-    use std::ffi::CStr;
+/// Reads nothing.
+pub fn reread_argv0() {}
 
-    pub(crate) fn reread() {}
-
-    pub(crate) fn read() -> Option<&'static CStr> {
-        None
-    }
+pub(crate) fn read_argv0() -> Option<&'static CStr> {
+    None
 }
 
 pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
@@ -187,29 +197,16 @@ pub(crate) mod properties {
     use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::time::Duration;
 
-    use crate::properties::{Error, ErrorKind, Key, ReadError, Value};
+    use crate::properties::{Error, ErrorKind, Key, ReadError, Value, Which};
 
     pub(crate) struct Store(Infallible);
     pub(crate) struct Turn(Infallible);
     #[derive(Clone, Copy)]
     pub(crate) struct Property<'a>(Infallible, PhantomData<&'a ()>);
 
-    fn none() -> Result<Store, Error> {
-        Err(Error::new(ErrorKind::Unsupported, &"this system has no properties to trace by"))
-    }
-
     impl Store {
-        pub(crate) fn open_own(_: Duration) -> Result<Self, Error> {
-            none()
-        }
-        pub(crate) fn open_path(_: &Path) -> Result<Self, Error> {
-            none()
-        }
-        pub(crate) fn open_existing(_: &Path) -> Result<Self, Error> {
-            none()
-        }
-        pub(crate) fn open_uid(_: u32) -> Result<Self, Error> {
-            none()
+        pub(crate) fn open(_: Which<'_>, _: Duration) -> Result<Self, Error> {
+            Err(Error::new(ErrorKind::Unsupported, &"this system has no properties to trace by"))
         }
         pub(crate) fn path_for_uid(_: u32) -> PathBuf {
             PathBuf::new()

@@ -157,6 +157,14 @@ impl<T: Sync + 'static> OnceRef<T> {
         replaced.map(drop).map_err(Self::target)
     }
 
+    /// Returns the reference. If it is empty, sets it to what `find` returns, unless another thread is faster.
+    pub fn get_or(&self, find: impl FnOnce() -> &'static T) -> &'static T {
+        self.get().unwrap_or_else(|| {
+            let found = find();
+            self.set(found).err().unwrap_or(found)
+        })
+    }
+
     /// Returns the reference. If it is empty, sets it to a leaked value that `make` returns.
     ///
     /// If several threads come at once, each makes a value; the first one is kept and the others are dropped. Nobody

@@ -7,7 +7,7 @@ use atrace::control::Control;
 use atrace::{
     AtraceTag, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
     atrace_async_for_track_end, atrace_begin, atrace_end, atrace_instant, atrace_instant_for_track,
-    atrace_int, atrace_int64, begin_scoped_event, begin_scoped_event_fmt,
+    atrace_int, atrace_int64, begin_scoped_event, begin_scoped_event_args,
 };
 
 const TAG: AtraceTag = AtraceTag::App;
@@ -118,7 +118,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     counters.push("{\"name\": \"extremes\", \"values\": [-2147483648, 0, 9007199254740992]}".to_owned());
     {
         let _outer = begin_scoped_event(TAG, "outer");
-        let _inner = begin_scoped_event_fmt(TAG, format_args!("inner {}", 1));
+        let _inner = begin_scoped_event_args(TAG, format_args!("inner {}", 1), &[]);
         pause();
     }
     slices.push("{\"name\": \"outer\"}".to_owned());

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use atrace::{
-    AtraceTag, atrace_async_for_track_begin_fmt, atrace_async_for_track_end, atrace_instant,
-    atrace_instant_fmt, atrace_int, begin_scoped_event, begin_scoped_event_fmt,
+    AtraceTag, atrace_async_for_track_begin_args, atrace_async_for_track_end, atrace_instant,
+    atrace_instant_args, atrace_int, begin_scoped_event, begin_scoped_event_args,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -90,7 +90,7 @@ async fn connection(stream: TcpStream, service: Arc<Service>) -> std::io::Result
     while stream.read_line(&mut line).await? > 0 {
         let number = parse(&line);
         // An await may change the thread: what spans it is an async slice, told from others by its number.
-        atrace_async_for_track_begin_fmt(TAG, "requests", format_args!("request {number}"), number);
+        atrace_async_for_track_begin_args(TAG, "requests", format_args!("request {number}"), number, &[]);
         let answer = answer(number, &service).await;
         atrace_async_for_track_end(TAG, "requests", number);
         stream.write_all(answer.as_bytes()).await?;
@@ -116,7 +116,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
         Ok(Some(text)) => text,
         // A slice shows how long, an instant that.
         _ => {
-            atrace_instant_fmt(TAG, format_args!("request {number} failed"));
+            atrace_instant_args(TAG, format_args!("request {number} failed"), &[]);
             "failed\n".to_owned()
         }
     }
@@ -124,7 +124,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
 
 /// Work that blocks; every thirteenth piece can't be done.
 fn render(number: i32) -> Option<String> {
-    let _render = begin_scoped_event_fmt(TAG, format_args!("render {number}"));
+    let _render = begin_scoped_event_args(TAG, format_args!("render {number}"), &[]);
     {
         let _read = begin_scoped_event(TAG, "read");
         std::thread::sleep(Duration::from_micros(500));

@@ -1,7 +1,10 @@
 //! Typed arguments of events ([`Arg`]), as text for ATrace and encoded for Perfetto.
 
+use atrace_sys::text::cut;
+
 use crate::message::NameWriter;
-use crate::producer::{ArgKey, Encoder};
+use crate::name::Text;
+use crate::producer::{self, ArgKey, Encoder, Event, Site, TRACK_NAME_MAX, Track, TrackKey, Written};
 
 /// An argument of an event: a name and a value, or a flow.
 ///
@@ -35,37 +38,61 @@ pub enum Arg<'a> {
     Flow(u64),
 }
 
-/// Appends arguments to a name as text.
-pub(crate) fn push(writer: &mut NameWriter<'_>, args: &[Arg<'_>]) {
-    for arg in args {
-        let (Arg::Bool(name, _)
-        | Arg::Int(name, _)
-        | Arg::Uint(name, _)
-        | Arg::Float(name, _)
-        | Arg::Str(name, _)) = *arg
-        else {
-            continue;
-        };
-        writer.push_str(", ");
-        writer.push_str(name);
-        writer.push_str(" = ");
-        match *arg {
-            Arg::Bool(_, value) => writer.push_str(if value { "true" } else { "false" }),
-            Arg::Int(_, value) => writer.push_int(value),
-            Arg::Uint(_, value) => writer.push_int(value),
-            Arg::Float(_, value) => writer.push_fmt(format_args!("{value:?}")),
-            Arg::Str(_, value) => {
-                writer.push_str("\"");
-                writer.push_str(value);
-                writer.push_str("\"");
+/// What an encoder does with the arguments of an event. A trait object, so that only programs that have arguments contain the
+/// code that formats and encodes them.
+pub(crate) trait Arguments {
+    /// Appends the arguments to a name as text.
+    fn push(&self, writer: &mut NameWriter<'_>);
+
+    /// Writes an event with these arguments into Perfetto's memory. `key` has its type.
+    fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written>;
+}
+
+impl Arguments for &[Arg<'_>] {
+    fn push(&self, writer: &mut NameWriter<'_>) {
+        for arg in *self {
+            let (Arg::Bool(name, _)
+            | Arg::Int(name, _)
+            | Arg::Uint(name, _)
+            | Arg::Float(name, _)
+            | Arg::Str(name, _)) = *arg
+            else {
+                continue;
+            };
+            writer.push_str(", ");
+            writer.push_str(name);
+            writer.push_str(" = ");
+            match *arg {
+                Arg::Bool(_, value) => writer.push_str(if value { "true" } else { "false" }),
+                Arg::Int(_, value) => writer.push_int(value),
+                Arg::Uint(_, value) => writer.push_int(value),
+                Arg::Float(_, value) => writer.push_fmt(format_args!("{value:?}")),
+                Arg::Str(_, value) => {
+                    writer.push_str("\"");
+                    writer.push_str(value);
+                    writer.push_str("\"");
+                }
+                Arg::Flow(_) => {}
             }
-            Arg::Flow(_) => {}
         }
+    }
+
+    fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written> {
+        let site = name.number().map(|number| Site::named(number, name.text)).filter(Site::has_number);
+        let mut encoder = Encoder::new();
+        encode(&mut encoder, self);
+        producer::write(&Event {
+            track: track.map(|track| Track::of(key, track)),
+            name: site.is_none().then(|| cut(name.text, TRACK_NAME_MAX)),
+            site,
+            args: encoder.finish(),
+            ..Event::new(key.kind(), tags)
+        })
     }
 }
 
 /// Encodes arguments for Perfetto.
-pub(crate) fn encode(encoder: &mut Encoder, args: &[Arg<'_>]) {
+fn encode(encoder: &mut Encoder, args: &[Arg<'_>]) {
     for arg in args {
         match *arg {
             Arg::Bool(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),

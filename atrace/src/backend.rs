@@ -20,9 +20,12 @@
 //! on the stack of a signal handler, so a path must not reserve stack for buffers and variables of another path.
 
 use crate::AtraceTag;
+use crate::args::{Arg, Arguments};
+use crate::event::Event;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, Message, NameWriter};
-use crate::producer::{self, Amount, Event, Track, TrackKey, Type, Written, hash};
+use crate::name::{Interned, Source, Text};
+use crate::producer::{self, Amount, Track, TrackKey, Type, Written, hash};
 use crate::refresh;
 use crate::sink::{Sink, choice, first};
 
@@ -50,7 +53,7 @@ pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
 
 /// The enabled tags, separately for each backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ways {
+pub struct BackendTags {
     atrace: AtraceTag,
     perfetto: AtraceTag,
 }
@@ -58,7 +61,7 @@ pub struct Ways {
 /// The tags of a backend fit in half of a word.
 const _: () = assert!(AtraceTag::ValidMask.bits() >> 32 == 0);
 
-impl Ways {
+impl BackendTags {
     pub(crate) const NONE: Self = Self { atrace: AtraceTag::empty(), perfetto: AtraceTag::empty() };
 
     /// Returns the tags that are enabled now.
@@ -160,145 +163,128 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
 /// Writes an event if its tag is enabled; for callers that the gate did not turn away. Returns the backend that it was
 /// written by.
 ///
-/// The name is given twice: as text, and as the closure `write`. Messages to the marker are built here, inlined, by the
-/// closure, of which each caller has its own. Other backends are called with the text.
+/// The message for the marker is built here, inlined, unless the name is a constant: such events are meant for Perfetto. All
+/// other cases are calls.
 #[inline(always)]
-pub(crate) fn emit(
-    glance: Glance,
-    tag: AtraceTag,
-    kind: Kind,
-    track: Option<&str>,
-    name: Option<&str>,
-    write: Option<impl FnOnce(&mut NameWriter<'_>)>,
-) -> Option<Written> {
+pub(crate) fn emit(glance: Glance, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     if !refresh::is_enabled(glance, tag) {
         return None;
     }
-    let sink = match first::present() {
-        Sink::Marker(marker) => return marker.write(kind, track, write).then_some(Written::ByAtrace),
-        sink => sink,
-    };
-    emit_unless_marker(sink, tag, kind, track, name)
+    match first::present() {
+        Sink::Marker(marker) if event.name.is_none_or(|name| name.interned.is_none()) => {
+            marker.write(event).then_some(Written::ByAtrace)
+        }
+        sink => emit_unless_marker(sink, tag, event),
+    }
 }
 
-/// Writes the event by a backend other than the marker.
+/// Writes a begin (`IS_BEGIN`) or an instant of the calling thread as [`emit_named`] does, out of line. Events without arguments
+/// have a function of their own, which is smaller.
+#[inline(always)]
+pub(crate) fn emit_on_thread<const IS_BEGIN: bool>(
+    glance: Glance,
+    tag: AtraceTag,
+    name: impl Source,
+    args: &[Arg<'_>],
+) -> Option<Written> {
+    const fn event<'a>(is_begin: bool) -> Event<'a> {
+        Event::of(if is_begin { Kind::Begin } else { Kind::Instant })
+    }
+    #[inline(never)]
+    fn plain<const IS_BEGIN: bool>(glance: Glance, tag: AtraceTag, name: impl Source) -> Option<Written> {
+        emit_named(glance, tag, &event(IS_BEGIN), name)
+    }
+    #[inline(never)]
+    fn with<const IS_BEGIN: bool>(
+        glance: Glance,
+        tag: AtraceTag,
+        name: impl Source,
+        args: &[Arg<'_>],
+    ) -> Option<Written> {
+        emit_named(glance, tag, &event(IS_BEGIN).with(&args), name)
+    }
+    if args.is_empty() {
+        plain::<IS_BEGIN>(glance, tag, name)
+    } else {
+        with::<IS_BEGIN>(glance, tag, name, args)
+    }
+}
+
+/// Begins a slice with a constant name as [`emit`] does. All of it but the message for the marker is a call.
+#[inline(always)]
+pub(crate) fn emit_constant(
+    glance: Glance,
+    tag: AtraceTag,
+    name: &str,
+    interned: &Interned,
+) -> Option<Written> {
+    #[inline(never)]
+    fn unless_marker(
+        sink: &'static Sink,
+        tag: AtraceTag,
+        text: &str,
+        interned: &Interned,
+    ) -> Option<Written> {
+        let name = Some(Text { text, interned: Some(interned) });
+        emit_unless_marker(sink, tag, &Event { name, ..Event::of(Kind::Begin) })
+    }
+    if !refresh::is_enabled(glance, tag) {
+        return None;
+    }
+    match first::present() {
+        Sink::Marker(marker) => marker.write(&Event::new(Kind::Begin, name)).then_some(Written::ByAtrace),
+        sink => unless_marker(sink, tag, name, interned),
+    }
+}
+
+/// Writes an event as [`emit`] does, with any kind of name.
+#[inline(always)]
+pub(crate) fn emit_named(
+    glance: Glance,
+    tag: AtraceTag,
+    event: &Event<'_>,
+    name: impl Source,
+) -> Option<Written> {
+    match name.text() {
+        Some(text) => emit(glance, tag, &Event { name: Some(text), ..*event }),
+        None => enabled(glance, tag)?.write_named(tag, event, name),
+    }
+}
+
+/// Writes an event by a backend other than the marker.
 ///
-/// Not inlined in unoptimised builds: there each inlined arm would have its own part of the caller's stack frame, and that
+/// It ends in one of two calls. The first can be a jump, so it needs no stack frame. The second gets the event's fields: a
+/// reference to the event would make the compiler keep the event in memory, also where it is encoded inlined.
+///
+/// Not inlined in unoptimised builds: there each inlined part would have its own part of the caller's stack frame, and that
 /// may be on the small stack of a signal handler.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn emit_unless_marker(
-    sink: &'static Sink,
-    tag: AtraceTag,
-    kind: Kind,
-    track: Option<&str>,
-    name: Option<&str>,
-) -> Option<Written> {
-    match kind {
-        Kind::Begin => emit_on_thread(sink, tag, Type::Begin, name.unwrap_or_default()),
-        Kind::Instant => emit_on_thread(sink, tag, Type::Instant, name.unwrap_or_default()),
-        Kind::End => emit_end(sink, tag),
-        Kind::Int(value) => emit_counter(sink, tag, name.unwrap_or_default(), value, false),
-        Kind::Int64(value) => emit_counter(sink, tag, name.unwrap_or_default(), value, true),
-        Kind::AsyncBegin(cookie) => {
-            emit_on_track(TrackKey::of_async(Type::Begin, cookie), tag, name.unwrap_or_default(), name)
-        }
-        Kind::AsyncEnd(cookie) => {
-            emit_on_track(TrackKey::of_async(Type::End, cookie), tag, name.unwrap_or_default(), None)
-        }
-        Kind::TrackBegin(cookie) => {
-            emit_on_track(TrackKey::named(Type::Begin, cookie), tag, track.unwrap_or_default(), name)
-        }
-        Kind::TrackEnd(cookie) => {
-            emit_on_track(TrackKey::named(Type::End, cookie), tag, track.unwrap_or_default(), None)
-        }
-        Kind::TrackInstant => emit_on_track(TrackKey::INSTANT, tag, track.unwrap_or_default(), name),
-    }
-}
-
-// Each of the following functions ends in one of two calls that the compiler can turn into jumps. So they need no stack
-// frame, and neither does the code that writes to the marker.
-
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn emit_on_thread(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
+fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     #[inline(never)]
-    fn slow(sink: &'static Sink, tag: AtraceTag, kind: Type, name: &str) -> Option<Written> {
-        let kind = if kind == Type::Begin { Kind::Begin } else { Kind::Instant };
-        emit_slow(sink, tag, kind, None, Some(name))
+    fn slow(
+        sink: &'static Sink,
+        tag: AtraceTag,
+        kind: Kind,
+        track: Option<&str>,
+        name: Option<&str>,
+        interned: Option<&Interned>,
+        args: Option<&dyn Arguments>,
+    ) -> Option<Written> {
+        let name = name.map(|text| Text { text, interned });
+        select(sink, tag)?.write(tag, &Event { kind, track, name, args })
     }
     if goes_to_sessions_only(sink, tag) {
-        return producer::text(kind, valid(tag), name);
+        return write_packet(tag, event);
     }
-    slow(sink, tag, kind, name)
-}
-
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn emit_end(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
-    #[inline(never)]
-    fn slow(sink: &'static Sink, tag: AtraceTag) -> Option<Written> {
-        emit_slow(sink, tag, Kind::End, None, None)
-    }
-    if goes_to_sessions_only(sink, tag) {
-        producer::end(valid(tag));
-        return Some(Written::ByPerfetto);
-    }
-    slow(sink, tag)
-}
-
-#[inline(never)]
-fn emit_on_track(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
-    #[inline(never)]
-    fn slow(key: TrackKey, tag: AtraceTag, track: &str, name: Option<&str>) -> Option<Written> {
-        let cookie = key.cookie();
-        let (kind, track, name) = match (key.kind(), key.is_of_async()) {
-            (Type::Begin, true) => (Kind::AsyncBegin(cookie), None, Some(track)),
-            (Type::End, true) => (Kind::AsyncEnd(cookie), None, Some(track)),
-            (Type::Begin, false) => (Kind::TrackBegin(cookie), Some(track), name),
-            (Type::End, false) => (Kind::TrackEnd(cookie), Some(track), name),
-            (Type::Instant | Type::Counter, _) => (Kind::TrackInstant, Some(track), name),
-        };
-        emit_slow(first::present(), tag, kind, track, name)
-    }
-    if goes_to_sessions_only(first::present(), tag) {
-        return producer::on_track(key, valid(tag), track, name);
-    }
-    slow(key, tag, track, name)
-}
-
-#[inline(never)]
-fn emit_counter(
-    sink: &'static Sink,
-    tag: AtraceTag,
-    name: &str,
-    value: i64,
-    is_wide: bool,
-) -> Option<Written> {
-    if goes_to_sessions_only(sink, tag) {
-        return producer::count(valid(tag), name, hash::of_name(name), value);
-    }
-    let kind = if is_wide { Kind::Int64(value) } else { Kind::Int(value) };
-    emit_slow(sink, tag, kind, None, Some(name))
+    let Event { kind, track, name, args } = *event;
+    slow(sink, tag, kind, track, name.map(|name| name.text), name.and_then(|name| name.interned), args)
 }
 
 /// Returns true if only sessions want the tag, so that nothing else has to be checked. False is not certain.
 #[inline(always)]
 pub(crate) fn goes_to_sessions_only(sink: &'static Sink, tag: AtraceTag) -> bool {
     first::is_per_event(sink) && is_only_in_sessions(tag)
-}
-
-/// Chooses the backend by the full rule, and writes the event. Out of line, so that the faster paths need no stack frame for
-/// it.
-#[inline(never)]
-fn emit_slow(
-    sink: &'static Sink,
-    tag: AtraceTag,
-    kind: Kind,
-    track: Option<&str>,
-    name: Option<&str>,
-) -> Option<Written> {
-    select(sink, tag)?.write_str(tag, kind, track, name)
 }
 
 /// Returns the tag's bits, without those that limit it to one backend.
@@ -314,41 +300,34 @@ impl Backend {
         producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
-    /// Writes an event, without a check whether its tag is enabled.
-    #[inline(always)]
-    pub(crate) fn write(
-        self,
-        tag: AtraceTag,
-        kind: Kind,
-        track: Option<&str>,
-        name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-    ) -> Option<Written> {
+    /// Writes an event, without a check whether its tag is enabled. Out of line.
+    #[inline(never)]
+    pub(crate) fn write(self, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         match self {
-            Self::Atrace(sink) => sink.write(kind, track, name),
-            Self::Perfetto => {
-                let (has_name, mut name) = (name.is_some(), name);
-                let mut write = |writer: &mut NameWriter<'_>| {
-                    if let Some(name) = name.take() {
-                        name(writer);
-                    }
-                };
-                write_packet_by(tag, kind, track, if has_name { Some(&mut write) } else { None })
-            }
+            Self::Atrace(sink) => sink.write(event),
+            Self::Perfetto => write_packet(tag, event),
         }
     }
 
-    /// Writes an event as [`write`](Self::write) does, with a name that exists as text. Out of line.
-    pub(crate) fn write_str(
-        self,
-        tag: AtraceTag,
-        kind: Kind,
-        track: Option<&str>,
-        name: Option<&str>,
-    ) -> Option<Written> {
-        match self {
-            Self::Atrace(sink) => sink.write_str(kind, track, name),
-            Self::Perfetto => write_packet(tag, kind, track, name),
+    /// Writes an event as [`write`](Self::write) does, with any kind of name.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write_named(self, tag: AtraceTag, event: &Event<'_>, name: impl Source) -> Option<Written> {
+        let text = match self {
+            Self::Atrace(sink) => return sink.write_named(event, name),
+            Self::Perfetto => name.text(),
+        };
+        if let Some(text) = text {
+            return self.write(tag, &Event { name: Some(text), ..*event });
         }
+        let mut name = Some(name);
+        let mut write = |writer: &mut NameWriter<'_>| {
+            if let Some(name) = name.take() {
+                name.write(writer);
+            }
+        };
+        // A copy, for the reason that `emit_unless_marker` says.
+        write_packet_by(tag, &Event { name: None, ..*event }, &mut write)
     }
 
     /// Sets a counter to a floating-point value. ATrace has only integers: the value is rounded, and NaN and infinities are
@@ -358,66 +337,91 @@ impl Backend {
             Self::Atrace(_) if !value.is_finite() => {}
             // `as` saturates: a value beyond the range of i64 becomes the nearest i64.
             Self::Atrace(_) => {
-                self.write_str(tag, Kind::Int64(value.round() as i64), None, Some(name));
+                self.write(tag, &Event::new(Kind::Int64(value.round() as i64), name));
             }
             Self::Perfetto => {
                 let track = Some(Track::counter(name, hash::of_name(name)));
                 let value = Some(Amount::Real(value));
-                producer::write(&Event { track, value, ..Event::new(Type::Counter, valid(tag)) });
+                producer::write(&producer::Event {
+                    track,
+                    value,
+                    ..producer::Event::new(Type::Counter, valid(tag))
+                });
             }
         }
     }
 }
 
-/// Calls `name` to write the name into a buffer, and writes the event into Perfetto's memory.
+/// Calls `write` to write the name into a buffer, and writes the event into Perfetto's memory.
 ///
-/// The program's code in `name` runs before the writer of this thread is pinned, so it may trace as well. Out of line: only
+/// The program's code in `write` runs before the writer of this thread is pinned, so it may trace as well. Out of line: only
 /// this path needs the buffer on the stack, which may be a signal handler's.
 #[inline(never)]
 fn write_packet_by(
     tag: AtraceTag,
-    kind: Kind,
-    track: Option<&str>,
-    name: Option<&mut dyn FnMut(&mut NameWriter<'_>)>,
+    event: &Event<'_>,
+    write: &mut dyn FnMut(&mut NameWriter<'_>),
 ) -> Option<Written> {
     let mut text = Message::new();
-    let name = name.map(|name| text.plain(name));
-    write_packet(tag, kind, track, name)
+    let name = Some(Text::new(text.plain(write)));
+    Backend::Perfetto.write(tag, &Event { name, ..*event })
 }
 
 /// Writes an event into Perfetto's memory.
-#[inline(never)]
-fn write_packet(tag: AtraceTag, kind: Kind, track: Option<&str>, name: Option<&str>) -> Option<Written> {
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
+    #[inline(never)]
+    fn count(tags: u64, name: &str, value: i64) -> Option<Written> {
+        producer::count(tags, name, hash::of_name(name), value)
+    }
+
     let tags = valid(tag);
-    let (text, track) = (name.unwrap_or_default(), track.unwrap_or_default());
-    let (key, track, name) = match kind {
-        Kind::Begin => return producer::text(Type::Begin, tags, text),
-        Kind::Instant => return producer::text(Type::Instant, tags, text),
+    let Event { kind, track, name, args } = *event;
+    let name = name.unwrap_or_default();
+    let key = match kind {
+        Kind::Begin if args.is_none() => return write_on_thread(Type::Begin, tags, name),
+        Kind::Instant if args.is_none() => return write_on_thread(Type::Instant, tags, name),
         Kind::End => {
             producer::end(tags);
             return Some(Written::ByPerfetto);
         }
         Kind::Int(value) | Kind::Int64(value) => {
-            let (track, value) = (Track::counter(text, hash::of_name(text)), Amount::Whole(value));
-            let (track, value) = (Some(track), Some(value));
-            let event = Event { track, value, ..Event::new(Type::Counter, tags) };
-            return producer::write(&event);
+            return match name.interned {
+                Some(_) => producer::count(tags, name.text, name.hash(), value),
+                None => count(tags, name.text, value),
+            };
         }
-        Kind::AsyncBegin(cookie) => (TrackKey::of_async(Type::Begin, cookie), text, name),
-        Kind::AsyncEnd(cookie) => (TrackKey::of_async(Type::End, cookie), text, None),
-        Kind::TrackBegin(cookie) => (TrackKey::named(Type::Begin, cookie), track, name),
-        Kind::TrackEnd(cookie) => (TrackKey::named(Type::End, cookie), track, None),
-        Kind::TrackInstant => (TrackKey::INSTANT, track, name),
+        Kind::AsyncBegin(cookie) => TrackKey::of_async(Type::Begin, cookie),
+        Kind::AsyncEnd(cookie) => {
+            return producer::on_track(TrackKey::of_async(Type::End, cookie), tags, name.text, None);
+        }
+        Kind::TrackBegin(cookie) => TrackKey::named(Type::Begin, cookie),
+        Kind::TrackEnd(cookie) => TrackKey::named(Type::End, cookie),
+        Kind::Begin => TrackKey::named(Type::Begin, 0),
+        Kind::Instant | Kind::TrackInstant => TrackKey::INSTANT,
     };
-    producer::on_track(key, tags, track, name)
+    if let Some(args) = args {
+        return args.write(tags, key, track, name);
+    }
+    producer::on_track(key, tags, track.unwrap_or(name.text), event.name.map(|name| name.text))
+}
+
+/// Writes a begin or an instant of the calling thread into Perfetto's memory.
+#[inline(always)]
+fn write_on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
+    match name.number() {
+        Some(number) => producer::named(kind, tags, number, name.text),
+        None => producer::text(kind, tags, name.text),
+    }
 }
 
 /// Ends the youngest slice of the calling thread, whose begin was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     match choice::present() {
-        Sink::Marker(marker) => _ = marker.write(Kind::End, None, None::<fn(&mut NameWriter<'_>)>),
-        sink => _ = sink.write_str(Kind::End, None, None),
+        Sink::Marker(marker) => _ = marker.write(&Event::END),
+        sink => _ = Backend::Atrace(sink).write(AtraceTag::Never, &Event::END),
     }
 }
 
@@ -430,11 +434,12 @@ pub(crate) fn sessions_begun() -> u32 {
 /// Ends a slice on a track, by the backend that wrote its begin: Perfetto's if `tags` is not empty, else the sink.
 #[inline(never)]
 pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
-    let cookie = i64::from(cookie);
     if tags.is_empty() {
-        choice::present().write_str(Kind::TrackEnd(cookie), Some(track), None);
+        _ = Backend::Atrace(choice::present())
+            .write(tags, &Event::of(Kind::TrackEnd(cookie.into())).on(track));
     } else {
-        let track = Some(Track::of(TrackKey::named(Type::End, cookie), track));
-        producer::write(&Event { track, begun, ..Event::new(Type::End, valid(tags)) });
+        let key = TrackKey::named(Type::End, cookie.into());
+        let track = Some(Track::of(key, track));
+        producer::write(&producer::Event { track, begun, ..producer::Event::new(Type::End, valid(tags)) });
     }
 }

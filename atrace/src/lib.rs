@@ -136,17 +136,24 @@
 //! only if it leaves no room for one character of the name and a cookie, so it is the same in all events of the track. An
 //! empty name stays empty in a begin and becomes `?` in other events, which Perfetto would refuse otherwise.
 //!
-//! Each function that takes a name has two variants without the cost of a `String`: `…_fmt` takes `format_args!`, and
-//! `…_with` takes a closure that writes the name piece by piece. They format nothing while the tag is off.
+//! AOSP's functions take a name as `&str`. The functions that end in `_args` or `_named`, and [`atrace_counter`], take any
+//! [`EventName`]: also `format_args!`, or a closure that writes the name piece by piece. They format nothing while the tag is
+//! off.
 //!
 //! # Arguments
 //!
-//! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text after the
-//! name. In Perfetto's memory they keep their types; all arguments of an event have 2 KiB there, and a text has 1,000 bytes.
-//! A text that is cut ends in `…`, and an argument `left_out` has the number of arguments without room.
+//! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text
+//! after the name. In Perfetto's memory they keep their types; all arguments of an event together may take 2 KiB
+//! there, and one text 1,000 bytes. A text that is cut ends in `…`, and an argument `left_out` has the number of
+//! arguments without room.
 //!
-//! These functions also take a [`Name`], a constant name that is sent to Perfetto's service once. [`trace_name!`] and
-//! [`trace_method!`] do the same by themselves.
+//! A name may also be a [`Name`], a constant that is sent to Perfetto's service once. [`trace_name!`] and
+//! [`trace_method!`] make such a constant by themselves.
+//!
+//! # Tracers
+//!
+//! The module [`tracer`] has what a tracer for another interface needs, such as the subscriber for `tracing` in the crate
+//! `atrace-subscriber`.
 //!
 //! # Pairing
 //!
@@ -175,7 +182,7 @@
 mod args;
 mod backend;
 pub mod control;
-mod enabled;
+mod event;
 mod events;
 mod flags;
 mod gate;
@@ -194,11 +201,11 @@ mod producer;
 mod refresh;
 mod scoped;
 mod sink;
-mod slice_origin;
+mod slice;
 pub mod state;
 mod status;
 mod tag;
-mod typed;
+pub mod tracer;
 pub mod watch;
 
 /// The types that threads share. In the models they are loom's.
@@ -208,39 +215,15 @@ mod sync {
 }
 
 pub use args::Arg;
-pub use enabled::{Enabled, Glance, PreparedTag, glance};
 pub use events::*;
 #[cfg(not(no_tracing))]
 pub use load::skip_load;
 pub use message::NameWriter;
 pub use name::{EventName, Name};
-pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_fmt, begin_scoped_event_with};
+pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_args};
 pub use sink::choice::sink;
 pub use sink::{SinkInfo, SinkKind};
 pub use tag::AtraceTag;
-pub use typed::{
-    atrace_async_for_track_begin_args, atrace_begin_args, atrace_instant_args, atrace_instant_for_track_args,
-    atrace_int64_name, begin_scoped_event_args,
-};
 
 #[doc(hidden)]
 pub use macros::private as __private;
-#[doc(hidden)]
-pub use message::{__Text, __with_text};
-
-/// For `atrace-subscriber`: callsites, and the encoding of arguments by a caller that knows their types.
-#[doc(hidden)]
-pub mod __typed {
-    pub use crate::backend::{Ways, only_atrace, only_perfetto};
-    pub use crate::producer::{
-        About, ArgKey as Key, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number,
-    };
-    pub use crate::sink::first::is_perfetto_enabled as is_used;
-}
-
-/// For `atrace-subscriber`: counts the subscribers that cache the enabled tags. `began` tells whether one was added or
-/// removed.
-#[doc(hidden)]
-pub fn __note_filter(began: bool) {
-    state::note_filter(began);
-}

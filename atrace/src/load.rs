@@ -39,9 +39,10 @@ static IS_SKIPPED: AtomicBool = AtomicBool::new(false);
 
 /// Makes this library do nothing when the program is loaded: it opens no file and creates no property store.
 ///
-/// It is for programs that switch or examine other programs and are not traced themselves, such as the command `atrace`.
-/// It must be called before the library's own function. So call it from a section `.init_array.N` with N below 65535, which
-/// the linker places before `.init_array`. Later calls, such as [`sink()`](crate::sink()), open what they need.
+/// It is for programs that switch or examine other programs and are not traced themselves, such as the command
+/// `atrace`. It must be called before the library's own initializer, which runs from `.init_array`. So call it from a
+/// section `.init_array.N` with N below 65535, which the linker places before `.init_array`. Later calls, such as
+/// [`sink()`](crate::sink()), open what they need.
 ///
 /// ```
 /// #[used]

@@ -22,8 +22,8 @@ macro_rules! trace_method {
     ($tag:expr $(,)?) => {
         let _atrace_scoped_event = {
             fn here() {}
-            static NUMBER: $crate::__private::Number = $crate::__private::Number::new();
-            $crate::__private::begin_scoped_event_at($tag, &NUMBER, || $crate::__private::path_of(&here))
+            static NAME: $crate::__private::Interned = $crate::__private::Interned::new();
+            $crate::__private::begin_scoped_event_at($tag, &NAME, || $crate::__private::path_of(&here))
         };
     };
 }
@@ -61,8 +61,8 @@ macro_rules! trace_name {
 /// For the macros of this crate.
 #[doc(hidden)]
 pub mod private {
-    pub use crate::producer::Number;
-    pub use crate::typed::begin_scoped_event_at;
+    pub use crate::name::Interned;
+    pub use crate::scoped::begin_scoped_event_at;
 
     /// Returns the path of the function in whose body the item `_marker`, named `here`, is defined. The item itself and the
     /// closures and `async` blocks around it are left out.

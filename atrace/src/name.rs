@@ -1,70 +1,195 @@
-//! Constant names, which Perfetto's service is sent once (they are *interned*).
+//! Names of events: [`EventName`], and constant names, which Perfetto's service is sent once (they are *interned*).
 
-use crate::producer::{Number, Site, hash};
+use std::fmt;
+
+use crate::message::{NameWriter, WriteName};
+use crate::producer::{Number, hash};
+
+pub(crate) use self::source::{Source, Text};
 
 /// A constant name. Perfetto's service is sent the name once per thread and some chunks of memory, and a number with each
 /// event.
 ///
-/// Define it as a `static`, and pass a reference to the functions that end in `_args` or to
-/// [`atrace_int64_name`](crate::atrace_int64_name). [`trace_name!`](crate::trace_name) does this by itself. For ATrace it is
-/// the same as its text.
+/// Define it as a `static`, and pass a reference to any function that takes an [`EventName`].
+/// [`trace_name!`](crate::trace_name) does this by itself. For ATrace it is the same as its text.
 ///
 /// # Examples
 ///
 /// ```
-/// use atrace::{AtraceTag, Name, atrace_begin_args, atrace_end};
+/// use atrace::{AtraceTag, Name, atrace_begin_args, atrace_counter, atrace_end};
 ///
 /// static DECODE: Name = Name::new("decode");
+/// static QUEUED: Name = Name::new("queued");
 ///
 /// atrace_begin_args(AtraceTag::App, &DECODE, &[]);
+/// atrace_counter(AtraceTag::App, &QUEUED, 7);
 /// atrace_end(AtraceTag::App);
 /// ```
 #[derive(Debug)]
 pub struct Name {
-    pub(crate) text: &'static str,
-    number: Number,
-    /// The hash of the name, from which the number of a counter's track is made.
-    pub(crate) hash: u64,
+    text: &'static str,
+    interned: Interned,
 }
 
 impl Name {
     /// Creates a name with this text.
     pub const fn new(text: &'static str) -> Self {
-        Self { text, number: Number::new(), hash: hash::of_name(text) }
+        Self { text, interned: Interned { number: Number::new(), hash: hash::of_name(text) } }
     }
 }
 
-/// The name of an event: a text or a [`Name`].
-#[derive(Clone, Copy, Debug)]
-pub struct EventName<'a> {
-    pub(crate) text: &'a str,
-    pub(crate) number: Option<&'a Number>,
+/// What identifies a constant name.
+#[derive(Debug)]
+pub struct Interned {
+    number: Number,
+    /// The hash of the name, from which the number of a counter's track is made. 0 if the name is of no counter.
+    hash: u64,
 }
 
-impl<'a> EventName<'a> {
-    /// Returns a constant name, which `number` identifies.
-    #[inline(always)]
-    pub(crate) const fn at(number: &'a Number, text: &'a str) -> Self {
-        Self { text, number: Some(number) }
-    }
-
-    /// Returns the callsite of a constant name.
-    #[inline(always)]
-    pub(crate) fn site(self) -> Option<Site<'a>> {
-        self.number.map(|number| Site::named(number, self.text))
+impl Interned {
+    /// Identifies a name that is not used for a counter.
+    #[expect(clippy::new_without_default, reason = "each must be a static of its own")]
+    pub const fn new() -> Self {
+        Self { number: Number::new(), hash: 0 }
     }
 }
 
-impl<'a> From<&'a str> for EventName<'a> {
-    #[inline(always)]
-    fn from(text: &'a str) -> Self {
-        Self { text, number: None }
+/// A name of an event. Nothing is formatted, and no closure is called, unless the tag is enabled.
+///
+/// | type | the name is |
+/// |---|---|
+/// | `&str`, `&String` | this text |
+/// | `&'static` [`Name`] | a constant, which Perfetto's service is sent once |
+/// | [`fmt::Arguments`], from `format_args!` | formatted directly into the message. If formatting a value panics, `<panicked>` takes the place of the rest, and the program continues (where panics unwind) |
+/// | a closure `FnOnce(&mut NameWriter<'_>)` | what the closure writes, piece by piece. If it panics, the panic goes on to the caller, and no event is written |
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{AtraceTag, NameWriter, atrace_begin_args, atrace_end};
+///
+/// let block = 7;
+/// atrace_begin_args(AtraceTag::App, format_args!("block {block}"), &[]);
+/// atrace_end(AtraceTag::App);
+/// atrace_begin_args(
+///     AtraceTag::App,
+///     |writer: &mut NameWriter<'_>| {
+///         writer.push_str("block ");
+///         writer.push_int(block);
+///     },
+///     &[],
+/// );
+/// atrace_end(AtraceTag::App);
+/// ```
+pub trait EventName: Source {}
+
+impl<N: Source> EventName for N {}
+
+mod source {
+    use crate::message::WriteName;
+    use crate::name::Interned;
+
+    /// What backends need of a name. Not nameable outside of this crate, so other types can't be names.
+    pub trait Source: WriteName {
+        /// Returns the name if it exists as text, `None` if it must be written.
+        fn text(&self) -> Option<Text<'_>>;
+    }
+
+    /// A name that exists as text.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct Text<'a> {
+        pub(crate) text: &'a str,
+        /// What identifies the name, if it is a constant.
+        pub(crate) interned: Option<&'a Interned>,
     }
 }
 
-impl From<&'static Name> for EventName<'static> {
+impl<'a> Text<'a> {
+    /// Returns a name that is no constant.
     #[inline(always)]
-    fn from(name: &'static Name) -> Self {
-        Self::at(&name.number, name.text)
+    pub(crate) const fn new(text: &'a str) -> Self {
+        Self { text, interned: None }
+    }
+
+    /// Returns the number of a constant name.
+    #[inline]
+    pub(crate) fn number(self) -> Option<&'a Number> {
+        self.interned.map(|interned| &interned.number)
+    }
+
+    /// Returns the hash of the name.
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        self.interned.map_or_else(|| hash::of_name(self.text), |interned| interned.hash)
+    }
+}
+
+impl WriteName for Text<'_> {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_str(self.text);
+    }
+}
+
+impl WriteName for &str {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_str(self);
+    }
+}
+
+impl Source for &str {
+    #[inline(always)]
+    fn text(&self) -> Option<Text<'_>> {
+        Some(Text::new(self))
+    }
+}
+
+impl WriteName for &String {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_str(self);
+    }
+}
+
+impl Source for &String {
+    #[inline(always)]
+    fn text(&self) -> Option<Text<'_>> {
+        Some(Text::new(self))
+    }
+}
+
+impl WriteName for &'static Name {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_str(self.text);
+    }
+}
+
+impl Source for &'static Name {
+    #[inline(always)]
+    fn text(&self) -> Option<Text<'_>> {
+        Some(Text { text: self.text, interned: Some(&self.interned) })
+    }
+}
+
+impl WriteName for fmt::Arguments<'_> {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        writer.push_fmt(self);
+    }
+}
+
+impl Source for fmt::Arguments<'_> {
+    #[inline(always)]
+    fn text(&self) -> Option<Text<'_>> {
+        None
+    }
+}
+
+impl<F: FnOnce(&mut NameWriter<'_>)> Source for F {
+    #[inline(always)]
+    fn text(&self) -> Option<Text<'_>> {
+        None
     }
 }

@@ -1,9 +1,9 @@
 //! Slices that end at the end of a scope.
 
-use std::fmt;
-
-use crate::message::NameWriter;
-use crate::{AtraceTag, Slice};
+use crate::AtraceTag;
+use crate::args::Arg;
+use crate::name::{EventName, Interned};
+use crate::slice::Slice;
 
 /// A guard that ends its slice when it is dropped.
 ///
@@ -26,13 +26,6 @@ pub struct ScopedEvent {
     slice: Slice,
 }
 
-impl ScopedEvent {
-    #[inline(always)]
-    pub(crate) const fn of(slice: Slice) -> Self {
-        Self { slice }
-    }
-}
-
 impl Drop for ScopedEvent {
     #[inline(always)]
     fn drop(&mut self) {
@@ -52,18 +45,30 @@ impl Drop for ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin(tag, name) }
+    ScopedEvent { slice: Slice::begin_text(tag, name) }
 }
 
-/// Does the same as [`begin_scoped_event`], with a name from `format_args!`, which is formatted only if the tag is enabled.
+/// Begins a slice as [`begin_scoped_event`] does, with arguments and any kind of name.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::{Arg, AtraceTag, begin_scoped_event_args};
+///
+/// let _event = begin_scoped_event_args(AtraceTag::App, "load", &[Arg::Str("path", "/tmp/image")]);
+/// // Events of this thread are now inside the slice "load".
+/// ```
 #[inline(always)]
-pub fn begin_scoped_event_fmt(tag: AtraceTag, name: fmt::Arguments<'_>) -> ScopedEvent {
-    begin_scoped_event_with(tag, |writer| writer.push_fmt(name))
+pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> ScopedEvent {
+    ScopedEvent { slice: Slice::begin_args(tag, name, args) }
 }
 
-/// Does the same as [`begin_scoped_event`], with a name that a closure writes. The closure is called only if the tag is
-/// enabled.
+/// Begins a slice with the constant name that `interned` identifies. `name` returns its text. For the macros of this crate.
 #[inline(always)]
-pub fn begin_scoped_event_with(tag: AtraceTag, name: impl FnOnce(&mut NameWriter<'_>)) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin_with(tag, name) }
+pub fn begin_scoped_event_at(
+    tag: AtraceTag,
+    interned: &Interned,
+    name: impl FnOnce() -> &'static str,
+) -> ScopedEvent {
+    ScopedEvent { slice: Slice::begin_at(tag, interned, name) }
 }

@@ -45,10 +45,10 @@ const TAG: AtraceTag = AtraceTag::App;
 
 fn events(round: i32) {
     let _event = begin_scoped_event(TAG, "scoped");
-    let _fmt = begin_scoped_event_fmt(TAG, format_args!("{round:>20} {:?} {:.3}", "text\n", 1.5));
+    let _fmt = begin_scoped_event_args(TAG, format_args!("{round:>20} {:?} {:.3}", "text\n", 1.5), &[]);
     trace_method!(TAG);
     atrace_begin(TAG, "a name with\na newline and </script>");
-    atrace_begin_with(TAG, |name| name.push_int(round));
+    atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_int(round), &[]);
     atrace_end(TAG);
     atrace_end(TAG);
     atrace_async_begin(TAG, "a", round);
@@ -58,7 +58,7 @@ fn events(round: i32) {
     atrace_instant(TAG, "|");
     atrace_instant_for_track(TAG, "t", "i");
     atrace_int(TAG, "c", round);
-    atrace_int64_fmt(TAG, format_args!("{}", round), i64::MIN);
+    atrace_counter(TAG, format_args!("{}", round), i64::MIN);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn no_event_allocates() {
             for round in 1..50 {
                 events(round);
                 atrace_begin(TAG, &huge);
-                atrace_begin_fmt(TAG, format_args!("{huge}"));
+                atrace_begin_args(TAG, format_args!("{huge}"), &[]);
             }
             atrace_set_tracing_enabled(false);
             events(50);

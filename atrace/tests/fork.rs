@@ -6,6 +6,7 @@ mod common;
 mod cases {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use atrace::tracer::Slice;
     use atrace::*;
 
     use crate::common::{Place, case, control, pid, threads, until};
@@ -177,7 +178,7 @@ mod cases {
                     atrace_set_tracing_enabled(true);
                     {
                         let _event = begin_scoped_event(TAG, "child");
-                        atrace_instant_fmt(TAG, format_args!("{}", 1));
+                        atrace_instant_args(TAG, format_args!("{}", 1), &[]);
                     }
                     atrace_update_tags();
                     assert!(atrace_is_tag_enabled(TAG));

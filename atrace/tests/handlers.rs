@@ -322,7 +322,7 @@ mod cases {
                 0..4 => atrace_instant(TAG, "instant"),
                 4..8 => drop(begin_scoped_event(TAG, "scope")),
                 8..10 => atrace_int64(TAG, "counter", 7),
-                10..12 => atrace_begin_fmt(TAG, format_args!("slice {}", 7)),
+                10..12 => atrace_begin_args(TAG, format_args!("slice {}", 7), &[]),
                 12..14 => atrace_end(TAG),
                 14 => atrace_async_begin(TAG, "task", 7),
                 _ => atrace_async_end(TAG, "task", 7),

@@ -39,27 +39,8 @@ const PERFETTO: [&str; 28] = [
 
 /// The modules of `atrace`, from the lowest to the highest.
 const ATRACE: [&str; 22] = [
-    "tag",
-    "flags",
-    "producer",
-    "name",
-    "message",
-    "args",
-    "slice_origin",
-    "control",
-    "gate",
-    "sink",
-    "load",
-    "status",
-    "state",
-    "refresh",
-    "backend",
-    "watch",
-    "events",
-    "scoped",
-    "typed",
-    "enabled",
-    "macros",
+    "tag", "flags", "producer", "message", "name", "args", "event", "control", "gate", "sink", "load",
+    "status", "state", "refresh", "backend", "watch", "events", "slice", "scoped", "tracer", "macros",
     "perfetto",
 ];
 

@@ -53,11 +53,15 @@ fn visible(name: String, last: bool) -> String {
 fn write_hostile() {
     for name in HOSTILE {
         atrace_begin(TAG, name);
-        atrace_begin_fmt(TAG, format_args!("{name}"));
+        atrace_begin_args(TAG, format_args!("{name}"), &[]);
         // Writes the name in pieces, so that sequences across two pieces are tested, too.
-        atrace_begin_with(TAG, |writer| {
-            name.chars().for_each(|c| writer.push_str(c.encode_utf8(&mut [0; 4])))
-        });
+        atrace_begin_args(
+            TAG,
+            |writer: &mut NameWriter<'_>| {
+                name.chars().for_each(|c| writer.push_str(c.encode_utf8(&mut [0; 4])))
+            },
+            &[],
+        );
         atrace_end(TAG);
         atrace_async_begin(TAG, name, -1);
         atrace_async_end(TAG, name, -1);
@@ -119,7 +123,7 @@ fn a_huge_name_is_cut_to_what_a_message_holds() {
         for tail in ["", "x"] {
             let name = format!("{tail}{huge}");
             atrace_begin(TAG, &name);
-            atrace_begin_fmt(TAG, format_args!("{name}"));
+            atrace_begin_args(TAG, format_args!("{name}"), &[]);
             atrace_async_for_track_begin(TAG, &name, &name, i32::MIN);
             atrace_async_for_track_end(TAG, &name, 1);
             atrace_instant_for_track(TAG, &name, &name);
@@ -197,7 +201,7 @@ struct Traces;
 
 impl fmt::Display for Traces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        atrace_begin_fmt(TAG, format_args!("within{}", 1));
+        atrace_begin_args(TAG, format_args!("within{}", 1), &[]);
         let _within = begin_scoped_event(TAG, "scope");
         atrace_end(TAG);
         f.write_str("traces")
@@ -208,20 +212,24 @@ impl fmt::Display for Traces {
 fn values_that_misbehave_harm_nothing() {
     let name = case!({
         std::panic::set_hook(Box::new(|_| {}));
-        atrace_instant_fmt(TAG, format_args!("a {} b", Panics("half", false)));
-        atrace_instant_fmt(TAG, format_args!("a {} b", Panics("bomb", true)));
-        atrace_instant_fmt(TAG, format_args!("{}", Panics("", false)));
-        atrace_int_fmt(TAG, format_args!("n{}", Panics("", false)), 9);
-        atrace_instant_with(TAG, |name| {
-            name.push_fmt(format_args!("{}", Panics("p", false)));
-            name.push_str(" goes on");
-        });
-        atrace_instant_fmt(TAG, format_args!("a {} b", Fails));
-        atrace_instant_fmt(TAG, format_args!("<{}>", Traces));
-        atrace_async_begin_fmt(TAG, format_args!("{Endless}"), 77);
-        atrace_async_begin_with(
+        atrace_instant_args(TAG, format_args!("a {} b", Panics("half", false)), &[]);
+        atrace_instant_args(TAG, format_args!("a {} b", Panics("bomb", true)), &[]);
+        atrace_instant_args(TAG, format_args!("{}", Panics("", false)), &[]);
+        atrace_counter(TAG, format_args!("n{}", Panics("", false)), 9);
+        atrace_instant_args(
             TAG,
-            |name| {
+            |name: &mut NameWriter<'_>| {
+                name.push_fmt(format_args!("{}", Panics("p", false)));
+                name.push_str(" goes on");
+            },
+            &[],
+        );
+        atrace_instant_args(TAG, format_args!("a {} b", Fails), &[]);
+        atrace_instant_args(TAG, format_args!("<{}>", Traces), &[]);
+        atrace_async_begin_named(TAG, format_args!("{Endless}"), 77);
+        atrace_async_begin_named(
+            TAG,
+            |name: &mut NameWriter<'_>| {
                 while !name.is_full() {
                     name.push_str("full ");
                 }
@@ -232,7 +240,8 @@ fn values_that_misbehave_harm_nothing() {
             78,
         );
         // A panic of the closure is the program's own. It passes through, and no event is written.
-        let passed = std::panic::catch_unwind(|| atrace_begin_with(TAG, |_| panic!("own")));
+        let passed =
+            std::panic::catch_unwind(|| atrace_begin_args(TAG, |_: &mut NameWriter<'_>| panic!("own"), &[]));
         assert!(passed.is_err());
         atrace_end(TAG);
     });

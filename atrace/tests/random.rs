@@ -23,6 +23,7 @@ mod cases {
     use std::time::Duration;
 
     use atrace::perfetto::{self, Recording};
+    use atrace::tracer::{Slice, TrackSlice};
     use atrace::*;
     use atrace_cli::service::{Keep, Report, Service};
 
@@ -128,10 +129,12 @@ mod cases {
                     1 => Open::Scoped(begin_scoped_event_args(tag, &*name, &args)),
                     2 => Open::Scoped(begin_scoped_event_args(tag, &NAMES[level], &[])),
                     3 => Open::Guarded(Slice::begin(tag, &name)),
-                    4 => Open::Guarded(Slice::begin_with(tag, |writer| writer.push_str(&name))),
+                    4 => {
+                        Open::Guarded(Slice::begin(tag, |writer: &mut NameWriter<'_>| writer.push_str(&name)))
+                    }
                     5 => Open::Scoped(begin_scoped_event(tag, &name)),
                     6 => {
-                        atrace_begin_fmt(tag, format_args!("{name}"));
+                        atrace_begin_args(tag, format_args!("{name}"), &[]);
                         Open::Unguarded(tag)
                     }
                     _ => {
@@ -172,7 +175,12 @@ mod cases {
             let cookie = self.serial.cast_signed();
             let (mut slice, mut text) = (TrackSlice::none(), name.clone());
             self.event(level, &format!("1 {name} @{cookie}"), || {
-                slice = TrackSlice::begin_with(tag, "track", |writer| writer.push_str(&text), cookie);
+                slice = TrackSlice::begin(
+                    tag,
+                    "track",
+                    |writer: &mut NameWriter<'_>| writer.push_str(&text),
+                    cookie,
+                );
                 text.clear();
             });
             self.tracks.push(OnTrack { slice, cookie, recording: self.recordings });
@@ -315,7 +323,7 @@ mod cases {
                 980..985 => self.switch_recording(),
                 985..990 => {
                     let panics = |_: &mut NameWriter<'_>| resume_unwind(Box::new(()));
-                    let begin = || drop(Slice::begin_with(tag, panics));
+                    let begin = || drop(Slice::begin(tag, panics));
                     assert!(catch_unwind(AssertUnwindSafe(begin)).is_err());
                 }
                 990..999 => self.in_a_thread(level + 1),
@@ -463,7 +471,8 @@ mod cases {
                 atrace_end(tag);
                 atrace_async_begin(tag, &name, 7);
                 atrace_async_end(tag, &name, 7);
-                TrackSlice::begin_with(tag, &name, |writer| writer.push_str(&name), 7).end(&name, 7);
+                TrackSlice::begin(tag, &name, |writer: &mut NameWriter<'_>| writer.push_str(&name), 7)
+                    .end(&name, 7);
                 atrace_instant_for_track(tag, &name, &name);
                 atrace_int64(tag, &name, 7);
                 let all = [Arg::Str("one", &name), Arg::Str("two", &name)];
@@ -504,7 +513,7 @@ mod cases {
                 recording = Some(perfetto::record_to(&path).unwrap());
                 name.push_str("name");
             };
-            let slice = TrackSlice::begin_with(AtraceTag::App, "track", switch, 7);
+            let slice = TrackSlice::begin(AtraceTag::App, "track", switch, 7);
             slice.end("track", 7);
             recording.unwrap().finish().unwrap();
             let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();

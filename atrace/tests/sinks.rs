@@ -241,8 +241,10 @@ mod cases {
         keeps("atrace_get_enabled_tags", &mut || _ = std::hint::black_box(atrace_get_enabled_tags()));
         for round in 0..2 {
             keeps("atrace_begin", &mut || atrace_begin(TAG, "a\n"));
-            keeps("atrace_begin_fmt", &mut || atrace_begin_fmt(TAG, format_args!("{}", round)));
-            keeps("atrace_begin_with", &mut || atrace_begin_with(TAG, |name| name.push_int(1)));
+            keeps("atrace_begin_fmt", &mut || atrace_begin_args(TAG, format_args!("{}", round), &[]));
+            keeps("atrace_begin_with", &mut || {
+                atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_int(1), &[])
+            });
             keeps("atrace_end", &mut || atrace_end(TAG));
             keeps("atrace_async_begin", &mut || atrace_async_begin(TAG, "a", 1));
             keeps("atrace_async_end", &mut || atrace_async_end(TAG, "a", 1));

@@ -27,12 +27,13 @@ mod cases {
 
     fn events() {
         // Each event has its own stack frame.
-        let all: [fn(); 5] = [
+        let all: [fn(); 6] = [
             || atrace_instant(TAG, "event"),
             || atrace_begin(TAG, "slice"),
             || atrace_end(TAG),
             || atrace_async_for_track_begin(TAG, "track", "a name of more than 32 bytes that is copied", 1),
             || atrace_int64(TAG, "counter", i64::MIN),
+            || drop(begin_scoped_event(TAG, "scoped")),
         ];
         all.iter().for_each(|event| event());
     }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
+use atrace::tracer::Slice;
 use atrace::*;
 use atrace_sys::properties::Properties;
 use common::{Place, case, control};
@@ -34,8 +35,11 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
                             budget -= i32::from(atrace_is_tag_enabled(AtraceTag::Camera));
                             let _outer = begin_scoped_event(AtraceTag::Camera, "outer");
                             for _ in 0..round % 3 {
-                                let _inner =
-                                    begin_scoped_event_fmt(AtraceTag::Camera, format_args!("inner {number}"));
+                                let _inner = begin_scoped_event_args(
+                                    AtraceTag::Camera,
+                                    format_args!("inner {number}"),
+                                    &[],
+                                );
                             }
                             trace_method!(AtraceTag::Camera);
                             Slice::begin(AtraceTag::Camera, "slice").end();
@@ -186,7 +190,7 @@ fn nothing_is_lost_while_it_stays_on() {
             for number in 0..8 {
                 scope.spawn(move || {
                     for round in 0..2000_i64 {
-                        atrace_int64_fmt(TAG, format_args!("thread {number}"), round);
+                        atrace_counter(TAG, format_args!("thread {number}"), round);
                     }
                 });
             }
@@ -225,7 +229,7 @@ fn a_thread_traces_to_its_very_end() {
         impl Drop for AtEnd {
             fn drop(&mut self) {
                 let _event = begin_scoped_event(TAG, "local");
-                atrace_instant_fmt(TAG, format_args!("{:?}", std::thread::current().id()));
+                atrace_instant_args(TAG, format_args!("{:?}", std::thread::current().id()), &[]);
             }
         }
         thread_local! { static LOCAL: AtEnd = const { AtEnd }; }

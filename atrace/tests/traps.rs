@@ -18,6 +18,7 @@ mod cases {
     use std::sync::OnceLock;
     use std::time::Duration;
 
+    use atrace::tracer::Slice;
     use atrace::*;
     use atrace_cli::service::{Keep, Service};
 
@@ -42,15 +43,15 @@ mod cases {
             atrace_end(TAG);
         }),
         ("begin_fmt", || {
-            atrace_begin_fmt(TAG, format_args!("slice {} {:?}", 7, "text"));
+            atrace_begin_args(TAG, format_args!("slice {} {:?}", 7, "text"), &[]);
             atrace_end(TAG);
         }),
         ("begin_with", || {
-            atrace_begin_with(TAG, |name| name.push_str("piece"));
+            atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_str("piece"), &[]);
             atrace_end(TAG);
         }),
         ("scoped", || drop(begin_scoped_event(TAG, "slice"))),
-        ("scoped_fmt", || drop(begin_scoped_event_fmt(TAG, format_args!("slice {}", 7)))),
+        ("scoped_fmt", || drop(begin_scoped_event_args(TAG, format_args!("slice {}", 7), &[]))),
         ("scoped_args", || {
             drop(begin_scoped_event_args(TAG, "slice", &[Arg::Int("number", 7), Arg::Str("text", "text")]));
         }),
@@ -63,7 +64,7 @@ mod cases {
             atrace_end(TAG);
         }),
         ("instant", || atrace_instant(TAG, "moment")),
-        ("instant_fmt", || atrace_instant_fmt(TAG, format_args!("moment {}", 7))),
+        ("instant_fmt", || atrace_instant_args(TAG, format_args!("moment {}", 7), &[])),
         ("instant_args", || atrace_instant_args(TAG, "moment", &[Arg::Str("text", "text")])),
         ("instant_for_track", || atrace_instant_for_track(TAG, "row", "moment")),
         ("async", || {
@@ -80,7 +81,7 @@ mod cases {
         }),
         ("int", || atrace_int(TAG, "counter", 7)),
         ("int64", || atrace_int64(TAG, "counter", 7)),
-        ("int64_name", || atrace_int64_name(TAG, &NAME, 7)),
+        ("int64_name", || atrace_counter(TAG, &NAME, 7)),
         ("f64", || atrace_f64(TAG, "counter", 1.5)),
     ];
 

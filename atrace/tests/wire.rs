@@ -4,6 +4,7 @@ mod common;
 
 use std::task::{Context, Poll, Waker};
 
+use atrace::tracer::Slice;
 use atrace::*;
 use common::{Place, case, control};
 
@@ -12,48 +13,43 @@ const TAG: AtraceTag = AtraceTag::App;
 /// Calls every function that writes, in all its forms.
 fn write_everything() {
     macro_rules! three {
-        ($plain:ident, $fmt:ident, $with:ident, ($($before:expr)?), $name:literal, ($($after:expr)?)) => {
+        ($plain:ident($($before:literal,)? _ $(, $after:expr)?), $any:ident($(, $more:expr)*), $name:literal) => {
             $plain(TAG, $($before,)? $name $(, $after)?);
-            $fmt(TAG, $($before,)? format_args!("{}-{}", $name, 1) $(, $after)?);
-            $with(TAG, $($before,)? |name| { name.push_str($name); name.push_int(-2i64); name.push_fmt(format_args!("{:?}", 'c')) } $(, $after)?);
+            $any(TAG, $($before,)? format_args!("{}-{}", $name, 1) $(, $more)*);
+            let write = |name: &mut NameWriter<'_>| {
+                name.push_str($name);
+                name.push_int(-2i64);
+                name.push_fmt(format_args!("{:?}", 'c'));
+            };
+            $any(TAG, $($before,)? write $(, $more)*);
         };
     }
-    three!(atrace_begin, atrace_begin_fmt, atrace_begin_with, (), "begin", ());
+    three!(atrace_begin(_), atrace_begin_args(, &[]), "begin");
     atrace_end(TAG);
-    three!(atrace_async_begin, atrace_async_begin_fmt, atrace_async_begin_with, (), "async", (i32::MIN));
-    three!(atrace_async_end, atrace_async_end_fmt, atrace_async_end_with, (), "async", (i32::MAX));
+    three!(atrace_async_begin(_, i32::MIN), atrace_async_begin_named(, i32::MIN), "async");
+    three!(atrace_async_end(_, i32::MAX), atrace_async_end_named(, i32::MAX), "async");
     three!(
-        atrace_async_for_track_begin,
-        atrace_async_for_track_begin_fmt,
-        atrace_async_for_track_begin_with,
-        ("track"),
-        "name",
-        (i32::MIN)
+        atrace_async_for_track_begin("track", _, i32::MIN),
+        atrace_async_for_track_begin_args(, i32::MIN, &[]),
+        "name"
     );
     atrace_async_for_track_end(TAG, "track", i32::MIN);
     atrace_async_for_track_end(TAG, "track", i32::MAX);
-    three!(atrace_instant, atrace_instant_fmt, atrace_instant_with, (), "instant", ());
-    three!(
-        atrace_instant_for_track,
-        atrace_instant_for_track_fmt,
-        atrace_instant_for_track_with,
-        ("track"),
-        "instant",
-        ()
-    );
-    three!(atrace_int, atrace_int_fmt, atrace_int_with, (), "int", (i32::MIN));
+    three!(atrace_instant(_), atrace_instant_args(, &[]), "instant");
+    three!(atrace_instant_for_track("track", _), atrace_instant_for_track_args(, &[]), "instant");
+    three!(atrace_int(_, i32::MIN), atrace_counter(, i32::MIN.into()), "int");
     atrace_int(TAG, "int", i32::MAX);
     atrace_int(TAG, "int", 0);
-    three!(atrace_int64, atrace_int64_fmt, atrace_int64_with, (), "int64", (i64::MIN));
+    three!(atrace_int64(_, i64::MIN), atrace_counter(, i64::MIN), "int64");
     atrace_int64(TAG, "int64", i64::MAX);
     atrace_int64(TAG, "int64", -1);
     static COUNT: Name = Name::new("count");
-    atrace_int64_name(TAG, &COUNT, i64::MIN);
+    atrace_counter(TAG, &COUNT, i64::MIN);
     drop(begin_scoped_event(TAG, "scoped"));
-    drop(begin_scoped_event_fmt(TAG, format_args!("scoped {}", 1)));
-    drop(begin_scoped_event_with(TAG, |name| name.push_str("scoped with")));
+    drop(begin_scoped_event_args(TAG, format_args!("scoped {}", 1), &[]));
+    drop(begin_scoped_event_args(TAG, |name: &mut NameWriter<'_>| name.push_str("scoped with"), &[]));
     Slice::begin(TAG, "slice").end();
-    Slice::begin_with(TAG, |name| name.push_str("slice with")).end();
+    Slice::begin(TAG, |name: &mut NameWriter<'_>| name.push_str("slice with")).end();
     Slice::none().end();
 }
 
@@ -164,14 +160,14 @@ fn nothing_is_written_formatted_or_called_while_off() {
             }
         }
         write_everything_and_scopes();
-        atrace_begin_fmt(TAG, format_args!("{Unformatted}"));
-        atrace_instant_for_track_with(TAG, "t", |_| panic!("called while off"));
-        drop(begin_scoped_event_fmt(TAG, format_args!("{Unformatted}")));
-        assert!(!Slice::begin_with(TAG, |_| panic!("called while off")).is_written());
+        atrace_begin_args(TAG, format_args!("{Unformatted}"), &[]);
+        atrace_instant_for_track_args(TAG, "t", |_: &mut NameWriter<'_>| panic!("called while off"), &[]);
+        drop(begin_scoped_event_args(TAG, format_args!("{Unformatted}"), &[]));
+        assert!(!Slice::begin(TAG, |_: &mut NameWriter<'_>| panic!("called while off")).is_written());
         // The same with other tags switched on.
         let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
         write_everything_and_scopes();
-        atrace_int_fmt(TAG, format_args!("{Unformatted}"), 1);
+        atrace_counter(TAG, format_args!("{Unformatted}"), 1);
     });
     let place = Place::file();
     place.run(&name);

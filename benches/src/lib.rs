@@ -1,21 +1,21 @@
-//! Measures what tracing costs, and says how sure it is.
+//! Measures the cost of tracing, with confidence intervals.
 //!
-//! The rooms, in the order in which a number comes to be: each knows only those above it.
+//! The modules, in order: a module only uses the modules above it.
 //!
-//! - [`catalogue`]: what exists, and what the original benchmarks published of it.
-//! - [`row`]: what everybody exchanges: a measured row, the file of them, and what it was measured on.
-//! - [`table`]: lines of cells, and how they are written.
-//! - [`promise`]: what was promised, beside what was measured.
-//! - [`stats`]: turns rounds into medians with 95 % intervals, and tells which mean nothing.
-//! - [`instruments`]: clocks, processors, counted allocations, what the kernel knows of a thread.
-//! - [`harness`]: where a measuring process lives: its command line, its sink, who cleans up behind it.
-//! - [`measure`]: runs cases beside each other, so that drifts cancel: in one process, in several, on threads, as whole
-//!   programs, and in instructions.
-//! - [`report`]: makes one report of all that was measured. It knows rows only.
+//! - [`catalogue`]: all benches, cases and promises, and the results that the original benchmarks published.
+//! - [`row`]: the exchange format: a measured row, the file of rows, and the environment of the measurement.
+//! - [`table`]: tables, and how they are written.
+//! - [`promise`]: judges promises by measurements.
+//! - [`stats`]: computes medians with 95 % intervals from rounds, and detects noisy results.
+//! - [`instruments`]: clocks, CPUs, the allocation counter, the kernel's information about threads.
+//! - [`harness`]: the command line, the sink and the cleanup of a measuring process.
+//! - [`measure`]: runs cases side by side, so that changes of the machine cancel out: in one process, in several
+//!   processes, on several threads, as whole programs, and as counts of instructions.
+//! - [`report`]: makes a report of all measurements. It only uses rows.
 //!
-//! The way of one number: a loop (`subjects/events.rs`) is timed beside others (`measure/paired.rs`), its rounds become a row
-//! (`measure/measured.rs`; of programs `measure/workload/results/rows.rs`), which is written (`harness/output.rs`), read
-//! (`report/input.rs`) and shown (`report/content`).
+//! The path of a number: a loop (`subjects/events.rs`) is timed beside other loops (`measure/paired.rs`), its rounds
+//! become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole programs), and the row is written
+//! (`harness/output.rs`), read (`report/input.rs`) and shown (`report/content`).
 
 pub mod catalogue;
 pub mod harness;

@@ -1,4 +1,5 @@
-//! `.cargo/adb-runner` against a device that is a directory: a stand-in for `adb` runs the scripts with this machine's shell.
+//! Tests `.cargo/adb-runner` with a directory in place of a device: a substitute for `adb` runs the scripts in this
+//! machine's shell.
 #![cfg(not(target_os = "android"))]
 
 use std::fs;
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A device's paths become ours. Its shell ends with 0 however the script did, as before Android 7.
+/// Maps a device's paths to the directory. As before Android 7, the exit status of a script is lost, and the shell ends
+/// with 0.
 const ADB: &str = r##"#!/bin/sh
 here=$(dirname "$0")
 map() { printf '%s' "$1" | sed "s#/data/local/tmp#$here/data#g"; }
@@ -99,7 +101,7 @@ fn a_program_runs_there_and_its_results_are_here() {
     let about: serde_json::Value =
         serde_json::from_str(&read(&format!("target/overhead/{name}/device.json"))).unwrap();
     assert_eq!(about["api_level"], "of ro.build.version.sdk");
-    // A second run adds to what is there, and the program is gone.
+    // A second run adds to the existing results, and the program was removed.
     device.program("target/deps/bench-0123", &BENCH.replace("atrace.json", "live.json"));
     assert_eq!(device.run(&[]).status.code(), Some(7));
     assert_eq!(read(&format!("target/overhead/{name}/live.json")), "[]\n");

@@ -1,4 +1,4 @@
-//! Allocations and page faults are counted exactly. No libtest: its threads have some when they please.
+//! Allocations and page faults are counted exactly. This test does not use libtest, whose threads allocate at any time.
 
 use std::hint::black_box;
 
@@ -41,7 +41,7 @@ fn main() {
     });
     assert_eq!(grown.unwrap(), Counts { allocs: 2, bytes: 30, frees: 1, freed: 10, peak: 30 });
 
-    // What was there before is not part of the peak, also where it is given back first.
+    // Earlier allocations are not part of the peak, even if they are freed first.
     let (above, later) = count(|| {
         drop(v);
         let first = black_box(vec![0_u8; black_box(50)]);
@@ -54,7 +54,7 @@ fn main() {
     let (zeroed, _) = count(|| black_box(vec![0_u8; black_box(64)]).len());
     assert_eq!(zeroed.unwrap(), Counts { allocs: 1, bytes: 64, frees: 1, freed: 64, peak: 64 });
 
-    // All threads are counted.
+    // The allocations of all threads are counted.
     let (sent, received) = std::sync::mpsc::sync_channel::<()>(1);
     let worker = std::thread::spawn(move || {
         received.recv().unwrap();
@@ -67,7 +67,7 @@ fn main() {
     let threads = threads.unwrap();
     assert!(threads.allocs >= 1 && threads.bytes >= 4096, "{threads:?}");
 
-    // Counting ends with its closure, also one that unwinds.
+    // Counting ends with its closure, even if the closure unwinds.
     std::panic::set_hook(Box::new(|_| ()));
     assert!(std::panic::catch_unwind(|| count(|| panic!("on purpose"))).is_err());
     let (quiet, ()) = count(|| ());
@@ -78,7 +78,7 @@ fn main() {
     println!("alloc: all counts are exact");
 }
 
-/// Page faults are those of the pages that are touched, also by a thread that has ended.
+/// Page faults equal the number of touched pages, including the pages of a thread that has ended.
 fn faults() {
     let of = |f: &dyn Fn()| {
         let once = || {
@@ -86,12 +86,12 @@ fn faults() {
             f();
             minor_faults().unwrap() - before
         };
-        // Whatever else the kernel does to a process adds to it, and the first time code is touched, too.
+        // Other activity of the kernel, and the first execution of code, only add faults, so take the minimum.
         (0..5).map(|_| once()).min().unwrap()
     };
     assert_eq!([1, 100, 3000].map(|pages| of(&|| touch(pages))), [1, 100, 3000]);
     let beside = |pages| move || std::thread::spawn(move || touch(pages)).join().unwrap();
     let (some, more) = (of(&beside(1000)), of(&beside(3000)));
-    // A thread touches its stack.
+    // A thread also touches its stack.
     assert!((1000..1100).contains(&some) && more - some == 2000, "{some} {more}");
 }

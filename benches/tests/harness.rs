@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use self::buffer::Buffer;
 use atrace_benches::instruments::chain;
-use atrace_benches::measure::measured::Measured;
+use atrace_benches::measure::paired::Measured;
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::rounds::Stopped;
 use atrace_benches::row::Sink;
 use atrace_benches::stats::Interval;
 use atrace_cli::tracefs::Instance;
 
-/// One measurement at a time: they all want the machine for themselves.
+/// Serializes the measurements, because each needs the machine for itself.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,7 +64,7 @@ fn record_error(
     assert!(measured.rounds("other").or(measured.rounds("extra")).unwrap().len() >= 6, "{line}");
 }
 
-/// The error of the ratio of two cases that should be equal.
+/// Returns the error of the ratio of two cases that should be equal.
 fn ratio_error(measured: &Measured) -> Interval {
     let i = measured.ratio("a", "a again").unwrap();
     Interval { median: i.median - 1.0, low: i.low - 1.0, high: i.high - 1.0, ..i }
@@ -74,13 +74,13 @@ fn twice(config: Config, run: &dyn Fn(u64)) -> Measured {
     let mut paired = Paired::new(config);
     paired.case("a", run);
     paired.case("a again", run);
-    // Neighbours of other lengths, as in a real bench.
+    // Cases of other lengths run between them, as in a real bench.
     paired.case("other", chain::run::<2>);
     paired.compare("a", "a again");
     paired.run()
 }
 
-/// Eighty nanoseconds or so.
+/// Takes about eighty nanoseconds.
 fn base(n: u64) {
     chain::run::<4>(n);
 }
@@ -141,10 +141,10 @@ fn extra_on_a_write(config: Config, path: &Path) -> Measured {
     paired.run()
 }
 
-/// Makes the machine busy with this many threads while `f` runs.
+/// Keeps the machine busy with this many threads while `f` runs.
 fn beside_noise(threads: usize, f: impl FnOnce()) {
     let stop = AtomicBool::new(false);
-    /// Ends the noise also when an assertion fails.
+    /// Ends the noise even if an assertion fails.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
@@ -228,7 +228,7 @@ fn a_case_that_means_nothing_is_noisy_and_fails_the_run() {
         }
     });
     let measured = paired.run();
-    assert_eq!(measured.stopped(), Stopped::Rounds, "{measured}");
+    assert_eq!(measured.stopped, Stopped::Rounds, "{measured}");
     let rows = measured.rows(Sink::None);
     assert!(rows[0].noisy, "{rows:?}");
     assert_eq!(

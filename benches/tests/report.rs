@@ -1,4 +1,5 @@
-//! The report says what was measured, whatever it finds, and its comparison fails when it should and only then.
+//! Tests that the report shows what was measured, whatever the files contain, and that its comparison fails exactly
+//! when it should.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,19 +10,19 @@ use atrace_benches::catalogue::{EVENTS, Id, LITERALS, State, Who, published};
 use atrace_benches::row::{self, Above, Row, Sink, Versus};
 use atrace_benches::stats::Interval;
 
-/// A directory of measured files, and what the report makes of it.
+/// A directory of measured files, and the reports made from it.
 struct Ground {
     dir: tempfile::TempDir,
 }
 
-/// What a run of `report` said and left.
+/// The output and the files of a run of `report`.
 #[derive(Debug)]
 struct Ran {
     status: Option<i32>,
     out: String,
     err: String,
     html: String,
-    /// What the page says, without its markup.
+    /// The text of the page without markup.
     text: String,
     json: String,
 }
@@ -130,7 +131,7 @@ fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
     row
 }
 
-/// A run as it should be.
+/// Makes the files of a complete run.
 fn full() -> Ground {
     let ground = Ground::new();
     let mut rows = vec![row("limit/load_and_test", 0.3)];

@@ -1,7 +1,7 @@
-//! Whatever becomes of a bench, nothing is left of it.
+//! Tests that nothing of a bench remains, however the bench ends.
 //!
-//! No libtest: this binary runs itself as the bench (`HELPER` says which), and a process that is
-//! supervised has to have one thread.
+//! This test does not use libtest: the binary runs itself as the bench (`HELPER` selects which), and a supervised
+//! process must have one thread.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the bench does once it is supervised.
+/// The work of the bench once it is supervised.
 fn bench(helper: &str, session: &Session) -> ExitCode {
     match helper {
         "processes" => return report_rows(session),
@@ -44,7 +44,7 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
     }
     let env = |name| std::env::var(name).unwrap_or_default();
     let marker = env("ATRACE_MARKER");
-    assert_eq!(session.marker(), Some(std::path::Path::new(&marker)));
+    assert_eq!(session.marker.as_deref(), Some(std::path::Path::new(&marker)));
     assert_eq!(fs::read_dir("/proc/self/task").unwrap().count(), 1);
     println!("backend {}", env("ATRACE_BACKEND"));
     println!("properties {}", env("ATRACE_PROPERTIES"));
@@ -124,7 +124,7 @@ impl Run {
         value.unwrap_or_else(|| panic!("no {name} in {:?}", self.said))
     }
 
-    /// What must not be there afterwards: the directories of the sink and of the properties.
+    /// Returns what must not exist afterwards: the directories of the sink and of the properties.
     fn things(&self) -> Vec<PathBuf> {
         let properties = PathBuf::from(self.word("properties")).parent().unwrap().to_owned();
         let mut things = vec![properties];
@@ -306,7 +306,7 @@ fn what_a_killed_parent_leaves_is_swept() {
 
 /// The bench that starts itself once more, for its rows.
 fn report_rows(session: &Session) -> ExitCode {
-    if session.args().mode.is_some() {
+    if session.args.mode.is_some() {
         println!("a line of the child");
         let marker = std::env::var("ATRACE_MARKER").unwrap();
         let one = Interval::around(1.0, 0.0);
@@ -331,13 +331,11 @@ fn a_child_reports_its_rows() {
 /// The bench that starts a reader, and a process that writes for it.
 fn read(session: &Session) -> ExitCode {
     const EVENTS: u64 = 5000;
-    if session.args().mode.is_none() {
-        let reader = Reader::start().unwrap();
+    if session.args.mode.is_none() {
+        let reader = Reader::with_sessions(1).unwrap();
         println!("pid {}\nreader {}\nready", std::process::id(), reader.id());
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
-        let mut program = Command::new(std::env::current_exe().unwrap());
-        let program = child::adopt(reader.offer(program.args(["--mode", "writes"])));
-        let status = program.status().unwrap();
+        let status = child::in_mode("writes").unwrap().envs(reader.env()).status().unwrap();
         return ExitCode::from(u8::try_from(status.code().unwrap()).unwrap());
     }
     let reading = Reading::begin().unwrap();

@@ -1,6 +1,7 @@
-//! The harness of the workloads finds what each mode adds, and finds out when a workload is wrong.
+//! Tests that the harness of the workloads measures what each mode adds, and detects a wrong workload.
 //!
-//! No libtest: this binary runs itself as benches (`HELPER` says which), as one process a mode.
+//! This test does not use libtest: the binary runs itself as benches (`HELPER` selects which), with a process for each
+//! mode.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
@@ -48,15 +49,15 @@ fn helper() -> Option<String> {
 /// Set in a mode of this test's own.
 static SLOWER: AtomicBool = AtomicBool::new(false);
 
-/// Work of which everything is known.
+/// A workload whose results are known.
 struct Known;
 
-/// How many events are sure to lose some.
+/// A number of events that is certain to lose some.
 const BURST: u64 = 200_000;
-/// How many cases there are beside that write nothing.
+/// The number of additional cases that write nothing.
 const QUIET: u64 = 8;
 
-/// Tells the modes that there is fixture.
+/// Tells the modes that the fixture exists.
 const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
 
 /// In the bench, while the fixture is there.

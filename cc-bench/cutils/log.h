@@ -2,5 +2,5 @@
 
 #pragma once
 
-// Tells what went wrong, on stderr: where Android's liblog writes on a host.
+// Reports an error on stderr, as Android's liblog does on a host.
 [[gnu::format(printf, 1, 2)]] void log_error(const char* format, ...);

@@ -23,7 +23,7 @@ bool is_allowed(const struct stat& file) {
     return S_ISREG(file.st_mode) || S_ISCHR(file.st_mode);
 }
 
-// Takes a descriptor that the starting process left open, if it still is the file that was meant.
+// Takes a descriptor that the parent process left open, if the descriptor still refers to the intended file.
 int inherit(const char* marker) {
     int fd = -1;
     uint64_t device = 0;
@@ -38,12 +38,12 @@ int inherit(const char* marker) {
         log_error("ATRACE_MARKER=%s: descriptor %d is not that file", marker, fd);
         return -1;
     }
-    // A number of our own: whoever closes theirs does not take ours away.
+    // A duplicate, so that closing the inherited descriptor does not close ours.
     return fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
 int open_path(const char* path) {
-    // O_APPEND, as two processes may have been given one file; O_NONBLOCK, as a pipe may stand there.
+    // O_APPEND, because two processes may write to the same file; O_NONBLOCK, because the path may name a pipe.
     const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat file;
     if (fd >= 0 && (fstat(fd, &file) != 0 || !is_allowed(file))) {
@@ -57,7 +57,7 @@ int open_path(const char* path) {
 }  // namespace
 
 int open_marker() {
-    // A process with more rights than its caller does not listen to it. (Bionic has no secure_getenv.)
+    // A process with more rights than its caller must ignore the caller's variable. (Bionic has no secure_getenv.)
     const char* named = getauxval(AT_SECURE) == 0 ? getenv("ATRACE_MARKER") : nullptr;
     if (named != nullptr && named[0] != '\0') {
         if (strncmp(named, "fd:", 3) == 0) return inherit(named);

@@ -15,8 +15,8 @@ void remember() {
     cached.store(getpid(), std::memory_order_relaxed);
 }
 
-// As early as bionic, which fills its cache when the process starts. A child learns its own id before fork() returns
-// there; a bare clone() system call is not noticed, nor is it by bionic.
+// Runs as early as bionic, which fills its cache when the process starts. After fork(), a child learns its own id
+// before fork() returns. Like bionic, this code does not notice a bare clone() system call.
 [[gnu::constructor]] void start() {
     remember();
     pthread_atfork(nullptr, nullptr, remember);
@@ -26,6 +26,6 @@ void remember() {
 
 pid_t cached_getpid() {
     const pid_t known = cached.load(std::memory_order_relaxed);
-    // Zero only in constructors that run before ours.
+    // The cached id is only zero in constructors that run before this one.
     return known != 0 ? known : getpid();
 }

@@ -7,8 +7,8 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Returns the process id without a system call, as bionic's getpid() does. glibc's makes one, which would cost the C++
-// side more than a third of its event for nothing that libcutils does.
+// Returns the process id without a system call, like bionic's getpid(). The getpid() of glibc makes a system call,
+// which would add more than a third to the cost of an event on the C++ side, unlike on Android.
 pid_t cached_getpid();
 }
 #pragma GCC visibility pop

@@ -17,10 +17,10 @@
 #include <cstring>
 #include <string_view>
 
-// The layout of the store, as atrace-sys' `properties` writes it. Numbers are in native order: the file never leaves
-// the machine.
+// The layout of the store that atrace-sys' `properties` writes. Numbers are in native byte order, because the file
+// never leaves the machine.
 struct prop_info {
-    // Bit 0 names the value that is valid; the writer fills the other one and then counts up.
+    // Bit 0 is the index of the valid value. The writer fills the other value and then increments the serial.
     std::atomic<uint32_t> serial;
     uint32_t name_length;
     char name[184];
@@ -49,8 +49,8 @@ static_assert(sizeof(Header) == 64 && offsetof(Store, entries) == 64);
 static_assert(sizeof(prop_info) == 384 && offsetof(prop_info, values) == 192);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// A store decides what this process writes, so it must be its own user's. Root may also read that of the user to whom
-// the directory belongs.
+// The store decides what this process writes, so it must belong to the process' user. Root may also read the store of
+// the user that owns the directory.
 bool is_trusted(const char* path, const struct stat& file) {
     if (!S_ISREG(file.st_mode) || (file.st_mode & (S_IWGRP | S_IWOTH)) != 0) return false;
     if (file.st_uid == geteuid()) return true;
@@ -69,12 +69,12 @@ const Store* map_store() {
         snprintf(standard, sizeof(standard), "/dev/shm/atrace-%u/properties", static_cast<unsigned>(geteuid()));
         path = standard;
     }
-    // Without O_NONBLOCK, a pipe put there would hold the process up.
+    // Without O_NONBLOCK, opening a pipe would block the process.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return nullptr;
     void* memory = MAP_FAILED;
     struct stat file;
-    // All of it must be there before it is touched: past the end of the file there is only SIGBUS.
+    // The file must have its full size before it is accessed: an access past the end of the file raises SIGBUS.
     if (fstat(fd, &file) == 0 && is_trusted(path, file) && file.st_size >= static_cast<off_t>(sizeof(Store))) {
         memory = mmap(nullptr, sizeof(Store), PROT_READ, MAP_SHARED, fd, 0);
     }
@@ -88,7 +88,7 @@ const Store* map_store() {
     return mapped;
 }
 
-// Returns the store, null as long as there is none. Once mapped it stays.
+// Returns the store, or null while none exists. Once mapped, the store stays mapped.
 const Store* store() {
     static std::atomic<const Store*> mapped{nullptr};
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -133,7 +133,7 @@ int __system_property_read(const prop_info* info, char* name, char* value) {
     for (;;) {
         const uint32_t serial = info->serial.load(std::memory_order_acquire);
         const char* valid = info->values[serial & 1];
-        // Byte by byte: a writer that is two values ahead may be changing these.
+        // The bytes are atomic, because a writer that is two values ahead may be changing them.
         int length = 0;
         while (length < kPropertyValueMax - 1) {
             const char byte = __atomic_load_n(valid + length, __ATOMIC_RELAXED);

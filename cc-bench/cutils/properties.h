@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What libcutils asks bionic for when it wants a system property, under bionic's names. On a host these functions
-// read the property store of atrace-sys: the file named by ATRACE_PROPERTIES, else /dev/shm/atrace-<euid>/properties.
+// The functions for system properties that libcutils calls in bionic, with bionic's names. On a host, these functions
+// read the property store of atrace-sys: the file that ATRACE_PROPERTIES names, otherwise
+// /dev/shm/atrace-<euid>/properties.
 //
-// They live in a shared library of their own because they do on Android (libc.so): that is why libcutils' check for a
-// changed flags property is a call from one library into another.
+// The functions are in a separate shared library, as on Android (libc.so), so that libcutils' check for a changed flags
+// property is a call from one library into another.
 
 #pragma once
 
 #include <cstdint>
 
-// The longest value is 91 bytes and its NUL.
+// The longest value has 91 bytes and a NUL.
 inline constexpr int kPropertyValueMax = 92;
 
 // Opaque, as in bionic. It stays valid for the life of the process.
@@ -19,16 +20,16 @@ struct prop_info;
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Returns the property, or null where there is none of that name (yet), or no store.
+// Returns the property, or null if no property has this name (yet), or if there is no store.
 const prop_info* __system_property_find(const char* name);
 
-// Returns the number that changes whenever the value does, with acquire semantics.
+// Returns the serial, which changes whenever the value changes, with acquire semantics.
 uint32_t __system_property_serial(const prop_info* info);
 
-// Copies the name, unless null, and the value; returns the value's length.
+// Copies the name, unless `name` is null, and the value; returns the length of the value.
 int __system_property_read(const prop_info* info, char* name, char* value);
 
-// Finds and reads: an absent property is an empty one.
+// Finds and reads a property. A missing property has an empty value.
 int __system_property_get(const char* name, char* value);
 }
 #pragma GCC visibility pop

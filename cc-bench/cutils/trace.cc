@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// libcutils' way of tracing, for hosts, which have no libcutils that traces.
+// The tracing functions of libcutils for hosts, whose libcutils does not trace.
 //
-// It is here to be measured against, so it does what libcutils does at the price that libcutils pays, and takes over
-// its behaviour where one could wish for better: names are not escaped, a cut may split a UTF-8 character, and a flags
-// property that did not exist at the first call is never noticed. Only where the marker and the properties come from
-// is the host's own (marker.h, properties.h).
+// This code is a base of comparison, so it works like libcutils at the same cost and keeps libcutils' weaknesses: names
+// are not escaped, a cut may split a UTF-8 character, and a flags property that did not exist at the first call is
+// never noticed. Only the sources of the marker and of the properties differ (marker.h, properties.h).
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -20,7 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// The header's names, and nothing else, are what the library exports.
+// The library exports only the names of the header.
 #pragma GCC visibility push(default)
 #include <cutils/trace.h>
 #pragma GCC visibility pop
@@ -38,10 +37,10 @@ namespace {
 
 constexpr char kFlags[] = "debug.atrace.tags.enableflags";
 
-// The serial that no property has: the tags were never read.
+// A serial that no property has: the tags were never read.
 constexpr uint32_t kNeverRead = UINT32_MAX;
 
-// Stands for the flags property until one is found. Its serial, the first word, stays 0.
+// Stands for the flags property until the property is found. Its serial, the first word, stays 0.
 alignas(8) constexpr char kNoProperty[96] = {};
 
 const prop_info* flags_property = reinterpret_cast<const prop_info*>(kNoProperty);
@@ -51,13 +50,13 @@ pthread_mutex_t tags_mutex = PTHREAD_MUTEX_INITIALIZER;
 pthread_once_t marker_once = PTHREAD_ONCE_INIT;
 
 void set_tags(uint64_t tags) {
-    // The mutex orders writers; readers take the word as it is.
+    // The mutex serializes writers; readers load the word without the mutex.
     pthread_mutex_lock(&tags_mutex);
     __atomic_store_n(&atrace_enabled_tags, tags, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&tags_mutex);
 }
 
-// Reads a number of any base; whatever follows it is not looked at. Anything else counts as 0.
+// Reads a number in any base, and ignores what follows it. Other text counts as 0.
 int read_count(const char* key) {
     char value[kPropertyValueMax];
     if (__system_property_get(key, value) < 1) return 0;
@@ -80,14 +79,14 @@ bool matches_a_pattern(const char* program) {
     return false;
 }
 
-// Tells whether this process was chosen, by its argv[0] as it is now: Zygote renames its children.
+// Tells whether this process was selected, by its current argv[0]: Zygote renames its children.
 bool is_chosen_app() {
     FILE* file = fopen("/proc/self/cmdline", "re");
     if (file == nullptr) {
         log_error("/proc/self/cmdline can't be opened: %s", strerror(errno));
         return false;
     }
-    // One line at most; the string ends at the NUL behind argv[0].
+    // Reads at most one line; the string ends at the NUL after argv[0].
     char program[4096];
     const bool chosen = fgets(program, sizeof(program), file) != nullptr && matches_a_pattern(program);
     fclose(file);
@@ -108,7 +107,7 @@ uint64_t read_tags() {
         log_error("%s=%s is too large", kFlags, value);
         return 0;
     }
-    // The property has no say about APP.
+    // The property does not control APP.
     tags = is_chosen_app() ? tags | ATRACE_TAG_APP : tags & ~ATRACE_TAG_APP;
     return (tags | ATRACE_TAG_ALWAYS) & ATRACE_TAG_VALID_MASK;
 }
@@ -119,7 +118,7 @@ void open_once() {
 
 [[gnu::noinline]] void serial_changed(uint32_t before, uint32_t now) {
     if (!may_trace.load(std::memory_order_acquire)) return;
-    // Whoever gets here first reads the tags for all.
+    // The first thread that gets here reads the tags for all threads.
     uint32_t expected = before;
     if (!last_serial.compare_exchange_strong(expected, now)) return;
     if (before == kNeverRead) {
@@ -127,7 +126,7 @@ void open_once() {
         if (found != nullptr) flags_property = found;
         pthread_once(&marker_once, open_once);
     }
-    // Also without a marker: libcutils then says "enabled" and writes to descriptor -1.
+    // Also without a marker: libcutils then counts as enabled and writes to descriptor -1.
     atrace_update_tags();
 }
 
@@ -159,23 +158,23 @@ void atrace_set_tracing_enabled(bool enabled) {
 
 namespace {
 
-// The limit of one message, with the NUL that snprintf adds.
+// The limit of one message, including the NUL that snprintf adds.
 constexpr int kBufferSize = 1024;
 
-// One kind of message, as printf formats. All take the pid, the track, a separator, the name and a value, which is ""
-// where there is none, and so cost the same number of conversions as libcutils' formats do.
+// The printf formats of one kind of message. All formats take the pid, the track, a separator, the name and a value,
+// with "" for a missing part. So they have the same number of conversions as libcutils' formats.
 struct Formats {
     const char* whole;
-    // The name with its length before it.
+    // The name with its maximum length before it.
     const char* name_cut;
-    // The track with its length before it, and one byte of the name.
+    // The track with its maximum length before it, and one byte of the name.
     const char* track_cut;
 };
 
 #define FORMATS(letter, value) \
     Formats { letter "%s%s%s" value, letter "%s%s%.*s" value, letter "%.*s|%.1s" value }
 
-// Inlined, so that each format is as constant to the compiler as if it were written at the call.
+// Inlined, so that each format is a compile-time constant.
 template <typename Value>
 [[gnu::always_inline]] inline void write_message(Formats formats, const char* track, const char* name, Value value) {
     char buffer[kBufferSize];
@@ -185,7 +184,7 @@ template <typename Value>
     if (length >= kBufferSize) {
         const int excess = length - (kBufferSize - 1);
         const int name_length = static_cast<int>(strlen(name));
-        // The name gives way first; where that is not enough it keeps one byte, and the track gives way.
+        // The name is cut first. If that is not enough, one byte of the name remains, and the track is cut.
         const int name_kept = name_length - excess;
         const int track_kept = static_cast<int>(strlen(track)) - (excess - (name_length - 1));
         if (name_kept > 0) {
@@ -198,7 +197,7 @@ template <typename Value>
         }
     }
     if (length > 0) {
-        // A message that can't be written is lost, and nobody is told.
+        // A message that can't be written is lost without notice.
         [[maybe_unused]] const ssize_t written = write(atrace_marker_fd, buffer, length);
     }
 }
@@ -230,7 +229,7 @@ void atrace_async_for_track_begin_body(const char* track, const char* name, int3
 }
 
 void atrace_async_for_track_end_body(const char* track, int32_t cookie) {
-    // There is no name: the track stands in its place, and is cut like one.
+    // There is no name: the track takes its place, and is cut like a name.
     write_message(FORMATS("H|%d|", "|%" PRId32), kNoTrack, track, cookie);
 }
 

@@ -10,7 +10,8 @@
 
 #include <cutils/trace.h>
 
-// Devices whose libcutils is older have not all of these. A program that names one strongly does not start there.
+// Some of these functions do not exist in the libcutils of older devices. A program with a strong reference to a
+// missing function does not start there.
 extern "C" {
 [[gnu::weak]] decltype(atrace_get_enabled_tags) atrace_get_enabled_tags;
 [[gnu::weak]] decltype(atrace_end_body) atrace_end_body;
@@ -23,12 +24,12 @@ extern "C" {
 namespace cc_bench {
 namespace {
 
-// The one tag that a host program or an app can be given without touching the others.
+// The only tag that can be enabled for a single host program or app.
 constexpr uint64_t kTag = ATRACE_TAG_APP;
-// One that stays off while that is on.
+// A tag that stays off while kTag is on.
 constexpr uint64_t kOtherTag = ATRACE_TAG_ACTIVITY_MANAGER;
 
-// What C++ programs put at the top of a function.
+// The usual C++ class for tracing a function.
 class ScopedTrace {
 public:
     ScopedTrace(uint64_t tag, const char* name) : tag_(tag) { atrace_begin(tag_, name); }
@@ -40,7 +41,7 @@ private:
     uint64_t tag_;
 };
 
-// Takes from the compiler what it knows about a value, at no cost: so nothing moves out of the loop.
+// Hides a value from the compiler at no cost, so that nothing is moved out of the loop.
 template <typename Value>
 [[gnu::always_inline]] inline void forget(Value& value) {
     asm volatile("" : "+r"(value) : : "memory");
@@ -162,7 +163,7 @@ uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iter
     return whole;
 }
 
-// The instruction alone, as `write` is called in it: there is no function to return from.
+// Executes the instruction of the system call without a function call.
 [[gnu::always_inline]] static inline intptr_t system_write(intptr_t fd, const uint8_t* bytes, size_t length) {
 #if defined(__x86_64__)
     intptr_t result = SYS_write;
@@ -224,7 +225,7 @@ void update_tags() {
     atrace_update_tags();
 }
 
-// Asks the dynamic linker, so that it is the library these loops call, wherever it was found.
+// Asks the dynamic linker, which knows the file of the library that these loops call.
 rust::String cutils_library() {
     Dl_info found = {};
     if (dladdr(reinterpret_cast<void*>(&atrace_begin_body), &found) == 0 || found.dli_fname == nullptr) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The loops of the C++ side: each runs one operation `iterations` times, as a C++ program would write it.
+// The loops of the C++ side. Each loop runs one operation `iterations` times, written as in a C++ program.
 
 #pragma once
 
@@ -28,7 +28,7 @@ uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iter
 uint64_t inline_writes(int32_t fd, rust::Slice<const uint8_t> messages, rust::Slice<const size_t> lengths,
                        uint64_t iterations);
 
-// Whether the libcutils of this device has the function; those that each has are not asked for.
+// Tells whether the libcutils of this device has the function. Functions that every libcutils has are not queried.
 bool has(rust::Str function);
 uint64_t enabled_tags();
 void update_tags();

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-// The libc++ of older NDKs has them where they were before they were standard.
+// In older NDKs, libc++ has coroutines in the namespace and header from before their standardization.
 #if __has_include(<coroutine>)
 #include <coroutine>
 namespace coro = std;
@@ -26,8 +26,7 @@ namespace coro = std::experimental;
 namespace cc_bench {
 namespace {
 
-// Takes from the compiler what it knows about a value: a pure function of what is known would be computed
-// once, or never.
+// Hides a value from the compiler, which could otherwise compute the pure function once for all tasks, or remove it.
 template <typename Value>
 [[gnu::always_inline]] inline Value opaque(Value value) {
     asm volatile("" : "+r"(value) : : "memory");
@@ -35,17 +34,17 @@ template <typename Value>
 }
 
 [[gnu::always_inline]] inline double opaque(double value) {
-    // In memory, which every processor has.
+    // The value goes through memory, which works on every processor.
     asm volatile("" : "+m"(value) : : "memory");
     return value;
 }
 
-// Not inlined: every kind of task then calls the same code.
+// Not inlined, so that every kind of task calls the same code.
 [[gnu::noinline]] double fibonacci_of(uint32_t n) {
     return n < 2 ? static_cast<double>(n) : fibonacci_of(n - 1) + fibonacci_of(n - 2);
 }
 
-// What a task is told that is to compute nothing (NOTHING in coroutines.rs).
+// The argument that makes a task compute nothing (NOTHING in coroutines.rs).
 constexpr uint32_t kNothing = UINT32_MAX;
 
 inline double compute(uint32_t n) {
@@ -60,7 +59,7 @@ uint64_t since(Clock::time_point start) {
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-// What the coroutines of a batch take from the heap and give back. One thread runs them all.
+// Counts the heap allocations of a batch's coroutine frames. One thread runs all of these coroutines.
 struct Frames {
     uint64_t news = 0;
     uint64_t bytes = 0;
@@ -82,7 +81,7 @@ struct CountedFrame {
     }
 };
 
-// Waits for its first resume, computes, and waits to be destroyed.
+// Waits for its first resume, computes, and waits until it is destroyed.
 class Task {
 public:
     struct promise_type : CountedFrame {
@@ -152,8 +151,8 @@ private:
     for (;;) co_yield compute(n);
 }
 
-// Lets threads go on, all at once. They sleep until then: if they spun, the threads that are not created yet
-// would have to wait for them.
+// Holds the threads until all are created, then releases them together. The threads sleep until then: spinning threads
+// would slow down the creation of the others.
 class Gate {
 public:
     void wait() {
@@ -200,7 +199,7 @@ Batch tasks_threads(uint32_t fibonacci, uint64_t tasks) {
             });
         }
     } catch (...) {
-        // Those that there are have to end before they can be let go.
+        // The threads that were started have to end before the error is returned.
         gate.open();
         for (auto& thread : threads) thread.join();
         throw;

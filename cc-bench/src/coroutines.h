@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tasks that compute Fibonacci numbers: one after the other, each in a thread, each in a coroutine, or all in
-// one coroutine that yields. A function runs a batch and says how long its parts took together.
+// Tasks that compute Fibonacci numbers: one after the other, in a thread each, in a coroutine each, or all in one
+// coroutine that yields. A function runs a batch and returns the durations of its parts.
 
 #pragma once
 

@@ -1,7 +1,7 @@
-//! Tasks in C++20: each computes a Fibonacci number, recursively and in floating point.
+//! Tasks in C++20, each of which computes a Fibonacci number recursively in floating point.
 //!
-//! `cxx` bridges no coroutines: a whole batch runs in C++ behind a plain function, and says how long its
-//! parts took together. Parts of single tasks would be shorter than it takes to read the clock.
+//! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
+//! The parts of a single task would be shorter than a reading of the clock.
 
 pub use ffi::Batch;
 
@@ -11,26 +11,26 @@ pub use ffi::Batch;
 #[allow(missing_docs, reason = "the functions are not public, and what is has its own")]
 #[cxx::bridge(namespace = "cc_bench")]
 mod ffi {
-    /// What a batch of tasks took, in nanoseconds, and what came of it.
+    /// The durations of a batch of tasks in nanoseconds, and its results.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Batch {
-        /// To create all of them: threads or coroutines, which then wait.
+        /// The creation of all tasks: threads or coroutines, which then wait.
         creation: u64,
-        /// To run all of them, and to join threads.
+        /// The execution of all tasks, including joining the threads.
         resume: u64,
-        /// To destroy all of them.
+        /// The destruction of all tasks.
         destruction: u64,
         /// The sum of their results.
         sum: f64,
-        /// How many coroutines have ended, or how often the one was resumed.
+        /// How many coroutines have ended, or how often the single coroutine was resumed.
         resumes: u64,
-        /// How many times a coroutine's frame was taken from the heap; 0 where the compiler has elided it.
+        /// How many coroutine frames were allocated on the heap; 0 if the compiler has elided the allocations.
         news: u64,
-        /// The bytes of all those frames.
+        /// The bytes of these frames.
         frame_bytes: u64,
-        /// How many were given back.
+        /// How many frames were freed.
         deletes: u64,
-        /// The bytes of those.
+        /// The bytes of the freed frames.
         freed_bytes: u64,
     }
 
@@ -46,13 +46,13 @@ mod ffi {
 }
 
 impl Batch {
-    /// Returns the bytes of a frame; `None` where none was taken from the heap: how large it would be nobody knows.
+    /// Returns the bytes of a frame, or `None` if no frame was allocated, in which case the size is unknown.
     pub fn frame(&self) -> Option<f64> {
         (self.news > 0).then(|| self.frame_bytes as f64 / self.news as f64)
     }
 }
 
-/// In the place of a number: compute nothing. A task then is what it takes to run one.
+/// An argument that makes tasks compute nothing, so that only the cost of running a task remains.
 pub const NOTHING: u32 = u32::MAX;
 
 /// Computes the number `tasks` times in a loop.
@@ -60,21 +60,22 @@ pub fn sequential(fibonacci: u32, tasks: u64) -> Batch {
     ffi::tasks_sequential(fibonacci, tasks)
 }
 
-/// Computes each in a `std::thread`. All are created before the first may compute, and sleep until then.
+/// Computes each number in a `std::thread`. All threads are created, and sleep, before the first thread may compute.
 ///
 /// # Errors
 ///
-/// What C++ said when it could not start that many.
+/// The error of C++ if not all threads could be started.
 pub fn threads(fibonacci: u32, tasks: u64) -> std::io::Result<Batch> {
     ffi::tasks_threads(fibonacci, tasks).map_err(std::io::Error::other)
 }
 
-/// Computes each in a coroutine. All are created before the first is resumed, and destroyed after the last.
+/// Computes each number in a coroutine. All coroutines are created before the first is resumed, and destroyed after the
+/// last has run.
 pub fn coroutines(fibonacci: u32, tasks: u64) -> Batch {
     ffi::tasks_coroutines(fibonacci, tasks)
 }
 
-/// Computes all in one coroutine, that yields each (`co_yield`).
+/// Computes all numbers in one coroutine, which yields each number (`co_yield`).
 pub fn co_yield(fibonacci: u32, tasks: u64) -> Batch {
     ffi::tasks_co_yield(fibonacci, tasks)
 }
@@ -99,11 +100,11 @@ mod tests {
     fn coroutines_say_what_they_take() {
         let many = coroutines(5, 1000);
         assert_eq!(many.resumes, 1000);
-        // A compiler may put a frame elsewhere, but then all of them.
+        // A compiler may elide the allocation of a frame, but then of all frames.
         assert!([0, 1000].contains(&many.news), "{many:?}");
         assert_eq!(many.frame_bytes % 1000, 0);
         assert!(many.frame().is_none_or(|frame| (24.0..1024.0).contains(&frame)), "{many:?}");
-        // The compiler says both sizes.
+        // The compiler passes the size to both `new` and `delete`.
         assert_eq!((many.deletes, many.freed_bytes), (many.news, many.frame_bytes));
         assert!(many.creation > 0 && many.resume > 0 && many.destruction > 0, "{many:?}");
         let one = co_yield(5, 1000);

@@ -1,9 +1,9 @@
-//! The C++ side of the benches: what a C++ program pays for ATrace.
+//! The C++ side of the benches: what ATrace costs a C++ program.
 //!
-//! Each function runs one operation in a loop that is entirely C++, with the tag `ATRACE_TAG_APP`, and comes back when
-//! it has done `iterations` of them; whoever calls it takes the time. The same loop is the "off" and the "on" case:
-//! the system properties decide (`atrace_sys::properties`), and [`enabled_tags`] tells. Measured in either state,
-//! they are the cases of the original C++ benchmark:
+//! Each function runs one operation `iterations` times in a loop that is entirely C++, with the tag `ATRACE_TAG_APP`.
+//! The caller takes the time. The same loop serves the "off" and the "on" case: the system properties
+//! (`atrace_sys::properties`) decide, and [`enabled_tags`] tells the state. The loops measure these cases of the
+//! original C++ benchmark:
 //!
 //! | benchmark | properties | function |
 //! |---|---|---|
@@ -12,21 +12,22 @@
 //! | `BM_TracingOnAtraceBegin/10`, `/1000` | on | [`begin`] with a name of 10, 1000 characters |
 //! | `BM_TracingOnAtraceEnd` | on | [`end`] |
 //!
-//! [`coroutines`] is about tasks, without ATrace: what a workload is made of.
+//! [`coroutines`] has tasks without ATrace, the material of a workload.
 //!
 //! # Which libcutils
 //!
-//! On Android the loops call the device's, as far as it has what they call (see [`missing`]). A host has none that
-//! traces, so `cutils/` builds one: a `libcutils.so` that does what libcutils does, and beside it a `libproperties.so`
-//! with what libcutils asks bionic for. Both are shared libraries because the calls between them are part of the price.
+//! On Android, the loops call the device's libcutils, if it has the called functions (see [`missing`]). A host has no
+//! libcutils that traces, so `cutils/` builds two libraries: a `libcutils.so` that works like Android's libcutils, and
+//! a `libproperties.so` with the functions that libcutils takes from bionic. Both are shared libraries, because calls
+//! between libraries are part of the cost.
 //!
-//! The library reads its properties as libcutils does, so a flags property that does not exist yet when the first of
-//! these functions is called is never noticed: set the properties first.
+//! The library reads its properties like libcutils: if the flags property does not exist at the first call of one of
+//! these functions, the library never notices it. So set the properties first.
 //!
 //! # Linking
 //!
-//! `cargo run`, `test` and `bench` find the libraries. For a binary that is also started directly, the build script
-//! of its package (which must depend on this one) says where they are:
+//! `cargo run`, `test` and `bench` find the libraries. If a binary is also started without cargo, its package must
+//! depend on `cc-bench`, and its build script must tell the linker where the libraries are:
 //!
 //! ```no_run
 //! // build.rs
@@ -78,19 +79,19 @@ mod ffi {
     }
 }
 
-/// Declares loops over strings, and the function of libcutils that each calls beside `atrace_get_enabled_tags`: the
-/// bridge takes pointers, as its own strings have no NUL at the end and would have to be copied before each loop.
+/// Declares loops over strings, each with the function of libcutils that it calls beside `atrace_get_enabled_tags`. The
+/// bridge takes pointers: its own strings do not end with a NUL, and would have to be copied before each loop.
 macro_rules! loops {
     ($($(#[$doc:meta])* $name:ident($($string:ident),+) calls $function:literal;)+) => {$(
         $(#[$doc])*
         ///
         /// # Panics
         ///
-        /// When the function is [`missing`].
+        /// If the function is [`missing`].
         #[expect(unsafe_code, reason = "C strings go to C++ as pointers")]
         pub fn $name($($string: &CStr,)+ iterations: u64) {
             must_have($function);
-            // SAFETY: the strings are C strings, and the loop has ended with them when the call returns.
+            // SAFETY: the strings are NUL-terminated, and the loop no longer uses them when the call returns.
             unsafe { ffi::$name($($string.as_ptr(),)+ iterations) }
         }
     )+};
@@ -105,7 +106,7 @@ loops! {
     /// Begins events of a tag that stays off while [`TAG`] is on.
     begin_other_tag(name) calls "atrace_begin_body";
 
-    /// Begins and ends an event in each iteration, through a class whose constructor and destructor do it.
+    /// Begins and ends an event in each iteration, through the constructor and destructor of a class.
     scoped(name) calls "atrace_end_body";
 
     /// Writes instants: `atrace_instant`.
@@ -139,7 +140,7 @@ loops! {
 ///
 /// # Panics
 ///
-/// When `atrace_end_body` is [`missing`].
+/// If `atrace_end_body` is [`missing`].
 #[doc(alias = "BM_TracingOffAtraceEnd")]
 #[doc(alias = "BM_TracingOnAtraceEnd")]
 pub fn end(iterations: u64) {
@@ -147,11 +148,12 @@ pub fn end(iterations: u64) {
     ffi::end(iterations);
 }
 
-/// Says why programs of today can't call `function` of libcutils, such as `atrace_end_body`, on this device: its
-/// libcutils is too old, or Android 13's, in which `atrace_async_for_track_end_body` takes other arguments.
+/// Returns why `function` of libcutils, such as `atrace_end_body`, can't be called on this device, or `None` if it can.
+/// The device's libcutils may be too old, or from Android 13, whose `atrace_async_for_track_end_body` takes other
+/// arguments.
 ///
-/// What C++ programs call of it is a header's inline function that asks `atrace_get_enabled_tags` first; without that,
-/// every function is missing.
+/// C++ programs call inline functions of a header, which call `atrace_get_enabled_tags` first. If that function is
+/// missing, every function counts as missing.
 pub fn missing(function: &str) -> Option<&'static str> {
     static KNOWN: OnceLock<Vec<(&str, String)>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
@@ -186,8 +188,8 @@ const FUNCTIONS: [&str; 11] = [
     "atrace_int64_body",
 ];
 
-/// The symbol does not tell how it is called; the API level does. A statically linked program has the libcutils built
-/// here.
+/// The symbol does not tell the function's parameters, but the API level does. A statically linked program has the
+/// libcutils that is built here.
 fn track_end_is_todays() -> bool {
     if cfg!(any(not(target_os = "android"), target_feature = "crt-static")) {
         return true;
@@ -201,11 +203,11 @@ fn must_have(function: &str) {
     }
 }
 
-/// Asks whether [`TAG`] is enabled; returns how often it was.
+/// Asks whether [`TAG`] is enabled; returns the number of positive answers.
 ///
 /// # Panics
 ///
-/// When `atrace_get_enabled_tags` is [`missing`].
+/// If `atrace_get_enabled_tags` is [`missing`].
 #[doc(alias = "atrace_is_tag_enabled")]
 pub fn is_enabled(iterations: u64) -> u64 {
     must_have(TAGS);
@@ -216,19 +218,19 @@ pub fn is_enabled(iterations: u64) -> u64 {
 ///
 /// # Panics
 ///
-/// When `atrace_get_enabled_tags` is [`missing`].
+/// If `atrace_get_enabled_tags` is [`missing`].
 pub fn get_tags(iterations: u64) -> u64 {
     must_have(TAGS);
     ffi::get_tags(iterations)
 }
 
-/// Writes `message` to `fd`, one `write(2)` an iteration; returns how many were taken whole.
+/// Writes `message` to `fd` with one `write(2)` per iteration; returns the number of complete writes.
 pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
     ffi::raw_write(fd.as_raw_fd(), message, iterations)
 }
 
-/// Messages that are written by the system call's instruction in the loop itself: the least that writing them can cost, as
-/// nothing is called and nothing returns. On 32-bit processors it is `syscall()`.
+/// Messages that are written by the system call's instruction in the loop itself, without any function call: the lowest
+/// cost of writing them. On 32-bit processors, the loop calls `syscall()`.
 #[derive(Clone, Debug)]
 pub struct InlineWrites {
     bytes: Vec<u8>,
@@ -242,34 +244,34 @@ impl InlineWrites {
         Self { bytes: all.clone().flatten().copied().collect(), lengths: all.map(<[u8]>::len).collect() }
     }
 
-    /// Writes all of them to `fd`, one after the other, so many times; returns how many writes were taken whole.
+    /// Writes all messages to `fd` one after the other, `iterations` times; returns the number of complete writes.
     pub fn run(&self, fd: BorrowedFd<'_>, iterations: u64) -> u64 {
         ffi::inline_writes(fd.as_raw_fd(), &self.bytes, &self.lengths, iterations)
     }
 }
 
-/// Returns the tags that libcutils has enabled, after it looked whether the flags property has changed.
+/// Returns the tags that are enabled in libcutils, after libcutils has checked the flags property for a change.
 ///
 /// # Panics
 ///
-/// When `atrace_get_enabled_tags` is [`missing`].
+/// If `atrace_get_enabled_tags` is [`missing`].
 #[doc(alias = "atrace_get_enabled_tags")]
 pub fn enabled_tags() -> u64 {
     must_have(TAGS);
     ffi::enabled_tags()
 }
 
-/// Has libcutils read the properties anew: it does not notice when only `debug.atrace.app_*` change.
+/// Makes libcutils read the properties again: it does not notice a change that only affects `debug.atrace.app_*`.
 #[doc(alias = "atrace_update_tags")]
 pub fn update_tags() {
     ffi::update_tags();
 }
 
-/// Returns the path of the libcutils that the loops call; `dlopen` of it gives that same instance.
+/// Returns the path of the libcutils that the loops call; `dlopen` of this path returns the same instance.
 ///
 /// # Panics
 ///
-/// When the dynamic linker does not know it.
+/// If the dynamic linker does not know the path.
 pub fn cutils_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {

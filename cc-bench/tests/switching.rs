@@ -1,4 +1,4 @@
-//! How the C++ side is switched, where it writes, and which library it is.
+//! How the C++ side is switched, where it writes, and which library it uses.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the tests call libcutils' C functions and load it once more")]
 
@@ -97,7 +97,7 @@ fn app_follows_the_patterns() {
 fn patterns_alone_are_not_noticed() {
     alone("patterns_alone_are_not_noticed", |place| {
         place.set(FLAGS, "0");
-        // The first call finds the property, the second its serial: both read.
+        // The first call finds the property, the second call finds its serial; both calls read the property.
         cc_bench::enabled_tags();
         assert_eq!(cc_bench::enabled_tags(), ATRACE_TAG_ALWAYS);
         place.set("debug.atrace.app_0", "*");
@@ -135,7 +135,7 @@ fn a_process_can_be_told_not_to_trace() {
     });
 }
 
-/// Leaves a descriptor open in the process about to be started, and names it in ATRACE_MARKER.
+/// Leaves a descriptor open in the process that is about to start, and names the descriptor in ATRACE_MARKER.
 fn hand_down(command: &mut std::process::Command, file: OwnedFd, inode: u64, device: u64) {
     // Rust opens files with O_CLOEXEC; standard input is the descriptor that can be handed down without unsafe code.
     command.stdin(file).env("ATRACE_MARKER", format!("fd:0:{device}:{inode}"));
@@ -246,7 +246,7 @@ fn the_path_of_the_library_gives_the_same_instance() {
     alone("the_path_of_the_library_gives_the_same_instance", |_| {
         let path = cc_bench::cutils_library();
         assert!(path.is_absolute() && path.ends_with("libcutils.so"), "{path:?}");
-        // SAFETY: it is loaded already.
+        // SAFETY: the library is already loaded.
         let library = unsafe { libloading::Library::new(path) }.unwrap();
         // SAFETY: only the address is used.
         let tags = unsafe { *library.get::<*const u64>("atrace_enabled_tags").unwrap() };

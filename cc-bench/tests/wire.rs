@@ -1,4 +1,4 @@
-//! What the C++ side writes, byte by byte.
+//! The bytes that the C++ side writes.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the tests call libcutils' C functions")]
 
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use alone::{Place, alone};
 use atrace_sys::bindings::*;
 
-/// One message a call, each as a string.
+/// Returns the message of each call as a string.
 fn messages(place: &Place, calls: &[&dyn Fn()]) -> Vec<String> {
     calls.iter().map(|call| place.written_by(call)).collect()
 }
@@ -122,10 +122,10 @@ fn raw_and_inlined_writes_are_counted_when_taken_whole() {
     });
 }
 
-/// The longest message: libcutils' buffer less its NUL.
+/// The length of the longest message: libcutils' buffer without its NUL.
 const LIMIT: usize = 1023;
 
-/// What one kind of message becomes for a name of `name` and a track of `track` characters.
+/// Checks how a message is cut, for a name of `name` and a track of `track` characters.
 fn check_cut(
     place: &Place,
     head: &str,
@@ -146,7 +146,7 @@ fn check_cut(
         if fixed + whole_track.len() < LIMIT {
             name_kept = LIMIT - fixed - whole_track.len();
         } else if track.is_some() && fixed + 1 < LIMIT {
-            // An empty name is cut to "one byte" all the same.
+            // Even an empty name is cut to "one byte".
             (name_kept, track_kept) = (name.min(1), LIMIT - fixed - 1);
         } else {
             assert_eq!(written, "", "nothing of it fits");
@@ -164,7 +164,7 @@ fn long_messages_are_cut_as_libcutils_cuts_them() {
         cc_bench::enabled_tags();
         let pid = std::process::id();
         let fixed = format!("B|{pid}|").len();
-        // Around the exact fit of each kind: the longest tail is that of a 64-bit counter.
+        // Lengths around the exact fit of each kind. A 64-bit counter has the longest tail.
         let lengths: Vec<usize> =
             (0..3).chain(LIMIT - fixed - 24..LIMIT - fixed + 4).chain([2000, 100_000]).collect();
         for &name in &lengths {

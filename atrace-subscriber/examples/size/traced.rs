@@ -1,13 +1,13 @@
 //! The service, and what is too hot for `tracing` by `atrace` itself.
 
-use atrace::{AtraceTag, atrace_begin_fmt, atrace_end, atrace_int64, begin_scoped_event, trace_method};
+use atrace::{AtraceTag, atrace_begin_args, atrace_end, atrace_int64, begin_scoped_event, trace_method};
 
 use super::work;
 
 pub(crate) fn main() -> std::io::Result<()> {
     trace_method!(AtraceTag::App);
     let _serving = begin_scoped_event(AtraceTag::App, "serve");
-    atrace_begin_fmt(AtraceTag::App, format_args!("of {}", std::process::id()));
+    atrace_begin_args(AtraceTag::App, format_args!("of {}", std::process::id()), &[]);
     let done = work::main();
     atrace_end(AtraceTag::App);
     atrace_int64(AtraceTag::App, "done", i64::from(done.is_ok()));

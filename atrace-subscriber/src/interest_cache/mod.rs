@@ -47,9 +47,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use atrace::__typed::Ways;
 use atrace::AtraceTag;
-use atrace::watch::{__watch_ways, Watch, on_watching_thread};
+use atrace::tracer::BackendTags;
+use atrace::watch::{Watch, on_watching_thread, watch_backends};
 use atrace_sys::fork::{PerProcess, Turn};
 use atrace_sys::thread::spawn_quiet;
 use tracing_core::dispatcher::{self, WeakDispatch};
@@ -66,11 +66,11 @@ const LAST_PAUSE: Duration = Duration::from_millis(8192);
 const IDLE: u8 = 0;
 /// A thread repeats the rebuild.
 const SETTLING: u8 = 1;
-/// Tracing was switched once more: the repetitions begin again.
+/// Tracing was switched again, so the series of repeated rebuilds starts anew.
 const AGAIN: u8 = 2;
 
 thread_local! {
-    /// Whether this thread is in a rebuild of this crate.
+    /// Whether this thread is rebuilding the interest cache of `tracing`, on a call from this crate.
     static REBUILDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -149,9 +149,9 @@ impl OfProcess {
 }
 
 /// For stacks with other layers: its thread has descriptors, because a rebuild runs foreign code.
-pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| __watch_ways(|| ORDINARY.switched(), true));
+pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| watch_backends(|| ORDINARY.switched(), true));
 /// For subscribers without other layers: its thread has no descriptors.
-pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| __watch_ways(|| DETACHED.switched(), false));
+pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| watch_backends(|| DETACHED.switched(), false));
 
 impl Rebuilder {
     const fn new(start: fn() -> io::Result<Watch>) -> Self {
@@ -186,7 +186,7 @@ impl Rebuilder {
         if threads.watch.is_none() {
             let watch = (self.start)()?;
             // A callback that comes meanwhile waits for the lock, and then stores newer tags.
-            self.queries.switch(watch.__ways().to_word());
+            self.queries.switch(watch.backend_tags().to_word());
             threads.watch = Some(watch);
         }
         here.change(&mut threads, &|members| members.followers += 1);
@@ -211,7 +211,7 @@ impl Rebuilder {
             // The tags come from the present watch and not from the callback's arguments. The callback may belong to a watch
             // that was dropped while it ran; then another watch has begun since, whose tags are newer.
             let Some(watch) = &threads.watch else { return };
-            self.queries.switch(watch.__ways().to_word());
+            self.queries.switch(watch.backend_tags().to_word());
         }
         if on_watching_thread() {
             return self.rebuild_and_settle();
@@ -284,7 +284,7 @@ impl Rebuilder {
             return Ok(());
         }
         let watch = (self.start)()?;
-        self.queries.switch(watch.__ways().to_word());
+        self.queries.switch(watch.backend_tags().to_word());
         let before = threads.watch.replace(watch);
         drop(threads);
         drop(before);
@@ -354,7 +354,7 @@ impl Follower {
             && rebuilder.add_follower().is_ok()
         {
             if self.rebuilder.set(rebuilder).is_ok() {
-                atrace::__note_filter(true);
+                atrace::tracer::note_filter(true);
             } else {
                 rebuilder.remove_follower(); // Another thread was faster.
             }
@@ -364,7 +364,7 @@ impl Follower {
     pub(crate) fn answer(&self, tag: AtraceTag) -> Answer {
         let Some(rebuilder) = self.rebuilder.get() else { return Answer::Ask };
         let ways = rebuilder.queries.ask(!REBUILDING.get());
-        if Ways::word_enables(ways, tag) { Answer::On } else { Answer::Off }
+        if BackendTags::word_enables(ways, tag) { Answer::On } else { Answer::Off }
     }
 
     /// Returns the answer for a subscriber or a whole stack, where no other filter can be queried in between.
@@ -385,7 +385,7 @@ impl Drop for Follower {
     fn drop(&mut self) {
         if let Some(rebuilder) = self.rebuilder.get() {
             rebuilder.remove_follower();
-            atrace::__note_filter(false);
+            atrace::tracer::note_filter(false);
         }
     }
 }

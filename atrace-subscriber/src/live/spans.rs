@@ -16,7 +16,7 @@ pub enum Symbols {
     /// When frames are requested, once per address.
     #[default]
     Lazy,
-    /// When the span is created. Each lookup is made anew and allocates for each name.
+    /// When the span is created. Symbols are looked up anew for each backtrace, and each symbol's name is allocated.
     ///
     /// This is for programs that unload libraries, after which an address may belong to another function.
     Eager,

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{ANSWER_MAX, User};
-use crate::system::c::{self, CapabilityHeader};
+use crate::system::c::{self, CAPABILITY_VERSION};
+use crate::system::signals::{Signals, mask};
 use crate::system::{self, file};
 
 /// Limits of the child: memory in addition to the maker's, the size of a file in bytes, and the number of
@@ -49,7 +50,7 @@ fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
         for signal in 1..=64 {
             libc::signal(signal, libc::SIG_DFL);
         }
-        system::signals::unblock_all();
+        mask(libc::SIG_SETMASK, &Signals::of([]));
         // Detaches from the terminal, into which input could be injected.
         libc::setsid();
         libc::clearenv();
@@ -98,7 +99,7 @@ fn leave_descriptors(pipe: &File) -> Option<()> {
         }
     }
     let first = PIPE + 1;
-    if !system::close_range(first as libc::c_uint, 0) {
+    if !system::close_range(first, 0) {
         // Before Linux 5.9.
         let last = system::soft_limit(libc::RLIMIT_NOFILE).unwrap_or(u64::MAX).min(1 << 20);
         (first..last as libc::c_int).for_each(file::close);
@@ -124,7 +125,5 @@ fn limits() -> Option<()> {
 /// Drops all capabilities, also those that the process has kept across the change of its user or could pass to a
 /// program.
 fn drop_capabilities() -> Option<()> {
-    // _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: three sets of 64 bits, in two halves each.
-    let mut header = CapabilityHeader { version: 0x2008_0522, pid: 0 };
-    hold(c::capset(&mut header, &[0; 6]))
+    hold(c::capset(&mut [CAPABILITY_VERSION, 0], &[0; 6]))
 }

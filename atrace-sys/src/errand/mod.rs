@@ -22,7 +22,6 @@
 //! a SIGCHLD, as for every child. Answers also arrive if the maker ignores that signal or reaps the child elsewhere.
 
 mod child;
-mod words;
 
 use std::fmt;
 use std::fs::File;
@@ -30,8 +29,7 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-pub use self::words::{Words, parse};
-use crate::system::{self, Errno, file};
+use crate::system::{self, Descriptor, Errno, c, file};
 
 /// The longest time for an errand.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -91,7 +89,7 @@ pub struct Errand {
     pid: libc::pid_t,
     /// A descriptor of the child, if the kernel has such descriptors: the id may be another process's after the child
     /// was reaped.
-    handle: Option<OwnedFd>,
+    handle: Option<Descriptor>,
     pipe: File,
     /// What was read from the pipe so far: a length and the answer.
     said: Vec<u8>,
@@ -121,7 +119,7 @@ impl Errand {
         if pid < 0 {
             return Err(Failure::NotStarted(io::Error::last_os_error()));
         }
-        let handle = system::process_handle(pid).ok();
+        let handle = c::pidfd_open(pid).ok().map(Descriptor::new);
         let deadline = start + patience.min(PATIENCE);
         Ok(Self { pid, handle, pipe: answer, said: Vec::new(), start, deadline, is_over: false })
     }
@@ -164,9 +162,9 @@ impl Errand {
             return 0;
         }
         let mut status = 0;
-        let mut is_gone = || match system::wait_for(self.pid, &mut status) {
-            Ok(gone) => gone > 0,
-            Err(error) => error != Errno(libc::EINTR),
+        let mut is_gone = || match c::waitpid(self.pid, &mut status, libc::WNOHANG) {
+            gone @ 0.. => gone > 0,
+            _ => Errno::last() != Errno(libc::EINTR),
         };
         // A child that ends closes its pipe first, so its status comes a little later.
         let mut is_killed = false;
@@ -184,7 +182,11 @@ impl Errand {
     }
 
     fn kill(&self) {
-        system::kill(self.pid, self.handle.as_ref());
+        match &self.handle {
+            Some(handle) => _ = c::pidfd_send_signal(handle.as_raw_fd(), libc::SIGKILL),
+            // The child was not reaped yet, so the id is still its own.
+            None => _ = c::kill(self.pid, libc::SIGKILL),
+        }
     }
 }
 
@@ -231,6 +233,56 @@ fn pipe() -> io::Result<(File, File)> {
     let (answer, pipe) = io::pipe()?;
     file::control(answer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK)?;
     Ok((OwnedFd::from(answer).into(), OwnedFd::from(pipe).into()))
+}
+
+/// The maximum number of parts.
+const WORDS_MAX: usize = 1024;
+
+/// An answer of several parts that is being composed. Each part is its length (u32, little endian) and its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Words(Vec<u8>);
+
+impl Words {
+    /// Adds a part, which is cut to [`ANSWER_MAX`] bytes.
+    pub fn add(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
+        let part = part.as_ref();
+        let part = &part[..part.len().min(ANSWER_MAX)];
+        self.0.extend_from_slice(&(part.len() as u32).to_le_bytes());
+        self.0.extend_from_slice(part);
+        self
+    }
+
+    /// Returns the bytes of the answer.
+    pub fn bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Splits an answer into its parts; `None` if it is malformed or has more than 1024 parts.
+///
+/// # Examples
+///
+/// ```
+/// use atrace_sys::errand::{Words, parse};
+///
+/// let mut words = Words::default();
+/// words.add("one").add("");
+/// let bytes = words.bytes();
+/// assert_eq!(parse(&bytes), Some(vec![&b"one"[..], b""]));
+/// assert_eq!(parse(&bytes[1..]), None);
+/// ```
+pub fn parse(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut words = Vec::new();
+    while !bytes.is_empty() {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let (word, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        if words.len() == WORDS_MAX {
+            return None;
+        }
+        words.push(word);
+        bytes = rest;
+    }
+    Some(words)
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::ReadError;
 use super::error::{Error, ErrorKind};
 use super::text::{Key, Value};
+use super::{ReadError, Which};
 use crate::c_text::CText;
 use crate::fork::PerProcess;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
@@ -123,20 +123,13 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
 pub(super) struct Store;
 
 impl Store {
-    pub(super) fn open_own(_: Duration) -> Result<Self, Error> {
-        Ok(Self)
-    }
-
-    pub(super) fn open_path(_: &Path) -> Result<Self, Error> {
-        Err(Error::new(ErrorKind::Unsupported, &"Android has one property store; open that"))
-    }
-
-    pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
-        Self::open_path(path)
-    }
-
-    pub(super) fn open_uid(_: u32) -> Result<Self, Error> {
-        Ok(Self)
+    pub(super) fn open(which: Which<'_>, _: Duration) -> Result<Self, Error> {
+        match which {
+            Which::Own | Which::User(_) => Ok(Self),
+            Which::Path(_) | Which::Existing(_) => {
+                Err(Error::new(ErrorKind::Unsupported, &"Android has one property store; open that"))
+            }
+        }
     }
 
     pub(super) fn path_for_uid(_: u32) -> PathBuf {

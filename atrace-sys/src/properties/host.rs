@@ -2,27 +2,20 @@
 //! guarantees.
 
 mod area;
-mod attempt;
-mod create;
+mod file;
 mod layout;
-mod location;
-mod lock;
-mod open;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use self::area::{Area, Entry, SetError, Writable, acquire};
-use self::location::Location;
-use self::lock::Lock;
-use self::open::Identity;
+use self::file::{Identity, Location, Lock};
 use super::error::{Error, ErrorKind};
 use super::text::{Key, Value};
-use super::{PATIENCE, ReadError};
+use super::{PATIENCE, ReadError, Which};
 use crate::system::{Mapped, Shared, effective_ids, futex};
 
 /// The longest time that a waiting thread sleeps before it looks by itself. A writer may be killed between changing a
@@ -40,59 +33,35 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn open_own(patience: Duration) -> Result<Self, Error> {
-        match crate::process::variable("ATRACE_PROPERTIES") {
-            Some(path) => Self::open(Location::of_path(Path::new(&path))?, patience),
-            None => Self::open(Location::of_user(effective_ids().0)?, patience),
-        }
-    }
-
-    pub(super) fn open_path(path: &Path) -> Result<Self, Error> {
-        Self::open(Location::of_path(path)?, PATIENCE)
-    }
-
-    pub(super) fn open_existing(path: &Path) -> Result<Self, Error> {
-        let location = Location::of_path(path)?;
-        let opened = location.open_existing(PATIENCE)?;
-        Self::map(location, opened)
-    }
-
-    pub(super) fn open_uid(uid: u32) -> Result<Self, Error> {
-        Self::open(Location::of_user(uid)?, PATIENCE)
-    }
-
     pub(super) fn path_for_uid(uid: u32) -> PathBuf {
         Location::path_of_user(uid)
     }
 
-    fn open(location: Location, patience: Duration) -> Result<Self, Error> {
-        let opened = location.open(patience)?;
-        Self::map(location, opened)
-    }
-
-    fn map(location: Location, (file, identity): (File, Identity)) -> Result<Self, Error> {
-        let map = Mapped::<Area>::of_file(&file, false).map_err(|error| {
-            location.error(ErrorKind::Io, &"can't map the property store into memory").because(error.into())
-        })?;
+    pub(super) fn open(which: Which<'_>, patience: Duration) -> Result<Self, Error> {
+        let location = match (which, crate::process::variable("ATRACE_PROPERTIES")) {
+            (Which::Own, Some(path)) => Location::of_path(Path::new(&path))?,
+            (Which::Own, None) => Location::of_user(effective_ids().0)?,
+            (Which::Path(path) | Which::Existing(path), _) => Location::of_path(path)?,
+            (Which::User(uid), _) => Location::of_user(uid)?,
+        };
+        let (file, identity) = location.open(!matches!(which, Which::Existing(_)), patience)?;
+        let map = Mapped::<Area>::of_file(&file, false)
+            .map_err(|error| location.io("can't map the property store into memory", error.into()))?;
         map.validate().map_err(|fault| location.damaged(&fault))?;
         Ok(Self { location, identity, map })
     }
 
-    fn area(&self) -> &Area {
-        &self.map
-    }
-
     pub(super) fn path(&self) -> &Path {
-        self.location.path()
+        &self.location.path
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
         self.location.reopen(self.identity, PATIENCE)?;
-        self.area().validate().map_err(|fault| self.location.damaged(&fault))
+        self.map.validate().map_err(|fault| self.location.damaged(&fault))
     }
 
     pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
-        let found = self.area().find(key).map_err(|fault| self.location.damaged(&fault))?;
+        let found = self.map.find(key).map_err(|fault| self.location.damaged(&fault))?;
         Ok(found.map(|entry| Property { entry }))
     }
 
@@ -116,29 +85,26 @@ impl Store {
         // Opened anew each time. A descriptor that is kept could be closed or reused by the program, is shared with
         // forked children, and would not show that the file was replaced.
         let file = self.location.reopen(self.identity, patience)?;
-        let map = Mapped::<Area>::of_file(&file, true).map_err(|error| {
-            self.location
-                .error(ErrorKind::Io, &"can't map the property store for writing")
-                .because(error.into())
-        })?;
+        let map = Mapped::<Area>::of_file(&file, true)
+            .map_err(|error| self.location.io("can't map the property store for writing", error.into()))?;
         let lock = self.location.lock(file, patience.saturating_sub(start.elapsed()))?;
         Ok(Turn { lock, map })
     }
 
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
-        self.area().for_each(then).map_err(|error| self.read_error(error))
+        self.map.for_each(then).map_err(|error| self.read_error(error))
     }
 
     pub(super) fn area_serial(&self) -> u32 {
-        acquire(self.area().serial())
+        acquire(self.map.serial())
     }
 
     pub(super) fn area_serial_word(&self) -> Option<&AtomicU32> {
-        Some(self.area().serial())
+        Some(self.map.serial())
     }
 
     fn word_of<'a>(&'a self, property: Option<Property<'a>>) -> &'a AtomicU32 {
-        property.map_or(self.area().serial(), |property| property.entry.serial())
+        property.map_or(self.map.serial(), |property| property.entry.serial())
     }
 
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
@@ -166,9 +132,7 @@ impl Store {
                 return Ok(None);
             }
             futex::wait(word, old_serial, left.min(LONGEST_SLEEP)).map_err(|error| {
-                self.location
-                    .error(ErrorKind::Io, &"can't wait for a property (is futex denied?)")
-                    .because(error.into())
+                self.location.io("can't wait for a property (is futex denied?)", error.into())
             })?;
         }
     }

@@ -25,9 +25,7 @@ mod bionic;
 mod error;
 #[cfg(target_os = "linux")]
 mod host;
-mod property;
 mod text;
-mod transaction;
 
 #[cfg(target_os = "android")]
 use self::bionic as backend;
@@ -43,15 +41,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 pub use self::error::{Error, ErrorKind};
-pub(crate) use self::property::ReadError;
-pub use self::property::{Property, Wait};
 pub(crate) use self::text::Key;
 pub use self::text::{KEY_MAX, VALUE_MAX, Value};
-pub use self::transaction::Transaction;
 use crate::word::OnceRef;
 
 /// The default time to wait for another process that is in the middle of a change.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A store to be opened.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only a host has several stores"))]
+pub(crate) enum Which<'a> {
+    /// The one of this process.
+    Own,
+    /// The one at a path, which is created if it does not exist.
+    Path(&'a Path),
+    /// The one at a path.
+    Existing(&'a Path),
+    /// The one of a user.
+    User(u32),
+}
 
 /// The store that [`Properties::open`] has opened.
 static OWN: OnceRef<Properties> = OnceRef::new();
@@ -111,7 +120,7 @@ impl Properties {
     fn open_within(patience: Duration) -> Result<&'static Self, Error> {
         match OWN.get() {
             Some(open) => Ok(open),
-            None => Ok(OWN.keep(Box::new(Self(backend::Store::open_own(patience)?)))),
+            None => Ok(OWN.keep(Box::new(Self(backend::Store::open(Which::Own, patience)?)))),
         }
     }
 
@@ -125,7 +134,7 @@ impl Properties {
     /// Those of [`open`](Self::open); [`ErrorKind::Missing`] if the directory does not exist; on Android always
     /// [`ErrorKind::Unsupported`].
     pub fn open_path(path: &Path) -> Result<Self, Error> {
-        backend::Store::open_path(path).map(Self)
+        backend::Store::open(Which::Path(path), PATIENCE).map(Self)
     }
 
     /// [`open_path`](Self::open_path), but creates nothing.
@@ -134,7 +143,7 @@ impl Properties {
     ///
     /// Those of [`open_path`](Self::open_path); [`ErrorKind::Missing`] if the file does not exist.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
-        backend::Store::open_existing(path).map(Self)
+        backend::Store::open(Which::Existing(path), PATIENCE).map(Self)
     }
 
     /// Opens the store of a user on a host, and creates it if it does not exist. On Android all users share the
@@ -146,7 +155,7 @@ impl Properties {
     ///
     /// Those of [`open`](Self::open); [`ErrorKind::Foreign`] if this process runs neither as root nor as that user.
     pub fn open_uid(uid: u32) -> Result<Self, Error> {
-        backend::Store::open_uid(uid).map(Self)
+        backend::Store::open(Which::User(uid), PATIENCE).map(Self)
     }
 
     /// Returns the path of a user's store on a host; on Android, the path of the system's properties.
@@ -356,5 +365,129 @@ impl Properties {
 impl fmt::Debug for Properties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Properties").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+/// A property that was found. It is valid as long as its store is open, because properties are never removed.
+///
+/// It belongs to the store in which it was found, even if the file is deleted.
+///
+/// ```compile_fail,E0505
+/// # use atrace_sys::properties::Properties;
+/// # let properties = Properties::open_path("store".as_ref())?;
+/// let property = properties.find("debug.example");
+/// drop(properties);
+/// property.map(|property| property.serial());
+/// # Ok::<(), atrace_sys::properties::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[doc(alias = "prop_info")]
+pub struct Property<'a>(backend::Property<'a>);
+
+impl<'a> Property<'a> {
+    /// Returns the serial, which changes each time the property is set.
+    ///
+    /// What is read after this call is at least as new as the serial.
+    #[doc(alias = "__system_property_serial")]
+    #[inline]
+    pub fn serial(&self) -> u32 {
+        self.0.serial()
+    }
+
+    /// Returns the word that holds the serial, if it can be loaded directly.
+    ///
+    /// Always `Some` on a host. On Android the word is bionic's, and only returned if it was found to be equal to
+    /// `__system_property_serial`.
+    ///
+    /// Only relaxed loads are allowed: the memory is mapped read-only, for which Rust guarantees no more. Compare the
+    /// word with the serial that [`read`](Self::read) returned; if it differs, `read` again, which has the fence.
+    pub fn serial_word(&self) -> Option<&'a AtomicU32> {
+        self.0.serial_word()
+    }
+
+    /// Reads the value and its serial; `None` if the content is not valid, or changed during each of many attempts.
+    ///
+    /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then holds the first
+    /// [`VALUE_MAX`] bytes.
+    #[doc(alias = "__system_property_read_callback")]
+    pub fn read(&self) -> Option<(u32, Value)> {
+        self.0.read().ok()
+    }
+}
+
+impl fmt::Debug for Property<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Property").field("serial", &self.serial()).finish_non_exhaustive()
+    }
+}
+
+/// What [`Properties::wait`] waits for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Wait<'a> {
+    /// Any property of the store is set or created. Its serial is the area serial.
+    Any,
+    /// This property is set.
+    Property(Property<'a>),
+}
+
+impl<'a> Wait<'a> {
+    fn property(self) -> Option<backend::Property<'a>> {
+        match self {
+            Self::Any => None,
+            Self::Property(Property(property)) => Some(property),
+        }
+    }
+}
+
+/// The reason why a property could not be read although it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is never damaged"))]
+pub(crate) enum ReadError {
+    /// What is stored is not a valid value, key or count; the text says which.
+    Damaged(&'static str),
+    /// It changed during each attempt.
+    Busy,
+}
+
+/// A transaction, which ends when it is dropped.
+///
+/// It belongs to its thread. A child that is forked during the transaction can't set anything with it
+/// ([`ErrorKind::Busy`] on a host), and dropping its copy does not end the transaction.
+pub struct Transaction<'a> {
+    properties: &'a Properties,
+    turn: backend::Turn,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Transaction<'_> {
+    /// Reads a property, like [`Properties::get`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Properties::get`].
+    pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
+        self.properties.get(key)
+    }
+
+    /// Sets a property, like [`Properties::set`], but never waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Properties::set`].
+    pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.turn.set(&self.properties.0, &Key::new(key)?, &Value::new(value.as_ref())?)
+    }
+
+    /// Returns whether no other process can set a property in between: always on a host, never on Android. There the
+    /// caller has to check whether what it has set is still so.
+    pub fn is_alone(&self) -> bool {
+        backend::Turn::IS_ALONE
+    }
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("properties", self.properties).finish_non_exhaustive()
     }
 }

@@ -4,10 +4,10 @@
 //! processes of the same user. It ends with its process and leaves nothing behind. Its content is a seqlock: a word
 //! that is odd during a write and changes with each write, then the text, padded with zeroes.
 //!
-//! The text is written through a mapping: without a system call, also by threads that have left the process's
-//! descriptors, and even if the host has closed the descriptor (in that case nobody can read it). The file is sealed,
-//! so that nobody can shrink it below the mapping. A forked child does not write to its parent's page. It makes one
-//! of its own when it first publishes. Nothing here allocates, waits, or changes errno.
+//! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Threads with a
+//! descriptor table of their own can write it, too. If the program has closed the descriptor, nobody can read the
+//! text. The file is sealed, so that nobody can shrink it below the mapping. A forked child does not write to its
+//! parent's page. It makes one of its own when it first publishes. Nothing here allocates, waits, or changes errno.
 //!
 //! `ATRACE_STATE=none` turns this off, for hosts that may not have another descriptor. On Android it is always off,
 //! because a system call filter kills apps that make unknown calls.

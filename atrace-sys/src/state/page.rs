@@ -1,15 +1,14 @@
 //! The memory file of this process, and its mapping.
 
 use std::cell::UnsafeCell;
-use std::convert::Infallible;
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{SIZE, TEXT_MAX, Text};
 use crate::fork::{Turn, generation};
 use crate::marker::open::duplicate_high;
 use crate::system::{Errno, Mapped, Result, Shared, file, soft_limit};
-use crate::word::{OnceRef, offer};
+use crate::word::OnceRef;
 use crate::{process, thread};
 
 pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
@@ -52,10 +51,7 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
         let code = made.as_ref().err().map(|error| error.0);
         PAGE.put(None);
         if let Ok(Some(page)) = made {
-            let _ = offer(page, |page| {
-                PAGE.put(Some(page));
-                std::result::Result::<(), Infallible>::Ok(())
-            });
+            PAGE.keep(page);
         }
         // Also set if there is no page, unless the error is temporary, so that this is not tried forever.
         if !code.is_some_and(process::may_pass) {
@@ -67,15 +63,10 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
 
 /// Reads the environment once, because its lock may be held by a thread that a forked child does not have.
 pub(super) fn is_wanted() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static WANTED: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if WANTED.load(Ordering::Relaxed) == UNKNOWN {
-        let wanted = process::variable("ATRACE_STATE").is_none_or(|value| value != "none");
-        WANTED.store(if wanted { YES } else { NO }, Ordering::Relaxed);
-    }
-    WANTED.load(Ordering::Relaxed) == YES
+    static WANTED: OnceRef<bool> = OnceRef::new();
+    *WANTED.get_or(|| {
+        if process::variable("ATRACE_STATE").is_none_or(|value| value != "none") { &true } else { &false }
+    })
 }
 
 /// The mapped file.

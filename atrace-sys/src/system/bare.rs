@@ -72,7 +72,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
     let _errno = super::ErrnoGuard::new();
     // SAFETY: the caller's contract.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if result < 0 { -(super::errno() as isize) } else { result as isize }
+    if result < 0 { -(super::errno::errno() as isize) } else { result as isize }
 }
 
 /// The body of a bare thread; its argument is the one of [`start`].
@@ -81,7 +81,7 @@ pub(crate) type Body = extern "C" fn(usize);
 /// The size of a bare thread's stack. Pages that are never touched take no memory.
 #[cfg(bare)]
 const STACK: usize = 256 << 10;
-/// The size of the zeroed memory below and above the address in the thread-local register.
+/// The number of zeroed bytes on each side of the address in the thread-local register.
 #[cfg(bare)]
 const LOCALS: usize = 16 << 10;
 
@@ -263,6 +263,6 @@ mod tests {
         super::super::errno::set_errno(77);
         // SAFETY: there is no such descriptor.
         assert_eq!(unsafe { call(libc::SYS_close, [-1, 0, 0, 0, 0, 0]) }, -(libc::EBADF as isize));
-        assert_eq!(super::super::errno(), 77);
+        assert_eq!(super::super::errno::errno(), 77);
     }
 }

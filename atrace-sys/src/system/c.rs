@@ -1,11 +1,13 @@
-//! Functions of the C library that are safe with all arguments that these types allow. They return an error for wrong
-//! numbers.
+//! Functions of the C library, and system calls, that are safe with all arguments that these types allow. They return
+//! an error for wrong numbers.
 //!
 //! The crate `libc` declares the same functions with raw pointers. Functions with a type that has two widths
 //! (`off_t`, `time_t`) are called as `libc` declares them, because each name stands for several functions.
 
 use std::convert::Infallible;
-use std::ffi::{c_int, c_long, c_ulong, c_ulonglong, c_void};
+use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};
+use std::ptr;
+use std::sync::atomic::AtomicU32;
 
 use super::{Errno, Result, bare};
 use crate::c_text::CText;
@@ -14,7 +16,7 @@ unsafe extern "C" {
     // SAFETY: the signatures are those of the C libraries' headers. A reference stands for a pointer that the
     // function does not keep.
     pub(crate) safe fn _exit(status: c_int) -> !;
-    pub(crate) safe fn capset(header: &mut CapabilityHeader, sets: &[u32; 6]) -> c_int;
+    pub(crate) safe fn capset(header: &mut [u32; 2], sets: &[u32; 6]) -> c_int;
     #[cfg(target_os = "linux")]
     pub(crate) safe fn flock(fd: c_int, operation: c_int) -> c_int;
     pub(crate) safe fn getauxval(kind: c_ulong) -> c_ulong;
@@ -60,64 +62,123 @@ unsafe extern "C" {
 /// An optional pointer argument that is always null.
 pub(crate) type Absent = Option<&'static Infallible>;
 
-/// The header of capset(2). The kernel writes the version that it prefers if it does not know this one.
-#[repr(C)]
-pub(crate) struct CapabilityHeader {
-    pub(crate) version: u32,
-    pub(crate) pid: c_int,
+/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. It is the first word
+/// of the header of the calls for capabilities, where the kernel writes the version that it prefers if it does not know
+/// this one; the second is the process, or 0.
+pub(crate) const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// A parameter of a system call: a number, or the address of memory.
+trait Parameter {
+    fn number(self) -> isize;
 }
 
-/// Returns the address of bytes, as an argument of a [`Call`].
-pub(crate) fn address(bytes: &[u8]) -> isize {
-    bytes.as_ptr().expose_provenance() as isize
-}
-
-/// A system call that never writes to memory of the process, whatever its arguments are. For arguments that it reads
-/// by address, a wrong address gives an error.
-#[derive(Clone, Copy)]
-pub(crate) struct Call(c_long);
-
-impl Call {
-    /// The number is the same on every architecture. The crate `libc` lacks it for some Android targets.
-    pub(crate) const CLOSE_RANGE: Self = Self(436);
-    #[cfg(not(miri))]
-    pub(crate) const CLOSE: Self = Self(libc::SYS_close);
-    pub(crate) const CONNECT: Self = Self(libc::SYS_connect);
-    pub(crate) const FACCESSAT: Self = Self(libc::SYS_faccessat);
-    #[cfg(bare)]
-    pub(crate) const FCNTL: Self = Self(libc::SYS_fcntl);
-    /// The crate `libc` lacks it for some Android targets.
-    #[cfg(bare)]
-    pub(crate) const FTRUNCATE: Self = Self(if cfg!(target_arch = "x86_64") { 77 } else { 46 });
-    #[cfg(all(target_os = "android", not(miri)))]
-    pub(crate) const GETPID: Self = Self(libc::SYS_getpid);
-    pub(crate) const MEMBARRIER: Self = Self(libc::SYS_membarrier);
-    pub(crate) const MEMFD_CREATE: Self = Self(libc::SYS_memfd_create);
-    pub(crate) const OPENAT: Self = Self(libc::SYS_openat);
-    pub(crate) const PIDFD_OPEN: Self = Self(libc::SYS_pidfd_open);
-    /// The third argument is the address of a `siginfo_t`, or 0.
-    pub(crate) const PIDFD_SEND_SIGNAL: Self = Self(libc::SYS_pidfd_send_signal);
-    #[cfg(target_os = "linux")]
-    pub(crate) const RENAMEAT2: Self = Self(libc::SYS_renameat2);
-    pub(crate) const SENDMSG: Self = Self(libc::SYS_sendmsg);
-    pub(crate) const SOCKET: Self = Self(libc::SYS_socket);
-    pub(crate) const TGKILL: Self = Self(libc::SYS_tgkill);
-    #[cfg(not(miri))]
-    pub(crate) const WRITE: Self = Self(libc::SYS_write);
-
-    /// Makes the call, without the C library where possible, and leaves errno unchanged. Missing arguments are 0.
-    #[inline]
-    pub(crate) fn call<const N: usize>(self, numbers: [isize; N]) -> Result<isize> {
-        let mut all = [0; 6];
-        all[..N].copy_from_slice(&numbers);
-        // SAFETY: the type stands only for calls that are safe with all arguments.
-        answer(unsafe { bare::call(self.0, all) })
+impl Parameter for c_int {
+    fn number(self) -> isize {
+        self as isize
     }
 }
 
-/// `fstat(2)`, which writes to memory. The crate `libc` lacks it for some Android targets.
+impl Parameter for usize {
+    fn number(self) -> isize {
+        self as isize
+    }
+}
+
+impl<T> Parameter for *const T {
+    fn number(self) -> isize {
+        self.expose_provenance() as isize
+    }
+}
+
+/// Declares system calls, with their numbers and parameters. They are made without the C library where possible, and
+/// leave errno unchanged.
+macro_rules! calls {
+    ($($(#[$attribute:meta])* $name:ident($($argument:ident: $type:ty),*) = $number:path, [$($value:expr),*];)*) => {$(
+        $(#[$attribute])*
+        pub(crate) fn $name($($argument: $type),*) -> Result<isize> {
+            let mut all = [0; 6];
+            let numbers = [$($value.number()),*];
+            all[..numbers.len()].copy_from_slice(&numbers);
+            // SAFETY: the call of this number has these parameters. The kernel writes only to what is borrowed as
+            // mutable or is atomic, not more than the type's size or the given length, and keeps no address. If an
+            // address that it reads is wrong, it returns an error.
+            answer(unsafe { bare::call($number, all) })
+        }
+    )*};
+}
+
+calls! {
+    #[cfg(not(miri))]
+    close(fd: c_int) = libc::SYS_close, [fd];
+    close_range(first: c_int, last: c_int, flags: c_int) = CLOSE_RANGE, [first, last, flags];
+    connect(socket: c_int, to: &libc::sockaddr_un, len: usize) = libc::SYS_connect, [socket, ptr::from_ref(to), len];
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    counter_mode(mode: &mut c_int) = libc::SYS_prctl, [libc::PR_GET_TSC, ptr::from_mut(mode).cast_const()];
+    faccessat(directory: c_int, name: &CStr, mode: c_int) = libc::SYS_faccessat, [directory, name.as_ptr(), mode];
+    #[cfg(bare)]
+    fcntl(fd: c_int, command: c_int, number: c_int) = libc::SYS_fcntl, [fd, command, number];
+    #[cfg(bare)]
+    fstat(fd: c_int, to: &mut libc::stat) = FSTAT, [fd, ptr::from_mut(to).cast_const()];
+    #[cfg(bare)]
+    ftruncate(fd: c_int, size: usize) = FTRUNCATE, [fd, size];
+    futex_wait(word: &AtomicU32, expected: c_int, timeout: &libc::timespec) =
+        libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAIT, expected, ptr::from_ref(timeout)];
+    futex_wake(word: &AtomicU32, most: c_int) = libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAKE, most];
+    /// Version 3 of the header has three sets of 64 bits, in two halves each; others have fewer.
+    capget(header: &mut [u32; 2], sets: &mut [u32; 6]) =
+        libc::SYS_capget, [ptr::from_mut(header).cast_const(), ptr::from_mut(sets).cast_const()];
+    #[cfg(all(target_os = "android", not(miri)))]
+    getpid() = libc::SYS_getpid, [0];
+    gettid_of_kernel() = libc::SYS_gettid, [0];
+    membarrier(command: c_int) = libc::SYS_membarrier, [command, 0, 0];
+    memfd_create(name: &CStr, flags: c_int) = libc::SYS_memfd_create, [name.as_ptr(), flags];
+    name_of_thread(name: &mut [u8; 16]) = libc::SYS_prctl, [libc::PR_GET_NAME, ptr::from_mut(name).cast_const()];
+    name_thread(name: &[u8; 16]) = libc::SYS_prctl, [libc::PR_SET_NAME, ptr::from_ref(name)];
+    openat(directory: c_int, name: &CStr, flags: c_int, mode: c_int) =
+        libc::SYS_openat, [directory, name.as_ptr(), flags, mode];
+    peer(socket: c_int, peer: &mut libc::ucred) = libc::SYS_getsockopt, [
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_PEERCRED,
+        ptr::from_mut(peer).cast_const(),
+        ptr::from_mut(&mut (size_of::<libc::ucred>() as libc::socklen_t)).cast_const()
+    ];
+    pidfd_open(process: c_int) = libc::SYS_pidfd_open, [process, 0];
+    pidfd_send_signal(process: c_int, signal: c_int) = libc::SYS_pidfd_send_signal, [process, signal, 0];
+    /// The kernel may change the time.
+    #[cfg(bare)]
+    ppoll(places: &mut [libc::pollfd], timeout: Option<&mut libc::timespec>) = libc::SYS_ppoll, [
+        places.as_mut_ptr().cast_const(),
+        places.len(),
+        timeout.map_or(ptr::null(), |time| ptr::from_mut(time).cast_const())
+    ];
+    prlimit(resource: c_int, new: Option<&[u64; 2]>, old: &mut [u64; 2]) = libc::SYS_prlimit64,
+        [0, resource, new.map_or(ptr::null(), ptr::from_ref), ptr::from_mut(old).cast_const()];
+    read(fd: c_int, to: &mut [u8]) = libc::SYS_read, [fd, to.as_mut_ptr().cast_const(), to.len()];
+    #[cfg(target_os = "linux")]
+    renameat2(directory: c_int, from: &CStr, to: &CStr, flags: libc::c_uint) = libc::SYS_renameat2,
+        [directory, from.as_ptr(), directory, to.as_ptr(), flags as c_int];
+    /// The kernel's set of signals has eight bytes everywhere.
+    rt_sigprocmask(how: c_int, new: &u64, old: &mut u64) =
+        libc::SYS_rt_sigprocmask, [how, ptr::from_ref(new), ptr::from_mut(old).cast_const(), 8];
+    /// Zeroes are a time of 0 in both widths.
+    rt_sigtimedwait(set: &u64, time: &[u64; 2]) =
+        libc::SYS_rt_sigtimedwait, [ptr::from_ref(set), 0, ptr::from_ref(time), 8];
+    sendmsg(socket: c_int, message: &libc::msghdr, flags: c_int) =
+        libc::SYS_sendmsg, [socket, ptr::from_ref(message), flags];
+    socket(family: c_int, kind: c_int) = libc::SYS_socket, [family, kind, 0];
+    tgkill(process: c_int, thread: c_int, signal: c_int) = libc::SYS_tgkill, [process, thread, signal];
+    #[cfg(not(miri))]
+    write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
+}
+
+/// The number is the same on every architecture. The crate `libc` lacks it for some Android targets.
+const CLOSE_RANGE: c_long = 436;
+/// The crate `libc` lacks these two for some Android targets.
 #[cfg(bare)]
-pub(crate) const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
+const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
+#[cfg(bare)]
+const FTRUNCATE: c_long = if cfg!(target_arch = "x86_64") { 77 } else { 46 };
 
 /// Converts the result of a system call: a negated errno becomes an error.
 pub(crate) fn answer(result: isize) -> Result<isize> {

@@ -5,14 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use super::c::{self, Call};
-use super::file::{self, open_in, path_of};
-use super::{Errno, check};
-
-/// Opens a path, with these flags and `O_CLOEXEC`.
-pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<File> {
-    Ok(file::open(path, flags)?)
-}
+use super::file::{open_in, path_of};
+use super::{Errno, c, check};
 
 /// Opens a file of a directory; with `O_CREAT`, a new one gets mode 0600.
 ///
@@ -40,11 +34,8 @@ pub(crate) fn unlink_at(directory: &File, name: &CStr) -> io::Result<()> {
 
 /// Renames a file within a directory, unless the new name exists (`EEXIST`).
 pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
-    let fd = directory.as_raw_fd() as isize;
-    let address = |name: &CStr| c::address(name.to_bytes_with_nul());
     // Called by number, because some libcs lack the function.
-    let names = [fd, address(from), fd, address(to), libc::RENAME_NOREPLACE as isize];
-    match Call::RENAMEAT2.call(names) {
+    match c::renameat2(directory.as_raw_fd(), from, to, libc::RENAME_NOREPLACE) {
         // The kernel (before 3.15), the file system or a seccomp filter does not know the call: use link and unlink.
         Err(Errno(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => link_and_unlink(directory, from, to),
         renamed => Ok(renamed.map(drop)?),

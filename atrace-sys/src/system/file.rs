@@ -2,12 +2,11 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use super::bare;
-use super::c::{self, Call};
-use super::{Errno, Plain, Result, check, futex, zeros};
+use super::{Errno, Result, c, check, futex, zeros};
 
 /// An open file that is closed without the C library when dropped, so that a bare thread can do it
 /// (`system/bare.rs`).
@@ -18,13 +17,6 @@ impl Descriptor {
     /// Takes ownership of a descriptor that the kernel has just made.
     pub(crate) fn new(made: isize) -> Self {
         Self(made as RawFd)
-    }
-}
-
-impl std::os::fd::AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as this value lives.
-        unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 
@@ -53,15 +45,6 @@ impl Drop for Descriptor {
     }
 }
 
-/// Takes ownership of a descriptor that the system has just made; a negative number is an error in errno.
-pub(crate) fn owned(made: impl TryInto<RawFd>) -> Result<File> {
-    match made.try_into() {
-        // SAFETY: the descriptor is new, so nobody else owns it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
-        _ => Err(Errno::last()),
-    }
-}
-
 /// Opens a path, with these flags and `O_CLOEXEC`.
 pub(crate) fn open(path: &CStr, flags: libc::c_int) -> Result<File> {
     open_in(libc::AT_FDCWD, path, flags)
@@ -73,18 +56,17 @@ pub(crate) fn reopen(file: &File, flags: libc::c_int) -> Result<File> {
 }
 
 pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<File> {
-    owned(open_number(directory, name, flags)?)
+    Ok(OwnedFd::from(open_number(directory, name, flags)?).into())
 }
 
 #[inline(never)]
-fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<isize> {
+fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<Descriptor> {
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
-    let name = c::address(name.to_bytes_with_nul());
     loop {
         // Called by number, it is not a cancellation point.
-        match Call::OPENAT.call([directory as isize, name, flags as isize, 0o600]) {
+        match c::openat(directory, name, flags, 0o600) {
             Err(Errno(libc::EINTR)) => {}
-            opened => return opened,
+            opened => return opened.map(Descriptor::new),
         }
     }
 }
@@ -96,7 +78,7 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
 /// Creates a memory file that can be sealed. Called by number, because some libcs lack the function.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    Call::MEMFD_CREATE.call([c::address(name.to_bytes_with_nul()), flags as isize]).map(Descriptor::new)
+    c::memfd_create(name, flags.cast_signed()).map(Descriptor::new)
 }
 
 /// Creates a memory file whose size nobody can change.
@@ -110,7 +92,7 @@ pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
 /// The error handling of std's `set_len` alone takes a third of a kilobyte of code.
 #[cfg(bare)]
 fn set_length(fd: RawFd, size: usize) -> Result<()> {
-    Call::FTRUNCATE.call([fd as isize, size as isize]).map(drop)
+    c::ftruncate(fd, size).map(drop)
 }
 
 #[cfg(not(bare))]
@@ -156,14 +138,10 @@ pub fn fixed_size(fd: RawFd) -> Result<usize> {
 
 /// Fills `buffer` from the start of a file. Returns how many bytes were read; 0 on any error. Without the C library.
 pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
-    let Ok(file) = open_number(libc::AT_FDCWD, path, libc::O_RDONLY).map(Descriptor::new) else { return 0 };
+    let Ok(file) = open_number(libc::AT_FDCWD, path, libc::O_RDONLY) else { return 0 };
     let mut length = 0;
     while length < buffer.len() {
-        let rest = &mut buffer[length..];
-        let numbers =
-            [file.0 as isize, rest.as_mut_ptr().expose_provenance() as isize, rest.len() as isize, 0, 0, 0];
-        // SAFETY: the address is writable memory of this length.
-        match c::answer(unsafe { bare::call(libc::SYS_read, numbers) }) {
+        match c::read(file.0, &mut buffer[length..]) {
             Ok(got @ 1..) => length += got as usize,
             Err(Errno(libc::EINTR)) => {}
             _ => break,
@@ -176,7 +154,7 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
 pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     // Called by number, it is not a cancellation point.
     #[cfg(not(miri))]
-    let taken = Call::WRITE.call([fd as isize, c::address(bytes), bytes.len() as isize])?;
+    let taken = c::write(fd, bytes)?;
     // Miri only supports the function.
     #[cfg(miri)]
     // SAFETY: readable memory of this length.
@@ -192,49 +170,31 @@ pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Re
     const REST: Duration = Duration::from_millis(50);
     let ready = poll_once(places, timeout);
     if ready.is_err_and(|error| error != Errno(libc::EINTR)) {
-        rest(timeout.map_or(REST, |timeout| timeout.min(REST)));
+        // Nobody wakes this word.
+        let _ = futex::wait(&AtomicU32::new(0), 0, timeout.map_or(REST, |timeout| timeout.min(REST)));
     }
     ready
 }
 
 fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<libc::c_int> {
-    let count = libc::nfds_t::try_from(places.len()).unwrap_or(0);
     let mut timeout = timeout.map(futex::timespec);
-    let timeout = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // Called by number, it is not a cancellation point. Elsewhere only the function knows which width a time has.
     #[cfg(bare)]
-    // SAFETY: `places` has `count` writable elements. The time is writable, because the kernel may change it, or
-    // null.
-    let ready = unsafe {
-        let timeout = timeout.expose_provenance() as isize;
-        let places = places.as_mut_ptr().expose_provenance() as isize;
-        c::answer(bare::call(libc::SYS_ppoll, [places, count as isize, timeout, 0, 0, 0]))? as libc::c_int
-    };
+    let ready = c::ppoll(places, timeout.as_mut())? as libc::c_int;
     #[cfg(not(bare))]
-    // SAFETY: `places` has `count` writable elements, and the time is valid or null.
-    let ready = check(unsafe { libc::ppoll(places.as_mut_ptr(), count, timeout, std::ptr::null()) })?;
+    let timeout = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    #[cfg(not(bare))]
+    // SAFETY: `places` has so many writable elements, and the time is valid or null.
+    let ready = check(unsafe {
+        libc::ppoll(places.as_mut_ptr(), places.len() as libc::nfds_t, timeout, std::ptr::null())
+    })?;
     Ok(ready)
-}
-
-/// Sleeps for this time, or until a signal comes.
-fn rest(time: Duration) {
-    let time = futex::timespec(time);
-    #[cfg(bare)]
-    // SAFETY: the time is readable, and the kernel does not return the remaining time.
-    unsafe {
-        bare::call(libc::SYS_nanosleep, [(&raw const time).expose_provenance() as isize, 0, 0, 0, 0, 0])
-    };
-    #[cfg(not(bare))]
-    // SAFETY: as above.
-    unsafe {
-        libc::nanosleep(&raw const time, std::ptr::null_mut())
-    };
 }
 
 /// Closes a descriptor that this program owns and that nobody else uses.
 pub(crate) fn close(fd: RawFd) {
     #[cfg(not(miri))]
-    let _ = Call::CLOSE.call([fd as isize]);
+    let _ = c::close(fd);
     // Miri only supports the function.
     #[cfg(miri)]
     // SAFETY: the argument is a number. (The function is not declared in `c.rs`: compilers warn of a second
@@ -247,24 +207,18 @@ pub(crate) fn close(fd: RawFd) {
 /// `fcntl(2)` with a command that takes a number.
 pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> Result<libc::c_int> {
     #[cfg(bare)]
-    let answer = Call::FCNTL.call([fd as isize, command as isize, number as isize])? as libc::c_int;
+    let answer = c::fcntl(fd, command, number)? as libc::c_int;
     #[cfg(not(bare))]
     // SAFETY: the arguments are numbers, and the commands are valid for any descriptor.
     let answer = check(unsafe { libc::fcntl(fd, command, number) })?;
     Ok(answer)
 }
 
-// SAFETY: all fields are numbers.
-unsafe impl Plain for libc::stat {}
-// SAFETY: as above.
-unsafe impl Plain for libc::statfs {}
-
 /// Returns the attributes of an open file.
 pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     let mut found: libc::stat = zeros();
     #[cfg(bare)]
-    // SAFETY: `found` is writable and of the kernel's type. The call is valid for any descriptor.
-    c::answer(unsafe { bare::call(c::FSTAT, [fd as isize, (&raw mut found).addr() as isize, 0, 0, 0, 0]) })?;
+    c::fstat(fd, &mut found)?;
     #[cfg(not(bare))]
     // SAFETY: `found` is writable and of the right type. The call is valid for any descriptor.
     check(unsafe { libc::fstat(fd, &mut found) })?;
@@ -289,9 +243,8 @@ pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
 }
 
 /// Returns whether the process may look into a directory.
-pub(crate) fn may_enter(directory: &CStr) -> bool {
-    let name = c::address(directory.to_bytes_with_nul());
-    Call::FACCESSAT.call([libc::AT_FDCWD as isize, name, libc::X_OK as isize]).is_ok()
+pub fn may_enter(directory: &CStr) -> bool {
+    c::faccessat(libc::AT_FDCWD, directory, libc::X_OK).is_ok()
 }
 
 /// Returns whether a descriptor is a terminal.

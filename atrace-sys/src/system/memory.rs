@@ -1,5 +1,6 @@
 //! Mappings.
 
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,6 +21,8 @@ pub unsafe trait Shared: Sync {}
 unsafe impl Shared for AtomicU16 {}
 // SAFETY: as above.
 unsafe impl Shared for AtomicU32 {}
+// SAFETY: it consists of such types.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Flags for private memory: zeroes, which take memory once they are touched.
@@ -64,6 +67,20 @@ impl Region {
     pub fn forget(&self) {
         // SAFETY: in a shared mapping the bytes are the file's, before and after the call.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.size, libc::MADV_DONTNEED) };
+    }
+
+    /// Makes the first bytes of a zeroed region read as zeroes in every forked child. Returns false if the kernel does
+    /// not support that.
+    ///
+    /// An emulator, such as qemu's user mode, may accept any advice and follow none. So an advice that does not exist is
+    /// tried first.
+    fn wipe_on_fork(&self, size: usize) -> bool {
+        let takes = |advice: libc::c_int| {
+            let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
+            // SAFETY: in this process, memory does not change.
+            unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
+        };
+        !takes(-1) && takes(libc::MADV_WIPEONFORK)
     }
 
     /// Returns the size in bytes.
@@ -124,12 +141,7 @@ fn map(
 
 /// A `T` in a mapping of its own, which is unmapped when this is dropped.
 #[derive(Debug)]
-pub struct Mapped<T>(NonNull<T>);
-
-// SAFETY: the mapping belongs to the process and not to a thread.
-unsafe impl<T: Send> Send for Mapped<T> {}
-// SAFETY: as above; only shared references are given out.
-unsafe impl<T: Sync> Sync for Mapped<T> {}
+pub struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
     /// Maps zeroes and calls `fill` before anybody else sees them. If `fill` returns false, the mapping is dropped.
@@ -142,9 +154,9 @@ impl<T> Mapped<T> {
         if cfg!(miri) {
             return None;
         }
-        let mut new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
+        let new = Self::map(WRITABLE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
         // SAFETY: the mapping holds a `T` of zeroes, and this is the only reference to it.
-        fill(unsafe { new.0.as_mut() }).then_some(new)
+        fill(unsafe { &mut *new.0.at(0).cast() }).then_some(new)
     }
 
     /// Maps memory and moves a value there.
@@ -155,7 +167,7 @@ impl<T> Mapped<T> {
     pub fn of(value: T) -> Result<Self> {
         let new = Self::map(WRITABLE, OWN, -1)?;
         // SAFETY: the mapping has room for a `T`, is aligned to a page, and nobody else uses it.
-        unsafe { new.0.write(value) };
+        unsafe { new.0.at(0).cast::<T>().write(value) };
         Ok(new)
     }
 
@@ -166,7 +178,7 @@ impl<T> Mapped<T> {
         T: super::Plain,
     {
         let new = Self::map(WRITABLE, OWN, -1)?;
-        wipe_on_fork(new.0, wiped);
+        new.0.wipe_on_fork(wiped.min(size_of::<T>()));
         Ok(new)
     }
 
@@ -182,10 +194,10 @@ impl<T> Mapped<T> {
     where
         T: super::Plain,
     {
-        let place = NonNull::from(place);
-        let region = Region { size: wiped.min(size_of::<T>()), base: place.cast() };
-        let _ = ManuallyDrop::new(region).lay(None);
-        wipe_on_fork(place, wiped);
+        let size = wiped.min(size_of::<T>());
+        let region = ManuallyDrop::new(Region { base: NonNull::from(place).cast(), size });
+        let _ = region.lay(None);
+        region.wipe_on_fork(size);
     }
 
     /// Maps the start of a file, which must be at least as long. If it is not `writable`, a store to it kills the
@@ -199,13 +211,9 @@ impl<T> Mapped<T> {
     }
 
     fn map(protection: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> Result<Self> {
-        Ok(Self(map(None, size_of::<T>(), protection, flags, fd)?.cast()))
+        let size = size_of::<T>();
+        Ok(Self(Region { base: map(None, size, protection, flags, fd)?, size }, PhantomData))
     }
-}
-
-/// Returns the whole region of a value, which another owner drops.
-fn region_of<T>(place: NonNull<T>) -> ManuallyDrop<Region> {
-    ManuallyDrop::new(Region { base: place.cast(), size: size_of::<T>() })
 }
 
 impl<T> Deref for Mapped<T> {
@@ -214,13 +222,7 @@ impl<T> Deref for Mapped<T> {
     fn deref(&self) -> &T {
         // SAFETY: the mapping has the size of a `T`, is aligned to a page, and lives as long as `self`. By `Plain` or
         // `Shared`, or because it was moved there, it holds a valid `T`.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl<T> Drop for Mapped<T> {
-    fn drop(&mut self) {
-        drop(ManuallyDrop::into_inner(region_of(self.0)));
+        unsafe { &*self.0.at(0).cast() }
     }
 }
 
@@ -229,29 +231,15 @@ unsafe impl<T> Place for Mapped<T> {}
 
 /// Maps a value of zeroes that reads as zeroes in every forked child; `None` if the kernel does not support that.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
-    Mapped::<T>::filled(|_| true).filter(|page| wipe_on_fork(page.0, size_of::<T>()))
-}
-
-/// Makes the first bytes of a zeroed mapping read as zeroes in every forked child. Returns false if the kernel does
-/// not support that.
-///
-/// An emulator, such as qemu's user mode, may accept any advice and follow none. So an advice that does not exist is
-/// tried first.
-fn wipe_on_fork<T>(place: NonNull<T>, size: usize) -> bool {
-    let takes = |advice: libc::c_int| {
-        let numbers = [place.as_ptr().expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
-        // SAFETY: in this process, memory does not change.
-        unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
-    };
-    !takes(-1) && takes(libc::MADV_WIPEONFORK)
+    Mapped::<T>::filled(|_| true).filter(|page| page.0.wipe_on_fork(size_of::<T>()))
 }
 
 pub(crate) fn page_size() -> usize {
     super::auxiliary(libc::AT_PAGESZ) as usize
 }
 
-/// Returns the start of the page that contains `from`, if all memory up to `to` is mapped.
-pub(crate) fn mapped_from(from: usize, to: usize) -> Option<usize> {
+/// Returns the start of the page that contains the address `from`, if all memory from there to `to` is mapped.
+pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
     if cfg!(miri) {
         return None;
     }

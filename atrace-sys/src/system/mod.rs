@@ -8,10 +8,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-pub(crate) mod argv0;
 pub(crate) mod bare;
 pub(crate) mod c;
-mod complain;
 #[cfg(target_os = "linux")]
 pub(crate) mod directory;
 mod errno;
@@ -23,22 +21,18 @@ mod list;
 mod memory;
 mod process;
 pub(crate) mod signals;
-mod text;
 mod thread;
 
-pub(crate) use self::complain::complain;
-pub(crate) use self::errno::errno;
 pub use self::errno::{Errno, ErrnoGuard, Result};
 pub use self::file::Descriptor;
 pub(crate) use self::library::{Library, library_of};
+pub use self::memory::mapped_from;
 pub use self::memory::{Mapped, Region, Shared};
-pub(crate) use self::memory::{mapped_from, page_size, wiped_on_fork};
-pub(crate) use self::process::*;
-pub(crate) use self::text::{fnmatch, strtoimax, strtoull};
-pub(crate) use self::thread::{
-    close_range, is_bare, is_thread, leave_descriptors, set_cancelable, spawn, spawn_bare, stack_bounds,
-    thread_name, thread_number,
-};
+pub(crate) use self::memory::{page_size, wiped_on_fork};
+pub use self::process::*;
+pub(crate) use self::signals::complain;
+pub(crate) use self::thread::{close_range, leave_descriptors, set_cancelable, spawn, thread_name};
+pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_number};
 
 /// Types that a C library fills in and for which zeroes are valid.
 ///
@@ -46,6 +40,18 @@ pub(crate) use self::thread::{
 ///
 /// All zeroes must be a valid value.
 pub unsafe trait Plain {}
+
+macro_rules! plain {
+    ($($type:ty),*) => {
+        $(
+            // SAFETY: it consists of numbers and of pointers that may be null.
+            unsafe impl Plain for $type {}
+        )*
+    };
+}
+
+plain!(libc::msghdr, libc::cmsghdr, libc::sockaddr_un, libc::ucred, libc::stat, libc::statfs);
+plain!(libc::sigset_t, libc::sigaction, libc::stack_t, libc::pthread_attr_t);
 
 pub(crate) fn zeros<T: Plain>() -> T {
     // SAFETY: the trait guarantees that zeroes are valid.
@@ -63,6 +69,6 @@ pub(crate) fn check(result: libc::c_int) -> Result<libc::c_int> {
 }
 
 /// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor or memory.
-pub(crate) fn may_pass(errno: i32) -> bool {
+pub fn may_pass(errno: i32) -> bool {
     matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
 }

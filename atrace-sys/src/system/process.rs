@@ -1,15 +1,18 @@
-//! The calling process: its ids, rights and limits, and its children.
+//! The calling process: its ids, rights, limits, name and children; and texts that the C library reads for it.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::ffi::{CStr, c_int};
 
-use super::c::{self, Call};
-use super::{Result, bare, check, file};
+use super::errno::{errno, set_errno};
+use super::{ErrnoGuard, Mapped, Plain, Result, c, file};
+use crate::c_text::CText;
+use crate::word::{OnceRef, offer};
 
-/// Returns the process id. On Android the kernel is asked, because bionic caches the id, and a child of a bare
+/// Returns the id of the calling process as a number. On Android the kernel is asked, because bionic caches the id, and a child of a bare
 /// `clone` would get its parent's.
-pub(crate) fn process_id() -> u32 {
+#[inline]
+pub fn process_id() -> u32 {
     #[cfg(all(target_os = "android", not(miri)))]
-    if let Ok(id) = Call::GETPID.call([0; 3]) {
+    if let Ok(id) = c::getpid() {
         return id as u32;
     }
     std::process::id()
@@ -41,27 +44,32 @@ pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
     c::getauxval(kind)
 }
 
-/// Returns whether the process has rights that its caller does not have (`AT_SECURE`).
-pub(crate) fn has_elevated_rights() -> bool {
+/// Returns whether the process has rights that its caller does not have (`AT_SECURE`: set-user-id, file
+/// capabilities).
+///
+/// Such a process must not be controlled by its environment, so all `ATRACE_*` variables are ignored there.
+pub fn has_elevated_rights() -> bool {
     !cfg!(miri) && auxiliary(libc::AT_SECURE) != 0
 }
 
-/// Returns the capabilities that the first thread of the process has or could take; 0 in most processes.
-pub(crate) fn capabilities() -> u64 {
-    /// The version with sets of 64 bits (`linux/capability.h`).
-    const VERSION: u32 = 0x2008_0522;
-    let mut header = [VERSION, process_id()];
+/// Returns the capabilities (`capabilities(7)`) that the process's first thread has or could take. They are 0 in most
+/// processes.
+///
+/// Async-signal-safe.
+pub fn capabilities() -> u64 {
+    let mut header = [c::CAPABILITY_VERSION, process_id()];
     // Effective, permitted, inheritable: first the three low halves, then the three high ones.
-    let mut sets = [0_u32; 6];
-    let (place, content) = ((&raw mut header).expose_provenance(), (&raw mut sets).expose_provenance());
-    // SAFETY: the kernel reads and writes two words at the first address, and writes six at the second.
-    unsafe { bare::call(libc::SYS_capget, [place as isize, content as isize, 0, 0, 0, 0]) };
+    let mut sets = [0; 6];
+    let _ = c::capget(&mut header, &mut sets);
     u64::from(sets[0] | sets[1]) | u64::from(sets[3] | sets[4]) << 32
 }
 
-/// Registers `clear` to be called in children of `fork()`. Returns false if that fails.
-pub(crate) fn at_fork(clear: extern "C" fn()) -> bool {
-    cfg!(miri) || c::pthread_atfork(None, None, Some(clear)) == 0
+/// Registers `body` to be called in each child of `fork()`, before `fork()` returns there. Returns false if that
+/// fails.
+///
+/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`.
+pub fn at_fork(body: extern "C" fn()) -> bool {
+    cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
 }
 
 /// The type of `RLIMIT_…`, which differs between libcs.
@@ -73,49 +81,100 @@ pub(crate) type Resource = libc::c_int;
 /// The value of no limit.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// Sets a resource limit of this process if `new` is given. Returns the result, and the former soft and hard limits,
-/// which have 64 bits everywhere.
-#[inline(never)]
-fn limit(of: Resource, new: Option<&[u64; 2]>) -> (libc::c_int, [u64; 2]) {
-    let mut old = [NO_LIMIT; 2];
-    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel reads two numbers or null, and writes two numbers.
-    let result = unsafe { libc::syscall(libc::SYS_prlimit64, 0, of, new, old.as_mut_ptr()) };
-    (result as libc::c_int, old)
-}
-
 /// Returns a soft limit of this process; `None` if there is no limit.
 pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
-    let (_, [soft, _]) = limit(of, None);
-    (soft != NO_LIMIT).then_some(soft)
+    let mut limits = [NO_LIMIT; 2];
+    let _ = c::prlimit(of as libc::c_int, None, &mut limits);
+    Some(limits[0]).filter(|soft| *soft != NO_LIMIT)
 }
 
 /// Lowers a limit of this process to `most`, irrevocably.
 pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
-    check(limit(of, Some(&[most; 2])).0).map(drop)
+    c::prlimit(of as libc::c_int, Some(&[most; 2]), &mut [0; 2]).map(drop)
 }
 
-/// Returns a descriptor of a child. Unlike its id, it can't refer to another process after the child was reaped.
-pub(crate) fn process_handle(pid: libc::pid_t) -> Result<OwnedFd> {
-    file::owned(Call::PIDFD_OPEN.call([pid as isize, 0, 0])?).map(OwnedFd::from)
+/// Returns whether `text` matches a shell pattern as in libcutils: `fnmatch(pattern, text, FNM_NOESCAPE)`.
+///
+/// `*` also matches `/`, and a backslash is an ordinary character.
+pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
+    c::fnmatch(pattern.into(), text.into(), libc::FNM_NOESCAPE) == 0
 }
 
-/// Kills a child, by its descriptor if there is one.
-pub(crate) fn kill(pid: libc::pid_t, handle: Option<&OwnedFd>) {
-    let signal = libc::SIGKILL;
-    match handle {
-        Some(handle) => {
-            let _ = Call::PIDFD_SEND_SIGNAL.call([handle.as_raw_fd() as isize, signal as isize, 0]);
+/// Parses a number as C's `strtoull` with base 0 does: spaces, a sign, then `0x`, `0` or decimal digits.
+///
+/// Returns the number, `None` if it is too large, and the text behind it. If there is no number, that is the whole
+/// text.
+pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
+    read(text, c::strtoull)
+}
+
+/// Parses a number as C's `strtoimax` with base 0 does. Otherwise like [`number`](crate::process::number).
+pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
+    read(text, c::strtoimax)
+}
+
+type Read<'a, T> = extern "C" fn(CText<'a>, &mut CText<'a>, c_int) -> T;
+
+fn read<'a, T>(text: &'a CStr, by: Read<'a, T>) -> (Option<T>, &'a CStr) {
+    let _errno = ErrnoGuard::new();
+    set_errno(0);
+    let mut end = text.into();
+    let value = by(text.into(), &mut end, 0);
+    let is_in_range = errno() != libc::ERANGE;
+    (is_in_range.then_some(value), end.to_c_str())
+}
+
+/// The string, padded with zeroes.
+struct Argv0([u8; Self::SIZE]);
+
+// SAFETY: zeroes are valid bytes.
+unsafe impl Plain for Argv0 {}
+
+impl Argv0 {
+    const SIZE: usize = 4096;
+
+    /// Reads the string as libcutils does: at most 4095 bytes and at most one line.
+    ///
+    /// It is read into a mapping, because a signal handler may ask, whose stack may be small and during which the
+    /// heap may be locked.
+    fn read() -> Option<Mapped<Self>> {
+        Mapped::filled(|Self(text)| {
+            let length = file::read_start(c"/proc/self/cmdline", &mut text[..Self::SIZE - 1]);
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(length);
+            let end = text[..end].iter().position(|byte| *byte == b'\n').map_or(end, |at| at + 1);
+            text[end..].fill(0);
+            length > 0
+        })
+    }
+}
+
+/// The string that was read last.
+static ARGV0: OnceRef<Argv0> = OnceRef::new();
+
+/// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because hosts such as Zygote
+/// rename themselves.
+///
+/// The former name stays in memory, since it may be in use.
+#[inline(never)]
+pub fn reread_argv0() {
+    loop {
+        let present = ARGV0.get();
+        let Some(new) = Argv0::read() else { return };
+        if present.is_some_and(|present| present.0 == new.0) {
+            return;
         }
-        // The child was not reaped yet, so the id is still its own.
-        None => {
-            c::kill(pid, signal);
+        // Only replaces the name that was compared above, so that an older name never replaces a newer one.
+        if offer(new, |new| ARGV0.replace(present, new)).is_ok() {
+            return;
         }
     }
 }
 
-/// Reaps a child. Returns its id and sets `status` if it has ended; otherwise returns 0.
-pub(crate) fn wait_for(pid: libc::pid_t, status: &mut libc::c_int) -> Result<libc::pid_t> {
-    check(c::waitpid(pid, status, libc::WNOHANG))
+#[inline(never)]
+pub(crate) fn read_argv0() -> Option<&'static CStr> {
+    if ARGV0.get().is_none() {
+        reread_argv0();
+    }
+    ARGV0.get().and_then(|Argv0(text)| CStr::from_bytes_until_nul(text).ok())
 }

@@ -1,12 +1,11 @@
-//! Signals and signal masks of the calling thread.
+//! Signals and signal masks of the calling thread, and writing to stderr without a signal.
 
-use super::{Plain, c, zeros};
+use std::time::Duration;
+
+use super::{Errno, c, file, zeros};
 
 /// A set of signals.
 pub(crate) struct Signals(libc::sigset_t);
-
-// SAFETY: all fields are numbers.
-unsafe impl Plain for libc::sigset_t {}
 
 impl Signals {
     pub(crate) fn of(signals: impl IntoIterator<Item = libc::c_int>) -> Self {
@@ -30,16 +29,11 @@ pub(crate) fn is_pending(signal: libc::c_int) -> bool {
     c::sigpending(&mut set) == 0 && c::sigismember(&set, signal) == 1
 }
 
-// SAFETY: zeroes are the default action, and an empty stack.
-unsafe impl Plain for libc::sigaction {}
-// SAFETY: as above.
-unsafe impl Plain for libc::stack_t {}
-
 /// Returns whether the calling thread seems to be in a signal handler: it is on the alternate signal stack, or blocks
 /// a signal that has a handler.
 ///
 /// This is a guess: a program may block a signal for other reasons, and a handler may leave its signal unblocked.
-pub(crate) fn seem_to_be_handled() -> bool {
+pub fn seem_to_be_handled() -> bool {
     let mut stack: libc::stack_t = zeros();
     if c::sigaltstack(None, &mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 {
         return true;
@@ -53,7 +47,7 @@ pub(crate) fn seem_to_be_handled() -> bool {
     })
 }
 
-fn mask(how: libc::c_int, signals: &Signals) -> Signals {
+pub(crate) fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     let mut before = zeros();
     c::pthread_sigmask(how, &signals.0, &mut before);
     Signals(before)
@@ -74,18 +68,33 @@ impl Drop for Blocked {
     }
 }
 
-/// Unblocks all signals for the calling thread.
-pub(crate) fn unblock_all() {
-    mask(libc::SIG_SETMASK, &Signals::of([]));
-}
-
 /// Removes a pending signal of the calling thread, if there is one.
 ///
 /// Made as a system call, because bionic has `sigtimedwait` only since Android 6.
 pub(crate) fn take(signal: libc::c_int) {
-    // The kernel's set has 64 bits everywhere. Zeroes are a time of 0 in both widths.
-    let (set, now) = (1_u64 << (signal - 1), [0_u64; 2]);
-    let taken = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel reads a set of eight bytes and a time, and returns at once.
-    unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, taken, &raw const now, 8_usize) };
+    let _ = c::rt_sigtimedwait(&(1 << (signal - 1)), &[0; 2]);
+}
+
+/// Writes a line to stderr so that it can neither block nor raise a signal.
+pub(crate) fn complain(line: &str) {
+    // A pipe that is ready for writing has room for at least this much.
+    let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();
+    for byte in bytes.iter_mut().filter(|byte| byte.is_ascii_control()) {
+        *byte = b'?';
+    }
+    bytes.push(b'\n');
+    let mut place = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    if !file::poll(std::slice::from_mut(&mut place), Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
+        || place.revents != libc::POLLOUT
+    {
+        return; // Closed, full, or a pipe or socket without a reader.
+    }
+    // The reader may go away at any moment, and a program in the background is stopped when it writes to its
+    // terminal. Both signals are directed at this thread, so they can be blocked here.
+    let was_pending = is_pending(libc::SIGPIPE);
+    let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
+    let written = file::write(libc::STDERR_FILENO, &bytes);
+    if written == Err(Errno(libc::EPIPE)) && !was_pending {
+        take(libc::SIGPIPE);
+    }
 }

@@ -4,11 +4,10 @@ use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::c::{self, Call};
 #[cfg(target_os = "android")]
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
-use super::{Errno, Plain, bare, zeros};
+use super::{Errno, bare, c, zeros};
 use crate::fork::generation;
 
 #[cfg(not(target_os = "android"))]
@@ -25,9 +24,6 @@ fn leave() {}
 /// The stack size of a thread of [`spawn`], the same as std's.
 const STACK: usize = 2 << 20;
 
-// SAFETY: the C library initialises it before it reads it.
-unsafe impl Plain for libc::pthread_attr_t {}
-
 type Body = Box<dyn FnOnce() + Send>;
 
 /// The argument of a new thread: its name, with at least one NUL, and its body.
@@ -37,8 +33,8 @@ struct Start([u8; 16], Body);
 pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is the box that `spawn` has given to this thread alone.
-        let Start(mut name, body) = *unsafe { Box::from_raw(start.cast::<Start>()) };
-        name_of_thread(true, &mut name);
+        let Start(name, body) = *unsafe { Box::from_raw(start.cast::<Start>()) };
+        let _ = c::name_thread(&name);
         body();
         leave();
         std::ptr::null_mut()
@@ -73,25 +69,30 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
 static BARE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns whether the calling thread was started by [`spawn_bare`], and so has no thread-locals.
-pub(crate) fn is_bare() -> bool {
+pub fn is_bare() -> bool {
     let bare = BARE.load(Ordering::Relaxed);
     bare != 0 && bare == bare_here()
 }
 
 /// Returns the word that identifies the calling thread.
 fn bare_here() -> u64 {
-    // SAFETY: no arguments. The C library's function may keep the id in a thread-local, so it is not used.
-    let number = unsafe { bare::call(libc::SYS_gettid, [0; 6]) };
+    // The C library's function may keep the id in a thread-local, so it is not used.
+    let number = c::gettid_of_kernel().unwrap_or_default();
     generation().number() << 32 | number as u32 as u64
 }
 
-/// Starts a bare thread ([`bare`]) on which no signal is delivered.
+/// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if
+/// that fails.
 ///
-/// Async-signal-safe.
-pub(crate) fn spawn_bare(body: extern "C" fn()) -> bool {
+/// It is for events that must start a thread: this allocates nothing and takes no lock, so it may be called in a
+/// signal handler and in a forked child. A process has at most one such thread, and only on x86_64 and aarch64.
+///
+/// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
+/// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that made it.
+pub fn spawn_bare(body: extern "C" fn()) -> bool {
     extern "C" fn run(body: usize) {
         BARE.store(bare_here(), Ordering::Relaxed);
-        name_of_thread(true, &mut b"atrace-perfetto\0".to_owned());
+        let _ = c::name_thread(b"atrace-perfetto\0");
         // SAFETY: the address is that of a function of this type, which is passed below.
         let body: extern "C" fn() =
             unsafe { std::mem::transmute(std::ptr::with_exposed_provenance::<()>(body)) };
@@ -107,34 +108,31 @@ pub(crate) fn spawn_bare(body: extern "C" fn()) -> bool {
 
 /// Changes the signal mask of the calling thread, including the C library's own signals. Returns the former mask.
 fn change_mask(how: libc::c_int, mask: u64) -> u64 {
-    let mut before = 0_u64;
-    let (mask, place) = ((&raw const mask).expose_provenance(), (&raw mut before).expose_provenance());
-    let numbers = [how as isize, mask as isize, place as isize, size_of::<u64>() as isize, 0, 0];
-    // SAFETY: the kernel reads and writes 64 bits.
-    unsafe { bare::call(libc::SYS_rt_sigprocmask, numbers) };
+    let mut before = 0;
+    let _ = c::rt_sigprocmask(how, &mask, &mut before);
     before
 }
 
 /// Gives the calling thread an empty descriptor table of its own.
 pub(crate) fn leave_descriptors() -> bool {
-    const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
+    const CLOSE_RANGE_UNSHARE: libc::c_int = 1 << 1;
     close_range(0, CLOSE_RANGE_UNSHARE)
 }
 
 /// Closes all descriptors from `first` on. `flags` are those of `close_range(2)`. Needs Linux 5.9.
-pub(crate) fn close_range(first: libc::c_uint, flags: libc::c_uint) -> bool {
-    // The caller gives up the descriptors that are closed.
-    let numbers = [first, libc::c_uint::MAX, flags].map(|number| number as isize);
-    Call::CLOSE_RANGE.call(numbers).is_ok()
+pub(crate) fn close_range(first: libc::c_int, flags: libc::c_int) -> bool {
+    // The caller gives up the descriptors that are closed. The kernel takes -1 for the highest one.
+    c::close_range(first, -1, flags).is_ok()
 }
 
-/// Returns the kernel's id of the calling thread.
-pub(crate) fn thread_number() -> Option<u32> {
+/// Returns the kernel's id of the calling thread, if it is known.
+#[inline]
+pub fn thread_number() -> Option<u32> {
     u32::try_from(c::gettid()).ok().filter(|_| !cfg!(miri))
 }
 
 /// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest.
-pub(crate) fn stack_bounds() -> Option<(usize, usize)> {
+pub fn stack_bounds() -> Option<(usize, usize)> {
     let mut attributes: libc::pthread_attr_t = zeros();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
     if cfg!(miri) {
@@ -171,23 +169,14 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
     state
 }
 
-/// Returns whether the process has a thread with this kernel id.
-#[cfg(not(no_tracing))]
-pub(crate) fn is_thread(number: u32) -> bool {
+/// Returns whether this process has a thread with this kernel id.
+pub fn is_thread(number: u32) -> bool {
     // Signal 0 is not sent; the kernel only checks whether it could be.
-    let sent = Call::TGKILL.call([super::process_id() as isize, number as isize, 0]);
+    let sent = c::tgkill(super::process_id().cast_signed(), number.cast_signed(), 0);
     sent.map_or_else(|error| error != Errno(libc::ESRCH), |_| true)
 }
 
 /// Reads the name of the calling thread, with a NUL at its end.
 pub(crate) fn thread_name(name: &mut [u8; 16]) {
-    name_of_thread(false, name);
-}
-
-/// Sets or reads the name of the calling thread.
-fn name_of_thread(set: bool, name: &mut [u8; 16]) {
-    let command = if set { libc::PR_SET_NAME } else { libc::PR_GET_NAME };
-    let place = name.as_mut_ptr().expose_provenance() as isize;
-    // SAFETY: the kernel reads or writes at most 16 bytes.
-    unsafe { bare::call(libc::SYS_prctl, [command as isize, place, 0, 0, 0, 0]) };
+    let _ = c::name_of_thread(name);
 }

@@ -113,7 +113,7 @@ impl Control {
         self
     }
 
-    /// Returns the properties themselves, for reading one unchanged.
+    /// Returns the properties themselves, for a caller that needs the text of a property as it is stored.
     pub fn properties(&self) -> &Properties {
         self.properties.properties()
     }

@@ -273,7 +273,8 @@ mod tests {
         (0..=255).filter(move |&value| [0, 0x1f, 0x7f, b'<', b'|'].iter().any(|&edge| is_near(value, edge)))
     }
 
-    /// Checks the values near suspects at each place, and all values at three places, in texts of these lengths.
+    /// Puts the byte values near those that are replaced at each position of texts of these lengths, and all 256 byte
+    /// values at three positions.
     fn check_all(copy: Copy, lengths: impl Iterator<Item = usize>) {
         for length in lengths {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();

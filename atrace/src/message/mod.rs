@@ -45,7 +45,7 @@ use std::mem::MaybeUninit;
 use atrace_sys::process::ProcessId;
 
 use self::copy::{copy, has_suspect, is_unsafe};
-pub use self::pieces::{__Text, __with_text};
+pub use self::pieces::TextBuffer;
 
 /// The longest message: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
@@ -144,7 +144,7 @@ impl Message {
         kind: Kind,
         pid: ProcessId,
         track: Option<&str>,
-        name: Option<impl FnOnce(&mut NameWriter<'_>)>,
+        name: Option<impl WriteName>,
     ) -> Texts {
         let mut texts = Texts::default();
         self.head(kind, pid);
@@ -166,7 +166,7 @@ impl Message {
                 if kind == Kind::Begin { Replacement::Controls } else { Replacement::ControlsAndBar };
             let limit = MESSAGE_MAX - tail;
             let mut writer = NameWriter { first: start, limit, replacement, unchecked: false, message: self };
-            name(&mut writer);
+            name.write(&mut writer);
             if writer.unchecked {
                 self.check(start, replacement);
             }
@@ -191,6 +191,7 @@ impl Message {
 
     /// Calls `name` to write a text that is not part of a message, and returns it. Nothing is replaced. It is cut at the
     /// length of a message.
+    #[inline(always)]
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         let (first, limit, replacement) = (NOWHERE, MESSAGE_MAX, Replacement::Nothing);
         name(&mut NameWriter { first, limit, replacement, unchecked: false, message: self });
@@ -401,6 +402,20 @@ pub struct NameWriter<'a> {
     unchecked: bool,
 }
 
+/// What writes the name of an event. A trait, because its functions can be inlined into each caller, unlike a closure that
+/// several callers share.
+pub trait WriteName {
+    /// Writes the name.
+    fn write(self, writer: &mut NameWriter<'_>);
+}
+
+impl<F: FnOnce(&mut NameWriter<'_>)> WriteName for F {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        self(writer);
+    }
+}
+
 /// A value of [`NameWriter::first`] at which no piece begins: no piece is scanned while it is copied.
 const NOWHERE: usize = usize::MAX;
 
@@ -433,7 +448,7 @@ impl NameWriter<'_> {
         // It usually consists of several pieces.
         self.first = NOWHERE;
         // An error means that the message is full or that a value's formatting failed. The text written so far stays.
-        self.__catching(|writer| _ = fmt::Write::write_fmt(writer, value));
+        self.catching(|writer| _ = fmt::Write::write_fmt(writer, value));
     }
 }
 

@@ -9,22 +9,21 @@ use atrace_sys::panics::{PANICKED, is_caught};
 use atrace_sys::text::{SHORT, as_uninit, put};
 
 use super::copy::copy_short;
-use super::{MESSAGE_MAX, Message, NOWHERE, NameWriter, Replacement, cut};
+use super::{Message, NameWriter, cut};
 
 impl NameWriter<'_> {
     /// Appends the pieces one after the other, as [`push_str`](Self::push_str) does with each.
     ///
-    /// For `atrace-subscriber`: most of its pieces are constants, whose lengths the compiler knows here.
-    #[doc(hidden)]
+    /// It is fast for constants, whose lengths the compiler knows where it is inlined.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn __push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {
+    pub fn push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {
         let start = self.message.len;
         // No overflow: the pieces are in memory, so their lengths add up to far less than 2^64.
         let end = pieces.iter().fold(start as u64, |end, piece| end + piece.len() as u64);
         if end > self.limit as u64 {
             // A copy, so that the pieces of the fast path stay in registers.
-            return self.__push_what_fits(&{ pieces });
+            return self.push_what_fits(&{ pieces });
         }
         self.unchecked = true;
         let mut at = start;
@@ -39,9 +38,8 @@ impl NameWriter<'_> {
     }
 
     /// Appends the pieces as far as they fit. After a piece that was cut, nothing more is appended.
-    #[doc(hidden)]
     #[inline(never)]
-    pub fn __push_what_fits(&mut self, pieces: &[&str]) {
+    pub fn push_what_fits(&mut self, pieces: &[&str]) {
         self.unchecked = true;
         for piece in pieces {
             let start = self.message.len;
@@ -59,24 +57,22 @@ impl NameWriter<'_> {
     }
 
     /// Calls `format`, and appends `<panicked>` if it panics.
-    #[doc(hidden)]
     #[inline(always)]
-    pub fn __catching(&mut self, format: impl FnOnce(&mut Self)) {
+    pub fn catching(&mut self, format: impl FnOnce(&mut Self)) {
         if is_caught(|| format(self)) {
-            self.__push_what_fits(&[PANICKED]);
+            self.push_what_fits(&[PANICKED]);
         }
     }
 
     #[inline(never)]
     fn write_long(&mut self, text: &str) -> fmt::Result {
-        self.__push_pieces([text]);
+        self.push_pieces([text]);
         if self.is_full() { Err(fmt::Error) } else { Ok(()) }
     }
 
-    /// The length of the message up to here.
-    #[doc(hidden)]
+    /// Returns the length of the message up to here, in bytes, with what stands before the name.
     #[inline(always)]
-    pub fn __len(&self) -> usize {
+    pub fn position(&self) -> usize {
         self.message.len
     }
 }
@@ -104,37 +100,17 @@ impl fmt::Write for NameWriter<'_> {
     }
 }
 
-/// Calls `write` to write a text on the stack, cut at the length of a message. Then calls `then` with the text and with the
-/// value that `write` returned.
-///
-/// For `atrace-subscriber`. Pieces and formatted values are not changed; text by other functions of the writer gets the
-/// replacements of a message.
-#[doc(hidden)]
-#[inline(always)]
-pub fn __with_text<W, T>(write: impl FnOnce(&mut NameWriter<'_>) -> W, then: impl FnOnce(&str, W) -> T) -> T {
-    let mut message = Message::new();
-    let written = write(&mut NameWriter {
-        message: &mut message,
-        first: NOWHERE,
-        limit: MESSAGE_MAX,
-        replacement: Replacement::Controls,
-        unchecked: false,
-    });
-    then(message.as_str(), written)
-}
+/// A text on the stack, at most as long as a message, without replacements.
+pub struct TextBuffer(Message);
 
-/// A text on the stack, at most as long as a message, without replacements. For `atrace-subscriber`.
-#[doc(hidden)]
-pub struct __Text(Message);
-
-impl Default for __Text {
+impl Default for TextBuffer {
     #[inline(always)]
     fn default() -> Self {
         Self(Message::new())
     }
 }
 
-impl __Text {
+impl TextBuffer {
     /// Calls `write` to write the text, and returns it.
     #[inline(always)]
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {

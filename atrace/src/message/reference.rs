@@ -143,11 +143,11 @@ impl Event {
         // The message does not depend on the pieces that the name is written in.
         let ways: [(usize, Push); 5] = [
             (64, |writer, text| writer.push_str(text)),
-            (1, |writer, text| writer.__push_pieces([text])),
+            (1, |writer, text| writer.push_pieces([text])),
             (2, |writer, text| _ = fmt::Write::write_str(writer, text)),
             (7, |writer, text| {
                 let (one, other) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
-                writer.__push_pieces(["", one, other]);
+                writer.push_pieces(["", one, other]);
             }),
             (0, |writer, text| _ = fmt::Write::write_str(writer, text)),
         ];

@@ -173,17 +173,12 @@ fn pieces_of_every_length_are_copied() {
             };
             let plain =
                 of(&|writer| ["(", piece, ")", piece].iter().for_each(|piece| writer.push_str(piece)));
-            assert_eq!(
-                of(&|writer| writer.__push_pieces(["(", piece, ")", piece])),
-                plain,
-                "{length} {room}"
-            );
+            assert_eq!(of(&|writer| writer.push_pieces(["(", piece, ")", piece])), plain, "{length} {room}");
             let formatted = |writer: &mut NameWriter<'_>| writer.push_fmt(format_args!("({piece}){piece}"));
             assert_eq!(of(&formatted), plain, "{length} {room}");
         }
     }
-    let of =
-        |name: &str| __with_text(|writer| writer.__push_pieces([name, "\n|é"]), |text, ()| text.to_owned());
+    let of = |name: &str| TextBuffer::default().write(|writer| writer.push_pieces([name, "\n|é"])).to_owned();
     assert_eq!(of("a"), "a\n|é", "as it is");
     assert_eq!(of(&"x".repeat(1020)), "x".repeat(1020) + "\n|");
     assert_eq!(of(&"x".repeat(2000)), "x".repeat(1023));

@@ -1,11 +1,11 @@
 //! The kernel's marker as a sink: each message is one `write(2)`.
 
 use atrace_sys::marker::Marker;
-use atrace_sys::process;
 use atrace_sys::properties::Properties;
 
 use super::open::{self, Failure};
-use crate::message::{Kind, Message, NameWriter};
+use crate::event::Event;
+use crate::message::Message;
 
 #[derive(Debug)]
 pub(crate) struct MarkerSink {
@@ -23,14 +23,9 @@ impl MarkerSink {
     /// Writes an event, and returns whether it was written. Inlined like [`Message`]'s functions.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write(
-        &self,
-        kind: Kind,
-        track: Option<&str>,
-        name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-    ) -> bool {
+    pub(crate) fn write(&self, event: &Event<'_>) -> bool {
         let mut message = Message::new();
-        message.encode(kind, process::id(), track, name);
+        event.encode(&mut message);
         self.marker.write(message.bytes())
     }
 }

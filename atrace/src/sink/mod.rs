@@ -27,7 +27,6 @@ mod reload;
 mod tests;
 
 use atrace_sys::marker::{Marker, MarkerKind};
-use atrace_sys::process;
 use atrace_sys::properties::Properties;
 use atrace_sys::state::Text;
 
@@ -37,7 +36,8 @@ pub use self::info::{SinkInfo, SinkKind};
 use self::marker::MarkerSink;
 use self::ndk::NdkSink;
 use self::open::Failure;
-use crate::message::{Kind, Message, NameWriter, Texts};
+use crate::event::Event;
+use crate::message::{Kind, Message, Texts, WriteName};
 use crate::producer::Written;
 
 /// A destination of messages, with the properties that switch it.
@@ -55,30 +55,31 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, without a check whether its tag is enabled. Inlined like [`Message`]'s functions: not in unoptimised
-    /// builds, where the callers' stack frames would become large.
-    #[cfg_attr(debug_assertions, inline(never))]
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write(
-        &self,
-        kind: Kind,
-        track: Option<&str>,
-        name: Option<impl FnOnce(&mut NameWriter<'_>)>,
-    ) -> Option<Written> {
-        let id = process::id();
+    /// Writes an event, without a check whether its tag is enabled. Out of line.
+    #[inline(never)]
+    pub(crate) fn write(&self, event: &Event<'_>) -> Option<Written> {
         let mut message = Message::new();
-        let texts = message.encode(kind, id, track, name);
-        let is_written = match self {
-            Self::Marker(sink) => sink.marker.write(message.bytes()),
-            other => other.call(kind, &mut message, texts),
-        };
-        is_written.then_some(Written::ByAtrace)
+        let texts = event.encode(&mut message);
+        self.deliver(event.kind, &mut message, texts)
     }
 
-    /// Writes an event as [`write`](Self::write) does, with a name that exists as text. Out of line.
-    #[inline(never)]
-    pub(crate) fn write_str(&self, kind: Kind, track: Option<&str>, name: Option<&str>) -> Option<Written> {
-        self.write(kind, track, name.map(|name| move |writer: &mut NameWriter<'_>| writer.push_str(name)))
+    /// Writes an event as [`write`](Self::write) does, with this name. Inlined like [`Message`]'s functions: not
+    /// in unoptimised builds, where the callers' stack frames would become large.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write_named(&self, event: &Event<'_>, name: impl WriteName) -> Option<Written> {
+        let mut message = Message::new();
+        let texts = event.encode_named(&mut message, name);
+        self.deliver(event.kind, &mut message, texts)
+    }
+
+    #[inline(always)]
+    fn deliver(&self, kind: Kind, message: &mut Message, texts: Texts) -> Option<Written> {
+        let is_written = match self {
+            Self::Marker(sink) => sink.marker.write(message.bytes()),
+            other => other.call(kind, message, texts),
+        };
+        is_written.then_some(Written::ByAtrace)
     }
 
     /// Passes a message to a sink that is a library. Returns whether it was written.

@@ -33,13 +33,13 @@ use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
 
 use self::notifier::{Notifier, Registered};
-use crate::backend::Ways;
+use crate::backend::BackendTags;
 use crate::producer;
 use crate::sink::{choice, first};
 use crate::{AtraceTag, refresh};
 
 /// A callback. Its arguments are the tags that it was last called with, and the tags now.
-type Callback = Arc<dyn Fn(Ways, Ways) + Send + Sync>;
+type Callback = Arc<dyn Fn(BackendTags, BackendTags) + Send + Sync>;
 
 /// A guard that keeps a callback registered. Dropping it ends the watch.
 ///
@@ -61,8 +61,7 @@ impl Watch {
     }
 
     /// Returns the same tags as [`tags`](Self::tags), separately for each backend.
-    #[doc(hidden)]
-    pub fn __ways(&self) -> Ways {
+    pub fn backend_tags(&self) -> BackendTags {
         self.watchers.notifier.last()
     }
 }
@@ -123,7 +122,7 @@ pub fn watch_without_descriptors(callback: impl Fn(AtraceTag) + Send + Sync + 's
 }
 
 /// Adapts a callback that does not distinguish backends: it is called only if the union of their tags changes.
-fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(Ways, Ways) {
+fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) {
     move |before, now| {
         if before.union() != now.union() {
             callback(now.union());
@@ -131,9 +130,13 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(Ways, Ways) {
     }
 }
 
-/// For `atrace-subscriber`: calls `callback` also when a tag becomes enabled for another backend than before.
-#[doc(hidden)]
-pub fn __watch_ways(callback: fn(), has_descriptors: bool) -> io::Result<Watch> {
+/// Calls `callback` as [`watch`] does, but without the tags, and also when a tag becomes enabled for another backend than
+/// before. If `has_descriptors` is false, the thread is that of [`watch_without_descriptors`].
+///
+/// # Errors
+///
+/// Returns an error if the thread can't be started.
+pub fn watch_backends(callback: fn(), has_descriptors: bool) -> io::Result<Watch> {
     let thread = if has_descriptors { &ORDINARY } else { &DETACHED };
     thread.add(Arc::new(move |_, _| callback()))
 }
@@ -186,12 +189,12 @@ impl WatchThread {
 
 struct Watchers {
     detached: bool,
-    /// Whether the thread must look again at once: it must stop, or the tags of Perfetto's sessions have changed.
+    /// Whether the thread must not sleep: it was told to stop, or the tags of Perfetto's sessions have changed.
     is_nudged: AtomicBool,
     /// The thread, if no property wakes it.
     sleeper: OnceLock<std::thread::Thread>,
     /// The callbacks, and the flag that tells the thread to stop.
-    notifier: Notifier<Ways, Callback, Arc<AtomicBool>>,
+    notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
 }
 
 impl std::fmt::Debug for Watchers {
@@ -205,7 +208,7 @@ impl Watchers {
         let state = Registered {
             callbacks: Vec::new(),
             next_id: 0,
-            last: Ways::NONE,
+            last: BackendTags::NONE,
             notifying: false,
             again: false,
             thread: None,
@@ -241,7 +244,7 @@ impl Watchers {
             })?;
             Ok(Some(stop))
         };
-        self.notifier.add(callback, Ways::now(), start).map(|id| Watch { watchers: self, id })
+        self.notifier.add(callback, BackendTags::now(), start).map(|id| Watch { watchers: self, id })
     }
 
     fn remove(&self, id: u64) {
@@ -296,7 +299,7 @@ impl Watchers {
 
     /// Calls back if the tags differ from those reported last.
     fn deliver(&self) {
-        self.notifier.notify(Ways::now, |callback, before, now| {
+        self.notifier.notify(BackendTags::now, |callback, before, now| {
             // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
             // the callback, whose drop may panic, too. Dropping the payload of that panic may panic again.
             let called = catch_unwind(AssertUnwindSafe(move || callback(before, now)));

@@ -1,83 +1,78 @@
-//! The tasks: each runner's batch, run with a number to compute and with nothing.
+//! The tasks of each runner: a batch computes a number per task, or nothing.
 
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use atrace_benches::measure::workload::{Case, Done, Tracing, Wrong};
-use cc_bench::coroutines as cc;
-use cc_bench::coroutines::NOTHING;
+use cc_bench::coroutines::{self as cc, NOTHING};
 use tracing::info_span;
 
-use super::gate::Gate;
-use super::{Place, Runner};
+use crate::{Place, Runner};
 
-/// What a batch took, and what came of it.
+/// The times and counts of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batch {
     creation: Duration,
     resume: Duration,
     destruction: Duration,
     sum: f64,
-    /// How often tasks were resumed, where that is counted.
+    /// How often tasks were resumed, if the runner counts resumes.
     resumes: Option<u64>,
-    /// The bytes of a task.
+    /// The size of a task's frame in bytes.
     frame: Option<f64>,
-    /// How often C++ took a frame from the heap.
+    /// How often C++ allocated a frame.
     news: Option<u64>,
 }
 
-/// Makes the case of a runner.
+/// Makes the case of a runner in a place.
 pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     let id = place.id(runner);
+    let batch = place.batch(runner);
     let case = match runner {
         Runner::CcSequential => cc(runner, place, |number, tasks| Ok(cc::sequential(number, tasks))),
         Runner::CcThread => {
             cc(runner, place, |number, tasks| cc::threads(number, tasks).map_err(not_started))
         }
-        Runner::CcCoroutine => cc(runner, place, |number, tasks| Ok(cc::coroutines(number, tasks))),
+        Runner::CcCoroutine => {
+            // The compiler elides the allocation of all frames or of none.
+            let news = cc::coroutines(NOTHING, 1).news as f64;
+            cc(runner, place, |number, tasks| Ok(cc::coroutines(number, tasks))).has("new", move || news)
+        }
         Runner::CcYield => cc(runner, place, |number, tasks| Ok(cc::co_yield(number, tasks))),
         Runner::Sequential => Case::new(id, batches(runner, place, |n| 2 * n, sequential::<T>)),
-        // std keeps the threads that are alive in a map, whose nodes are as many as the order of their ends has it.
+        // std keeps living threads in a map. The number of its nodes depends on the order in which the threads end.
         Runner::Thread => Case::new(id, batches(runner, place, |n| 2 * n, threads::<T>())).inexact(),
-        // Each is within its span when it is polled, and when it is dropped.
+        // A future is within its span when it is polled and when it is dropped.
         Runner::Future => Case::new(id, batches(runner, place, |n| 4 * n, futures::<T>())),
-        // A batch is one task: it is also resumed to end, and dropped.
+        // A batch is one task, which has an additional resume to its end, and is dropped.
         Runner::Yield => {
-            let batch = place.batch(runner);
             Case::new(id, batches(runner, place, move |n| 2 * (n + 2 * (n / batch)), yielding::<T>))
         }
         Runner::Tokio => {
             let runs = move || batches(runner, place, |n| 4 * n, tokio::<T>(place.one_core));
             let case = Case::afresh(id, runs);
-            // Its workers allocate when they run out of something.
+            // The workers of the runtime allocate when one of their buffers is used up.
             if place.one_core { case } else { case.inexact() }
         }
     };
     let case = match runner {
         Runner::CcSequential | Runner::CcThread | Runner::Sequential | Runner::Tokio => case,
-        Runner::CcCoroutine => {
-            // The compiler may put all frames elsewhere, or none.
-            let news = cc::coroutines(NOTHING, 1).news as f64;
-            case.has("resumes", || 1.0).has("new", move || news)
-        }
         _ => case.has("resumes", || 1.0),
     };
-    let case = case.batch(place.batch(runner)).counted_over(2 * place.batch(runner));
+    let case = case.batch(batch).counted_over(2 * batch);
     let case = case.beside(format!("{} on {}", runner.id(), place.cores()));
-    // It is there for what the program takes without tracing.
-    let case = if place.fibonacci.is_none() {
-        case.not_in(&["nosub", "filtered", "off", "on", "perfetto"])
-    } else {
-        case
-    };
+    // Cases that compute nothing only give the `switch` time of the untraced program.
+    let traced: &[&str] = &["nosub", "filtered", "off", "on", "perfetto"];
+    let case = if place.fibonacci.is_none() { case.not_in(traced) } else { case };
     if place.one_core { case.one_core() } else { case }
 }
 
-/// Runs batches. `messages` are those of so many tasks.
+/// Makes a closure that runs batches. `messages` returns the number of messages of `n` tasks.
 fn batches(
     runner: Runner,
     place: Place,
@@ -88,12 +83,12 @@ fn batches(
     move |n| {
         let mut total = Batch::default();
         for _ in 0..n / batch {
-            let done = run(place.number(), batch)?;
+            let done = run(place.fibonacci.unwrap_or(NOTHING), batch)?;
             place.check(done.sum, batch)?;
             if let Some(resumes) = done.resumes.filter(|&resumes| resumes != batch) {
                 return Err(format!("{resumes} of {batch} tasks ran"));
             }
-            // Of one task, a reading of the clock may be as long ago as the other.
+            // For a runner with a single coroutine, a part may be so short that both readings of the clock are equal.
             let is_lost = |has: bool, took: Duration| has && took.is_zero() && !runner.is_one_for_all();
             if is_lost(runner.is_created(), done.creation)
                 || is_lost(true, done.resume)
@@ -113,13 +108,13 @@ fn batches(
 }
 
 impl Batch {
-    /// What `n` tasks have done, so many at once.
+    /// Makes the report of `n` tasks in batches of `batch`.
     fn done(&self, runner: Runner, n: u64, batch: u64) -> Done {
         let mut done = Done::new().took(self.creation + self.resume + self.destruction);
         if let Some(resumes) = self.resumes {
             done = done.count("resumes", resumes);
         }
-        // Of a yield they are one for a whole batch.
+        // A single coroutine is created and destroyed once per batch.
         let whole = if runner.is_one_for_all() { n / batch } else { n };
         if runner.is_created() {
             done = done.part("creation", self.creation, whole).part("resume", self.resume, n);
@@ -137,7 +132,7 @@ impl Batch {
     }
 }
 
-/// Proves what is said of 60 tasks in two batches, of which everything is known.
+/// Checks the report of 60 tasks in two batches against known values.
 pub(crate) fn prove() {
     let nanos = Duration::from_nanos;
     let (creation, resume, destruction) = (nanos(600), nanos(6000), nanos(60));
@@ -156,7 +151,7 @@ pub(crate) fn prove() {
     }
 }
 
-/// A case in C++, which takes its own times.
+/// Makes a C++ case. The C++ code measures its own times.
 fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, Wrong> + 'static) -> Case {
     let nanos = Duration::from_nanos;
     let run = move |number, tasks| {
@@ -168,7 +163,7 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, 
             destruction: nanos(done.destruction),
             sum: done.sum,
             resumes: of_coroutines.then_some(done.resumes),
-            // Of one that the compiler has elided, nobody knows how large it would be.
+            // The size of an elided frame is unknown.
             frame: done.frame(),
             news: of_coroutines.then_some(done.news),
         })
@@ -176,7 +171,7 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, 
     Case::new(place.id(runner), batches(runner, place, |_| 0, run)).untraced().uncounted()
 }
 
-/// Adds how long `f` takes.
+/// Runs `f`, and adds its duration to `to`.
 fn timed<R>(to: &mut Duration, f: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = f();
@@ -188,13 +183,14 @@ fn not_started(e: std::io::Error) -> Wrong {
     format!("not as many threads can be started: {e}")
 }
 
-/// Not inlined: every kind of task then calls the same code.
+/// Not inlined, so that every kind of task calls the same code.
 #[inline(never)]
 fn fibonacci_of(n: u32) -> f64 {
     if n < 2 { f64::from(n) } else { fibonacci_of(n - 1) + fibonacci_of(n - 2) }
 }
 
-/// A pure function of what is known would be computed once, or never.
+/// `black_box` hides the argument and the result from the compiler, which could otherwise hoist the call out of the
+/// loop or remove it.
 #[inline(always)]
 fn compute(number: u32) -> f64 {
     black_box(match black_box(number) {
@@ -216,15 +212,18 @@ fn sequential<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
 }
 
 fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
-    let gate = Arc::new(Gate::default());
+    // Threads sleep until the write lock is released, and the threads that have started are counted.
+    let gate = Arc::new((RwLock::new(()), AtomicU64::new(0)));
     let mut threads = Vec::new();
     move |number, tasks| {
         let mut batch = Batch::default();
+        let closed = gate.0.write().unwrap_or_else(PoisonError::into_inner);
         let created: std::io::Result<()> = timed(&mut batch.creation, || {
             for _ in 0..tasks {
                 let (gate, span) = (Arc::clone(&gate), T::span(|| info_span!("task")));
                 let task = move || {
-                    gate.wait();
+                    drop(gate.0.read());
+                    gate.1.fetch_add(1, Relaxed);
                     T::within(&span, || compute(number))
                 };
                 threads.push(std::thread::Builder::new().spawn(task)?);
@@ -232,16 +231,16 @@ fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
             Ok(())
         });
         batch.sum = timed(&mut batch.resume, || {
-            gate.open();
+            drop(closed);
             threads.drain(..).map(|thread| thread.join().expect("no task panics")).sum::<f64>()
         });
-        batch.resumes = Some(gate.close());
+        batch.resumes = Some(gate.1.swap(0, Relaxed));
         created.map_err(not_started)?;
         Ok(batch)
     }
 }
 
-/// A future that is resumed as a coroutine's handle is: through a pointer.
+/// A future behind a pointer, as a coroutine's handle is.
 type Task = Pin<Box<dyn Future<Output = f64> + Send>>;
 
 fn boxed(future: impl Future<Output = f64> + Send + 'static) -> (Task, f64) {
@@ -275,7 +274,7 @@ fn futures<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     }
 }
 
-/// Is pending once.
+/// Returns a future that is pending once.
 fn yield_once() -> impl Future<Output = ()> + Send {
     let mut yielded = false;
     poll_fn(move |_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending })
@@ -307,7 +306,7 @@ fn yielding<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
     Ok(batch)
 }
 
-/// In a runtime without drivers, with a worker a core, or in the calling thread.
+/// Uses a runtime without drivers: with a worker for each core, or on the calling thread.
 fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     let mut builder = match one_core {
         true => tokio::runtime::Builder::new_current_thread(),
@@ -316,7 +315,7 @@ fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
     let mut runtime = None;
     let mut all = Vec::new();
     move |number, tasks| {
-        // When it first runs: its workers are not to be in the way of other cases before.
+        // The runtime starts in the first run, so that its workers do not disturb the cases before.
         let runtime = runtime.get_or_insert_with(|| builder.build().expect("a runtime without drivers"));
         let mut batch = Batch::default();
         timed(&mut batch.creation, || {

@@ -1,9 +1,9 @@
-//! What an event costs: Rust beside C++ beside the machine's limits, tracing off and on.
+//! Measures what an event costs, in Rust and in C++, beside the machine's limits, with tracing off and on.
 //!
-//! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names, in Rust (`rust/`), in C++
-//! (`cc/`, printed as `BM_…`), and in Rust through the C++ side's libcutils (`ffi/`, in a process of its own
-//! as a process has one sink); and by Perfetto's way (`perfetto/`), in processes of their own, too. Each is compared in
-//! interleaved rounds, then given to Criterion. The rows are left in `target/overhead/atrace.json`.
+//! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names: in Rust (`rust/`), in C++ (`cc/`, printed
+//! as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through the Perfetto backend (`perfetto/`).
+//! The latter two run in processes of their own, because the backend of a process is fixed. Each case is compared in
+//! interleaved rounds, and then measured by Criterion. The rows are in `target/overhead/atrace.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,15 +14,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Switched};
+use atrace::tracer::TextBuffer;
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
 use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What, Who, promises};
-use atrace_benches::harness::output::Output;
-use atrace_benches::harness::{Session, child, supervise};
+use atrace_benches::harness::output::{Output, fail};
+use atrace_benches::harness::{Session, child, exit_code, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
-use atrace_benches::measure::instructions;
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::threads::scale;
-use atrace_benches::measure::workload;
+use atrace_benches::measure::{instructions, workload};
 use atrace_benches::promise::Judged;
 use atrace_benches::report::criterion_lines;
 use atrace_benches::row::Row;
@@ -43,55 +43,40 @@ mod watch;
 static ALLOCATOR: Counting = Counting;
 
 const TAG: AtraceTag = AtraceTag::App;
-/// How many operations allocations are counted over.
+/// The number of operations that allocations are counted over.
 const COUNTED: u64 = 10_000;
 
 fn main() -> ExitCode {
-    supervise::run(|session| match bench(&session) {
-        Ok(code) => code,
-        Err(reason) => {
-            eprintln!("error: {reason}");
-            ExitCode::FAILURE
-        }
-    })
+    supervise::run(|session| bench(&session).unwrap_or_else(|reason| fail(1, reason)))
 }
 
 fn bench(session: &Session) -> io::Result<ExitCode> {
-    if session.args().list {
-        for state in State::ALL {
-            for event in &EVENTS {
-                println!("{}: benchmark", Id::event(Who::Rust, state, event));
-            }
-        }
-        for event in EVENTS.iter().chain(&LITERALS) {
-            println!("{}: benchmark", perfetto::id(event));
+    if session.args.list {
+        let of = |state| EVENTS.iter().map(move |event| Id::event(Who::Rust, state, event));
+        let ids = State::ALL.into_iter().flat_map(of);
+        for id in ids.chain(EVENTS.iter().chain(&LITERALS).map(perfetto::id)) {
+            println!("{id}: benchmark");
         }
         return Ok(ExitCode::SUCCESS);
     }
     if workload::take_part::<Watched>(session)? {
         return Ok(ExitCode::SUCCESS);
     }
-    if session.args().mode.as_deref() == Some(perfetto::READS) {
+    let mode = session.args.mode.as_deref();
+    if mode == Some(perfetto::READS) {
         return perfetto::read_beside().map(|()| ExitCode::SUCCESS);
     }
     let switch = Switch::new()?;
-    match session.args().mode.as_deref() {
-        Some("ffi") => {
-            child::report(&through_libcutils(session, &switch)?)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Some(perfetto::MODE) => {
-            child::report(&perfetto::measure(session, &switch)?)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Some(perfetto::SESSIONS) => {
-            child::report(&perfetto::measure_sessions(session)?)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Some(other) => return Err(io::Error::other(format!("there is no mode {other}"))),
-        None => {}
+    if let Some(mode) = mode {
+        child::report(&match mode {
+            "ffi" => through_libcutils(session, &switch)?,
+            perfetto::MODE => perfetto::measure(session, &switch)?,
+            perfetto::SESSIONS => perfetto::measure_sessions(session)?,
+            other => return Err(io::Error::other(format!("there is no mode {other}"))),
+        })?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let output = Output::begin(ATRACE, session.args())?;
+    let output = Output::begin(ATRACE, &session.args)?;
     println!("sink: {}; switched by the properties, verified by {}", atrace::sink(), session.verified_by());
     say_what_is_missing(session);
     let mut rows = Vec::new();
@@ -116,25 +101,21 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
         row.counts.extend(instructions.get(&row.id).map(|n| ("instructions".to_owned(), *n)));
     }
     output.aside(|| criterion(session, &switch))?;
-    // In a test, only what is counted can be judged.
-    let is_test = session.args().test;
-    let promised =
-        if is_test { Vec::new() } else { [promises::of("events"), promises::of("perfetto")].concat() };
-    let differences = if is_test { Vec::new() } else { promises::of("differences") };
-    let judged = [Judged::of_rows(&promised, &rows), Judged::of_differences(&differences, &rows)].concat();
+    // A test measures no times, so it only judges promises about counts.
+    let is_test = session.args.test;
+    let promised = |group: &str| if is_test { Vec::new() } else { promises::of(group) };
+    let ratios = [promised("events"), promised("perfetto")].concat();
+    let differences = Judged::of_differences(&promised("differences"), &rows);
+    let judged = [Judged::of_rows(&ratios, &rows), differences].concat();
     output.end(&rows, &judged)?;
-    let none_asked = rows.is_empty() && !session.args().filters.is_empty();
+    let none_asked = rows.is_empty() && !session.args.filters.is_empty();
     if none_asked {
         println!("no case has an id with that in it; --list shows them");
     }
-    Ok(if session.args().test || none_asked {
-        ExitCode::SUCCESS
-    } else {
-        atrace_benches::harness::exit_code(&rows)
-    })
+    Ok(if is_test || none_asked { ExitCode::SUCCESS } else { exit_code(&rows) })
 }
 
-/// Says which rows there are not, and why, a line for each reason.
+/// Prints which rows are missing and why, a line for each reason.
 fn say_what_is_missing(session: &Session) {
     let mut missing = BTreeMap::<_, Vec<_>>::new();
     for Operation { event, missing: why, .. } in operations() {
@@ -153,7 +134,7 @@ fn say_what_is_missing(session: &Session) {
     }
 }
 
-/// Switches this process by its properties, for Rust and C++ alike.
+/// Switches tracing for this process through the properties, for Rust and C++ alike.
 struct Switch {
     control: Control,
 }
@@ -161,7 +142,7 @@ struct Switch {
 impl Switch {
     fn new() -> io::Result<Self> {
         let control = Control::open().map_err(io::Error::other)?;
-        // libcutils never notices flags that did not exist when it first looked: they shall exist.
+        // libcutils never notices flags that did not exist when it first looked, so create them now.
         control.enable_this_process().and_then(Switched::restore).map_err(io::Error::other)?;
         let this = Self { control };
         this.check(false)?;
@@ -176,7 +157,7 @@ impl Switch {
 
     fn check(&self, on: bool) -> io::Result<()> {
         let cc = match cc_bench::missing("atrace_get_enabled_tags") {
-            // Then there are no C++ rows.
+            // If this libcutils function is missing, there are no C++ rows.
             Some(_) => on,
             None => cc_bench::enabled_tags() & TAG.bits() != 0,
         };
@@ -184,24 +165,22 @@ impl Switch {
         if (rust, cc) == (on, on) {
             return Ok(());
         }
-        Err(io::Error::other(format!(
-            "switched to on = {on}, but Rust says {rust} and C++ {cc}; {}",
-            atrace::sink()
-        )))
+        let (sink, is) = (atrace::sink(), format!("Rust says {rust} and C++ {cc}"));
+        Err(io::Error::other(format!("switched to on = {on}, but {is}; {sink}")))
     }
 }
 
-/// Fails unless `run` of one operation writes `events` events, by what the sink got.
+/// Fails unless an operation of `run` writes `events` events to the sink.
 fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) -> io::Result<()> {
     match session.wrote(|| run(1))? {
-        // A file counts bytes: then all that can be told is whether something came.
-        Some(got) if (got == events) || (session.instance().is_none() && (got > 0) == (events > 0)) => Ok(()),
+        // A file only tells its length, so the check is whether anything was written.
+        Some(got) if (got == events) || (session.instance.is_none() && (got > 0) == (events > 0)) => Ok(()),
         None => Ok(()),
         Some(got) => Err(io::Error::other(format!("{id} was to write {events} events, the sink got {got}"))),
     }
 }
 
-/// Measures the operations in one state, with whatever else `add` adds, `who` being Rust's name.
+/// Measures the operations in one state, and the cases that `add` adds. `who` names the Rust implementation in ids.
 fn compare(
     session: &Session,
     state: State,
@@ -209,7 +188,7 @@ fn compare(
     add: impl for<'a> FnOnce(&mut Paired<'a>),
 ) -> io::Result<Vec<Row>> {
     let mut counted = Vec::new();
-    let mut paired = Paired::new(Config::of(session.args()));
+    let mut paired = Paired::new(Config::of(&session.args));
     let promised = promises::of("events");
     for Operation { event, mut rust, cc, .. } in operations() {
         let messages = if state == State::On { event.messages } else { 0 };
@@ -219,7 +198,7 @@ fn compare(
         counted.push((rust_id.clone(), per_op(COUNTED, &mut rust)));
         paired.case(&rust_id, rust);
         if *who == Who::Rust && !written.is_empty() {
-            // The same bytes, and nothing but the system call: what is above that is this library's.
+            // The system call alone, with the same bytes. The time above it is the cost of this library.
             let least = Id::limit(&format!("inline_write_{}", event.name)).to_string();
             let (file, writes) = (marker(session)?, cc_bench::InlineWrites::of(&written));
             paired.case(&least, move |n| _ = writes.run(file.as_fd(), n));
@@ -233,7 +212,7 @@ fn compare(
     }
     add(&mut paired);
     paired.promise(&promised);
-    paired.select(session.args());
+    paired.select(&session.args);
     let measured = paired.run();
     println!("\n{}, {who}: {measured}", state.name());
     let rows = measured.rows(session.sink()).into_iter().map(|row| {
@@ -243,7 +222,8 @@ fn compare(
     Ok(rows.collect())
 }
 
-/// What asks and writes nothing: whether a tag is on, which ones are, and a begin of a tag that stays off.
+/// Adds operations that write nothing: a test of a tag, a query of all enabled tags, and a begin of a tag that stays
+/// off.
 fn questions(paired: &mut Paired<'_>, state: State) {
     let id = |who: &str, what: &str| format!("{who}/tracing_{}_{what}", state.name());
     let (name, c_name) = (text(10), c_text(&text(10)));
@@ -286,13 +266,13 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// What the vectors of atrace's `message/copy.rs` gain: a text is copied and looked at with them, and by the plain loop.
+/// Measures what the vector code of atrace's `message/copy.rs` gains: it copies and checks a text, beside the plain
+/// loop.
 fn copies(paired: &mut Paired<'_>) {
     let name = text(1000);
     paired.case("rust/text_of_1000", move |n| {
         let copy = |_| {
-            let text = |text: &str, ()| _ = black_box(text);
-            atrace::__with_text(|writer| writer.push_str(black_box(&name)), text);
+            black_box(TextBuffer::default().write(|writer| writer.push_str(black_box(&name))));
         };
         (0..n).for_each(copy);
     });
@@ -303,7 +283,7 @@ fn copies(paired: &mut Paired<'_>) {
     paired.compare("rust/text_of_1000", "limit/plain_copy_of_1000");
 }
 
-/// Copies a text, and tells whether it has a byte that may not stand in a message.
+/// Copies a text, and tells whether it has a byte that must not be in a message.
 #[inline(never)]
 fn plain_copy(from: &[u8], to: &mut [u8]) -> bool {
     let mut found = false;
@@ -314,13 +294,13 @@ fn plain_copy(from: &[u8], to: &mut [u8]) -> bool {
     found
 }
 
-/// The file that the marker is, opened for the raw writes.
+/// Opens the marker file for the raw writes.
 fn marker(session: &Session) -> io::Result<File> {
-    let path = session.marker().ok_or_else(|| io::Error::other("there is no marker to write to"))?;
+    let path = session.marker.as_ref().ok_or_else(|| io::Error::other("there is no marker to write to"))?;
     OpenOptions::new().append(true).open(path)
 }
 
-/// The system's `write(2)`, called as any program calls it. The bytes are those of an event.
+/// Calls the system's `write(2)`, as any program does, with the bytes of an event.
 fn raw_write(file: &File, message: &[u8], n: u64) {
     let whole = cc_bench::raw_write(file.as_fd(), message, n);
     assert_eq!(whole, n, "the sink takes no raw writes");
@@ -342,7 +322,7 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
             ("end", format!("E|{pid}")),
         ] {
             let event = Event::named(name).expect("the catalogue has it");
-            let base = Id { who: Who::Limit, what: What::RawWrite(event) }.to_string();
+            let base = Id::raw_write(event.name).to_string();
             let file = file.try_clone().expect("a descriptor is left");
             paired.case(&base, move |n| raw_write(&file, message.as_bytes(), n));
             paired.compare(Id::event(Who::Rust, State::On, event).to_string(), &base);
@@ -353,7 +333,7 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// How the length of a name tells, off and on, beside a raw write of the same bytes.
+/// Measures how the length of a name changes the cost, off and on, beside a raw write of the same bytes.
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
     let mut rows = Vec::new();
@@ -361,13 +341,13 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         let file = marker(session)?;
-        let mut paired = Paired::new(Config::of(session.args()));
+        let mut paired = Paired::new(Config::of(&session.args));
         for length in LENGTHS {
             let name = text(length);
             paired.case(id(state, length), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
             if state == State::On {
                 let message = format!("B|{}|{}", std::process::id(), text(length));
-                let raw = Id { who: Who::Limit, what: What::RawWriteOfName(length) }.to_string();
+                let raw = Id::raw_write(format_args!("name/{length}")).to_string();
                 let file = file.try_clone()?;
                 paired.case(&raw, move |n| raw_write(&file, message.as_bytes(), n));
                 paired.compare(id(state, length), raw);
@@ -375,13 +355,13 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
                 paired.compare(id(state, length), id(state, 10));
             }
         }
-        paired.select(session.args());
+        paired.select(&session.args);
         rows.extend(paired.run().rows(session.sink()));
     }
     Ok(rows)
 }
 
-/// Measures Rust through the C++ side's libcutils, in a process whose sink that is.
+/// Measures Rust through the C++ side's libcutils, in a process whose sink is this libcutils.
 fn ffi() -> io::Result<Vec<Row>> {
     if cfg!(target_feature = "crt-static") {
         println!("\nffi: a statically linked executable can load no libcutils");
@@ -395,7 +375,7 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
     if session.is_where_libcutils_writes() {
         match switch.on() {
             Ok(_on) => rows.extend(compare(session, State::On, &Who::Ffi, |_| ())?),
-            // Before Android 12 libcutils lets only debuggable programs and systems trace.
+            // Before Android 12, libcutils only lets debuggable programs and systems trace.
             Err(e) if cfg!(target_os = "android") => {
                 println!(
                     "no rows through libcutils with tracing on, for which old ones want ro.debuggable=1: {e}"
@@ -409,29 +389,27 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
 }
 
 fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
-    let config = Config::of(session.args());
+    let config = Config::of(&session.args);
     let numbers: &[usize] = if config.once { &[1, 2] } else { &[1, 2, 4, 8] };
     let mut rows = Vec::new();
     let begin = &EVENTS[0];
+    let cc_is_there = cc_bench::missing("atrace_begin_body").is_none();
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         let name = text(10);
-        for (who, case) in [(Who::Rust, true), (Who::Cc, false)] {
+        for who in [Who::Rust, Who::Cc] {
+            let is_rust = who == Who::Rust;
+            let is_there =
+                is_rust || cc_is_there && (state == State::Off || session.is_where_libcutils_writes());
             let id = Id::event(who, state, begin).to_string();
-            let is_there = case
-                || cc_bench::missing("atrace_begin_body").is_none()
-                    && (state == State::Off || session.is_where_libcutils_writes());
-            if !session.args().selects(&id) || !is_there {
+            if !session.args.selects(&id) || !is_there {
                 continue;
             }
             let measured = scale(numbers, &config, |_| {
                 let (rust, cc) = (name.clone(), c_text(&name));
-                move |n| {
-                    if case {
-                        (0..n).for_each(|_| atrace_begin(TAG, &rust));
-                    } else {
-                        cc_bench::begin(&cc, n);
-                    }
+                move |n| match is_rust {
+                    true => (0..n).for_each(|_| atrace_begin(TAG, &rust)),
+                    false => cc_bench::begin(&cc, n),
                 }
             });
             rows.extend(measured.rows(&id, session.sink()));
@@ -440,9 +418,9 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Gives every case to Criterion, for its own statistics and its comparison with the last run.
+/// Measures every case with Criterion, for its statistics and its comparison with the last run.
 fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
-    if session.args().filters.len() > 1 {
+    if session.args.filters.len() > 1 {
         println!("Criterion takes one filter: its statistics are left out");
         return Ok(());
     }
@@ -456,13 +434,18 @@ fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
     let mut names = Vec::new();
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
-        for Operation { event, mut rust, cc, .. } in operations() {
-            let name = |who| Id::event(who, state, event).in_criterion();
-            timed(&mut criterion, &name(Who::Rust), &mut rust);
-            names.push(name(Who::Rust));
-            if let Some(mut cc) = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes()) {
-                timed(&mut criterion, &name(Who::Cc), &mut cc);
-                names.push(name(Who::Cc));
+        for Operation { event, rust, cc, .. } in operations() {
+            let cc = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes());
+            for (who, mut run) in [(Who::Rust, rust)].into_iter().chain(cc.map(|cc| (Who::Cc, cc))) {
+                let name = Id::event(who, state, event).in_criterion();
+                criterion.bench_function(&name, |bencher| {
+                    bencher.iter_custom(|n| {
+                        let start = Instant::now();
+                        run(n);
+                        start.elapsed()
+                    });
+                });
+                names.push(name);
             }
         }
     }
@@ -470,14 +453,4 @@ fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
     criterion.final_summary();
     println!("{}", criterion_lines(&names));
     Ok(())
-}
-
-fn timed(criterion: &mut Criterion, name: &str, run: &mut dyn FnMut(u64)) {
-    criterion.bench_function(name, |bencher| {
-        bencher.iter_custom(|n| {
-            let start = Instant::now();
-            run(n);
-            start.elapsed()
-        });
-    });
 }

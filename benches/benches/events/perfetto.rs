@@ -1,29 +1,29 @@
-//! What an event costs by Perfetto's way, beside the marker's, while a reader is at work; in processes of their own, as one that
-//! is a producer stays one.
+//! Measures what an event costs through the Perfetto backend, beside the marker backend, while a Perfetto consumer (the
+//! `Reader`) records. It runs in processes of their own, because a process that has become a producer stays one.
 //!
-//! Tracing is switched on by the properties for one tag, whose events go to the marker, and by the session for all: those of
-//! another tag go into the memory that is shared with the service. So both ways are on at once, behind the same gate. Each
-//! slice fills a part of that memory, and waits before it until the reader has made room. In the end all that was written has
-//! come or was told to be lost, or there are no rows.
+//! Both backends are on at once, behind the same gate. The properties switch tracing on for one tag, whose events go to
+//! the marker. The session switches tracing on for all tags, and the events of another tag go to the memory that is
+//! shared with the service. Before each slice, the bench waits until the memory has room. At the end, every event must
+//! have arrived or must be reported as lost; otherwise there are no rows.
 
 use std::hint::black_box;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, atrace_begin};
-use atrace_benches::catalogue::promises::{GROWTH, SYSTEM_CALLS};
-use atrace_benches::catalogue::{EVENTS, Event, Id, LITERALS, State, What, Who, promises};
+use atrace_benches::catalogue::promises::{self, GROWTH, SYSTEM_CALLS};
+use atrace_benches::catalogue::{EVENTS, Event, Id, LITERALS, State, What, Who};
+use atrace_benches::harness::Session;
 use atrace_benches::harness::args::Args;
+use atrace_benches::harness::child::{self, Helper};
 use atrace_benches::harness::reader::{Reader, Reading};
-use atrace_benches::harness::{Session, child};
 use atrace_benches::instruments::alloc::per_op;
 use atrace_benches::instruments::clock::process_cpu;
 use atrace_benches::instruments::cpu::{Pin, of_place};
 use atrace_benches::measure::paired::{Case, Config, Paired};
-use atrace_benches::measure::threads::scale_beside;
+use atrace_benches::measure::threads::{Make, scale_beside};
 use atrace_benches::row::{Row, Sink, Versus};
 use atrace_benches::stats::{self, Interval};
 use atrace_benches::subjects::events::{Run, in_rust, text};
@@ -34,29 +34,29 @@ use rustix::thread::sched_getcpu;
 
 use super::{Switch, marker, raw_write};
 
-/// The process that has all rows with one session.
+/// The mode of the process that measures with one session.
 pub(crate) const MODE: &str = "perfetto";
-/// One that has more.
+/// The mode of a process that measures with several sessions.
 pub(crate) const SESSIONS: &str = "perfetto_sessions";
 
-/// One that reads what another copies.
+/// The mode of a process that reads the memory that the measuring process fills.
 pub(crate) const READS: &str = "perfetto_reads";
-/// The memory that it reads.
+/// The environment variable with the path of this memory.
 const READ: &str = "ATRACE_BENCH_MEMORY";
 
-/// On for the marker.
+/// The tag that is on for the marker.
 const MARKED: AtraceTag = AtraceTag::App;
-/// On for the session alone.
+/// The tag that is on only for the session.
 const SHARED: AtraceTag = AtraceTag::Hal;
 
-/// The memory that is shared with the service.
+/// The size in bytes of the memory that is shared with the service.
 const MEMORY: u64 = 1 << 20;
-/// What a slice and its warm-up fill of it at most, each.
+/// The highest number of bytes that a slice fills, and that its warm-up fills.
 const PART: u64 = 128 << 10;
-/// The largest chunk: what of it is not full is with the reader once a second.
+/// The size of the largest chunk. The service reads a chunk that is not full only once a second.
 const CHUNK: u64 = 8 << 10;
 
-/// Measures in processes of their own.
+/// Measures all rows in processes of their own.
 pub(crate) fn rows() -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (mode, sessions) in [(MODE, 1), (SESSIONS, 2), (SESSIONS, 4), (SESSIONS, 8)] {
@@ -79,7 +79,7 @@ fn config(args: &Args) -> Config {
     }
 }
 
-/// What a test takes, what a quick run, or what a full one.
+/// Selects the value for a test, a quick run, or a full run.
 fn by_length<T>(args: &Args, [test, quick, full]: [T; 3]) -> T {
     match args {
         Args { test: true, .. } => test,
@@ -88,16 +88,16 @@ fn by_length<T>(args: &Args, [test, quick, full]: [T; 3]) -> T {
     }
 }
 
-/// Keeps the books of the shared memory.
+/// Keeps track of the free space in the shared memory.
 struct Room {
     reading: Reading,
-    /// Events that were written.
+    /// The number of written events.
     written: AtomicU64,
-    /// Bytes that they took at most, since there was room for all.
+    /// An upper bound of the bytes written since the memory was last known to be free.
     used: AtomicU64,
-    /// How many of the last are in a chunk that is not full, at most.
+    /// An upper bound of the number of events in a chunk that is not full.
     open: AtomicU64,
-    /// Events that were lost in what does not count.
+    /// The number of lost events in rounds that were discarded.
     excused: AtomicU64,
 }
 
@@ -107,7 +107,7 @@ impl Room {
         Ok(Self { reading: Reading::begin()?, written, used, open, excused })
     }
 
-    /// Waits for room for a slice.
+    /// Waits until there is room for a slice.
     fn make(&self) {
         if self.used.load(Relaxed) + 2 * PART > MEMORY * 3 / 4 {
             self.empty();
@@ -127,12 +127,12 @@ impl Room {
         self.open.store(CHUNK / size.least + 1, Relaxed);
     }
 
-    /// How often an operation runs in a slice.
+    /// Returns the highest number of operations in a slice.
     fn most(&self, messages: u64, size: Size) -> u64 {
         PART / (messages * size.most * u64::from(self.reading.sessions()))
     }
 
-    /// Adds a case that writes.
+    /// Adds a case that writes events.
     fn add<'a>(&'a self, paired: &mut Paired<'a>, id: String, event: &'static Event, mut run: Run) {
         let size = Size::of(event);
         let most = self.most(event.messages, size);
@@ -149,7 +149,7 @@ impl Room {
         paired.add(Case::new(id, run).before(before).at_most(most));
     }
 
-    /// Begins so many slices: an end that ends nothing is not written.
+    /// Begins `slices` trace slices, because an end without a begin is not written.
     fn begin(&self, slices: u64) {
         self.empty();
         in_rust::<{ SHARED.bits() }>(&LITERALS[0])(slices);
@@ -157,26 +157,20 @@ impl Room {
         self.empty();
     }
 
-    /// Fails unless all events have come or were told to be lost, and hardly one was lost.
+    /// Fails unless every event has arrived or was reported as lost, or if more than one in a thousand was lost.
     fn check(&self) -> io::Result<()> {
         let written = self.written.load(Relaxed);
         self.reading.wait_for(written, 0)?;
         let (come, lost) = self.reading.come_and_lost()?;
         let excused = self.excused.load(Relaxed);
-        println!(
-            "{written} events were written, {come} came, {lost} were lost; {}",
-            atrace::perfetto::status()
-        );
-        if (lost - excused) * 1000 > come {
-            return Err(io::Error::other(format!(
-                "of {written} events {lost} were lost: that is not what is measured"
-            )));
-        }
-        Ok(())
+        let status = atrace::perfetto::status();
+        println!("{written} events were written, {come} came, {lost} were lost; {status}");
+        let too_many = format!("of {written} events {lost} were lost: that is not what is measured");
+        if (lost - excused) * 1000 > come { Err(io::Error::other(too_many)) } else { Ok(()) }
     }
 }
 
-/// How many bytes an event takes in the memory, about.
+/// Bounds of the number of bytes that an event takes in the memory.
 #[derive(Clone, Copy)]
 struct Size {
     least: u64,
@@ -186,7 +180,7 @@ struct Size {
 impl Size {
     fn of(event: &Event) -> Self {
         let name = if event.name == "begin/1000" { 1000 } else { 0 };
-        // What is on a track of its own comes with that track's description.
+        // An event on a track of its own may come with the description of the track.
         let has_track = ["int", "async", "track"].iter().any(|track| event.name.starts_with(track));
         Self { least: 6 + name, most: 60 + name + if has_track { 100 } else { 0 } }
     }
@@ -196,14 +190,20 @@ fn begin() -> &'static Event {
     &EVENTS[0]
 }
 
-pub(crate) fn id(event: &Event) -> Id {
-    Id {
-        who: Who::Perfetto,
-        what: What::Event(State::On, Event::named(event.name).expect("it is of the catalogue")),
-    }
+pub(crate) fn id(event: &'static Event) -> Id {
+    Id::event(Who::Perfetto, State::On, event)
 }
 
-/// All with one session, in this process, which is a producer from then on.
+/// Adds the clock and a write to the marker, and returns their ids.
+fn add_limits(paired: &mut Paired<'_>, session: &Session) -> io::Result<[String; 2]> {
+    let (stamp, raw) = (Id::limit("timestamp").to_string(), Id::raw_write(begin().name).to_string());
+    paired.case(&stamp, |n| (0..n).for_each(|_| _ = black_box(clock::now())));
+    let (file, message) = (marker(session)?, format!("B|{}|{}", std::process::id(), text(10)).into_bytes());
+    paired.case(&raw, move |n| raw_write(&file, &message, n));
+    Ok([stamp, raw])
+}
+
+/// Measures everything with one session in this process, which becomes a producer.
 pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let _on = switch.on()?;
@@ -218,7 +218,7 @@ pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>
     Ok(rows)
 }
 
-/// Fails unless one tag's events go to the marker, and the other's to the reader.
+/// Fails unless the events of one tag go to the marker, and the events of the other tag to the consumer.
 fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     const EVENTS: u64 = 3;
     let write = |tag| (0..EVENTS).for_each(|_| atrace_begin(tag, "which way"));
@@ -232,12 +232,11 @@ fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     room.reading.wait_for(room.written.load(Relaxed), 0)
 }
 
-/// Every kind of event, beside the marker's way and the limits.
+/// Measures every kind of event, beside the marker backend and the limits.
 fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
-    let text_id = |event: &Event| id(event).to_string();
-    let file = marker(session)?;
-    let mut paired = Paired::new(config(session.args()));
-    let stamp = Id::limit("timestamp").to_string();
+    let text_id = |event: &'static Event| id(event).to_string();
+    let mut paired = Paired::new(config(&session.args));
+    let [stamp, raw] = add_limits(&mut paired, session)?;
     let mut allocs = Vec::new();
     for event in EVENTS.iter().chain(&LITERALS) {
         allocs.push((text_id(event), allocations(room, event)));
@@ -246,26 +245,25 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
         if event != begin() {
             paired.compare(text_id(event), text_id(begin()));
         }
-        let marked =
-            Id::event(Who::Rust, State::On, Event::named(event.name).expect("it is of the catalogue"));
+        let marked = Id::event(Who::Rust, State::On, event);
         if ["begin/10", "begin/1000", "end", "int", "async_begin"].contains(&event.name) {
             paired.case(marked.to_string(), in_rust::<{ MARKED.bits() }>(event));
             paired.compare(text_id(event), marked.to_string());
         }
     }
-    paired.case(&stamp, |n| (0..n).for_each(|_| _ = black_box(clock::now())));
-    let raw = Id { who: Who::Limit, what: What::RawWrite(begin()) }.to_string();
-    let message = format!("B|{}|{}", std::process::id(), text(10)).into_bytes();
-    paired.case(&raw, move |n| raw_write(&file, &message, n));
     for event in [begin(), &LITERALS[0]] {
         paired.compare(text_id(event), &raw);
     }
     let copy = Id::limit("copy_of_990").to_string();
     let (mut shared, bytes) = (Shared::new(usize::try_from(MEMORY).expect("it is a mebibyte"))?, text(990));
-    // What another processor has read is dearer to write to: that is so by Perfetto's way, too.
-    let mut beside = Beside::start(&shared)?;
+    // Memory that another processor has read is more expensive to write to. That applies to the Perfetto backend, so
+    // the copies have a reading process, too.
+    let mut beside = Helper::start(child::in_mode(READS)?.env(READ, shared.path()))?;
     let copies = move |n| (0..n).for_each(|_| shared.copy(black_box(bytes.as_bytes())));
-    let read = move || beside.read().expect("who reads the copies is there");
+    let read = move || {
+        beside.tell(&sched_getcpu().to_ne_bytes());
+        beside.hear("").ok().flatten().expect("who reads the copies is there");
+    };
     paired.add(Case::new(&copy, copies).before(read).at_most(PART / 990));
     let long = Event::named("begin/1000").expect("it is of the catalogue");
     paired.compare(text_id(long), &copy);
@@ -278,7 +276,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
         super::sdk::add(&mut paired, room.most(2, Size::of(begin())), wrote, move || room.make());
     }
     paired.promise(&promises::of("perfetto"));
-    paired.select(session.args());
+    paired.select(&session.args);
     let measured = paired.run();
     println!("\non, perfetto: {measured}");
     let is_row = |id: &str| {
@@ -304,36 +302,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A process that reads memory when it is told to, on another processor.
-struct Beside {
-    process: Child,
-}
-
-impl Beside {
-    fn start(shared: &Shared) -> io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--mode", READS]).env(READ, shared.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Ok(Self { process: child::adopt(&mut command).spawn()? })
-    }
-
-    fn read(&mut self) -> io::Result<()> {
-        let (Some(ask), Some(answer)) = (&mut self.process.stdin, &mut self.process.stdout) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        ask.write_all(&sched_getcpu().to_ne_bytes())?;
-        answer.read_exact(&mut [0])
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Is that process, until nobody tells it more.
+/// Runs as the process that reads the memory on another processor, each time that it is told to, until stdin is closed.
 pub(crate) fn read_beside() -> io::Result<()> {
     let path = std::env::var_os(READ).ok_or_else(|| io::Error::other("there is nothing to read"))?;
     let shared = Shared::open(Path::new(&path))?;
@@ -343,13 +312,13 @@ pub(crate) fn read_beside() -> io::Result<()> {
         let other = (0..).map(of_place).take(2).filter_map(Result::ok).find(|cpu| *cpu != theirs);
         let _pin = other.map(Pin::to).transpose()?;
         black_box(shared.sum());
-        io::stdout().write_all(&[0])?;
-        io::stdout().flush()?;
+        println!();
     }
     Ok(())
 }
 
-/// What an operation allocates: the least of some tries, as the socket's thread may run beside.
+/// Counts the allocations of an operation: the lowest of three counts, because the producer's socket thread may
+/// allocate meanwhile.
 fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments::alloc::PerOp> {
     const COUNTED: u64 = 500;
     let size = Size::of(event);
@@ -363,65 +332,56 @@ fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments
     (0..3).filter_map(count).min_by_key(|counted| counted.total.allocs)
 }
 
-/// Threads that write, beside threads that read the clock and fill memory of their own.
+/// Measures threads that write, beside threads that read the clock and fill memory of their own.
 fn threads(session: &Session, room: &Room) -> Vec<Row> {
     let (own, size) = (Id::limit("own_memory").to_string(), Size::of(begin()));
     let id = id(begin()).to_string();
-    if !session.args().selects(&id) {
+    if !session.args.selects(&id) {
         return Vec::new();
     }
-    let config = config(session.args());
+    let config = config(&session.args);
     let numbers: &[usize] = if config.once { &[1, 2] } else { &[1, 2, 8] };
-    // All threads together have room.
+    // Slices are short, so that the memory has room for all threads.
     let config =
         Config { slice: Duration::from_micros(12), min_rounds: config.min_rounds.max(2) * 4, ..config };
     let name = text(10);
-    let [written, filled] = scale_beside(
-        numbers,
-        &config,
-        || room.empty(),
-        [
-            &|_| {
-                let name = name.clone();
-                Box::new(move |n| {
-                    (0..n).for_each(|_| atrace_begin(SHARED, &name));
-                    room.wrote(n, size);
-                })
-            },
-            &|_| {
-                let (name, mut memory, mut at) = (name.clone(), vec![0; 128 << 10], 0);
-                Box::new(move |n| {
-                    for _ in 0..n {
-                        let place: &mut [u8] = &mut memory[at..at + 32];
-                        place[..8].copy_from_slice(&clock::now().to_ne_bytes());
-                        place[8..18].copy_from_slice(black_box(name.as_bytes()));
-                        black_box(&place);
-                        at = (at + 32) % (128 << 10);
-                    }
-                })
-            },
-        ],
-    );
-    let mut rows = written.rows(&id, Sink::Perfetto);
-    for row in &mut rows {
-        for &n in numbers {
-            if let Some(growth) =
-                written.growth(&filled, n, 1).filter(|_| n > 1 && row.id.ends_with(&format!("/{n}_threads")))
-            {
-                row.vs.insert(format!("limit/{GROWTH}/{n}_threads"), Versus::from(growth));
+    let write: Make<'_> = &|_| {
+        let name = name.clone();
+        Box::new(move |n| {
+            (0..n).for_each(|_| atrace_begin(SHARED, &name));
+            room.wrote(n, size);
+        })
+    };
+    let fill: Make<'_> = &|_| {
+        let (name, mut memory, mut at) = (name.clone(), vec![0; 128 << 10], 0);
+        Box::new(move |n| {
+            for _ in 0..n {
+                let place: &mut [u8] = &mut memory[at..at + 32];
+                place[..8].copy_from_slice(&clock::now().to_ne_bytes());
+                place[8..18].copy_from_slice(black_box(name.as_bytes()));
+                black_box(&place);
+                at = (at + 32) % (128 << 10);
             }
-        }
+        })
+    };
+    let [written, filled] = scale_beside(numbers, &config, || room.empty(), [write, fill]);
+    let mut rows = written.rows(&id, Sink::Perfetto);
+    // Add the counterpart row for each number of threads above 1.
+    for (row, &n) in rows.iter_mut().zip(numbers).filter(|(_, n)| **n > 1) {
+        let growth = written.growth(&filled, n, 1);
+        row.vs.extend(growth.map(|growth| (format!("limit/{GROWTH}/{n}_threads"), Versus::from(growth))));
     }
     rows.extend(filled.rows(&own, Sink::None));
     rows
 }
 
-/// The processors' time of an event by all that have to do with it, at a thousand events each millisecond: by the marker's way
-/// the caller; by Perfetto's the caller, the socket's thread, and the service that writes a file.
+/// Measures the CPU time of an event in all threads and processes that handle it, at a thousand events per millisecond.
+/// For the marker backend, that is the caller. For the Perfetto backend, it is the caller, the socket thread, and the
+/// service, which writes a file.
 fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     const EACH: u64 = 1000;
     const WAKE: u64 = 5000;
-    let args = session.args();
+    let args = &session.args;
     let ids = [(Who::Perfetto, SHARED), (Who::Rust, MARKED)]
         .map(|(who, tag)| (Id { who, what: What::Watched("whole_machine".to_owned()) }, tag));
     if !args.selects(&ids[0].0.to_string()) {
@@ -440,7 +400,8 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
                 Ok(process_cpu() + reader)
             };
             if is_shared {
-                // The socket's thread looks again soon where something has happened: as long as that takes, there is room for this.
+                // Wake up the socket thread, which looks more often after recent events. The memory has room for these
+                // events.
                 (0..WAKE).for_each(|_| atrace_begin(*tag, &name));
                 room.wrote(WAKE, Size::of(begin()));
             }
@@ -458,7 +419,7 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
             }
             times.push((used()? - before).as_secs_f64() * 1e9 / (EACH * pauses) as f64);
         }
-        // What is lost takes less time.
+        // Lost events take less time, so the round is discarded.
         let lost = atrace::perfetto::status().lost() - lost;
         if lost > 0 {
             room.excused.fetch_add(lost, Relaxed);
@@ -467,9 +428,8 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
         }
     }
     if left_out > 0 {
-        println!(
-            "whole machine: {left_out} of {rounds} rounds are left out, as events were lost: others took the processors"
-        );
+        let why = "as events were lost: others took the processors";
+        println!("whole machine: {left_out} of {rounds} rounds are left out, {why}");
     }
     let [shared, marked] = times;
     let base = ids[1].0.to_string();
@@ -484,11 +444,11 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Counts what system calls all threads of this process make, at a hundred thousand events a second, by the kernel's own
-/// events of them.
+/// Counts the system calls that all threads of this process make at 100,000 events a second, with the kernel's own
+/// trace events.
 fn count_system_calls(session: &Session, room: &Room, rows: &mut [Row]) {
     let Some(row) = rows.iter_mut().find(|row| row.id == id(begin()).to_string()) else { return };
-    let time = by_length(session.args(), [10, 500, 2000]);
+    let time = by_length(&session.args, [10, 500, 2000]);
     match system_calls(room, Duration::from_millis(time)) {
         Ok(calls) => _ = row.counts.insert(SYSTEM_CALLS.0.to_owned(), calls),
         Err(e) => println!("system calls are not counted: {e}"),
@@ -508,7 +468,7 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<f64> {
     while start.elapsed() < time {
         (0..EACH).for_each(|_| atrace_begin(SHARED, &name));
         bursts += 1;
-        // A pause that is no system call.
+        // Busy waiting, because a sleep would be a system call.
         while start.elapsed() < Duration::from_millis(1) * bursts {
             std::hint::spin_loop();
         }
@@ -519,22 +479,17 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<f64> {
     Ok(instance.stats()?.written() as f64 / events as f64)
 }
 
-/// A begin that more than one session gets.
+/// Measures a begin that several sessions record.
 pub(crate) fn measure_sessions(session: &Session) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let sessions = room.reading.sessions();
     let id = Id { who: Who::Perfetto, what: What::Watched(format!("{sessions}_sessions")) }.to_string();
-    let raw = Id { who: Who::Limit, what: What::RawWrite(begin()) }.to_string();
-    let stamp = Id::limit("timestamp").to_string();
-    let file = marker(session)?;
-    let message = format!("B|{}|{}", std::process::id(), text(10)).into_bytes();
-    let mut paired = Paired::new(Config { budget: Duration::from_secs(3), ..config(session.args()) });
+    let mut paired = Paired::new(Config { budget: Duration::from_secs(3), ..config(&session.args) });
     room.add(&mut paired, id.clone(), begin(), in_rust::<{ SHARED.bits() }>(begin()));
-    paired.case(&raw, move |n| raw_write(&file, &message, n));
-    paired.case(&stamp, |n| (0..n).for_each(|_| _ = black_box(clock::now())));
+    let [stamp, raw] = add_limits(&mut paired, session)?;
     paired.compare(&id, &raw);
     paired.compare_above(&id, &stamp);
-    paired.select(session.args());
+    paired.select(&session.args);
     let measured = paired.run();
     println!("\n{sessions} sessions: {measured}");
     room.check()?;

@@ -1,8 +1,8 @@
-//! The crate perfetto-recorder, beside Perfetto's way: it keeps what happened in a list of the thread, until the program asks for
-//! a trace.
+//! The crate perfetto-recorder, beside the Perfetto backend. The crate keeps events in a list of the thread until the
+//! program asks for a trace.
 //!
-//! An operation is a scope, whose begin and end are two events, as `scoped` and `scoped_literal` are. Nobody reads it, no other
-//! process is told, and the list has room before each slice: so its row is the least that it costs.
+//! An operation is a scope, whose begin and end are two events, like `scoped` and `scoped_literal`. No other process
+//! reads the list, and the list has room before each slice, so the row is the lowest cost of the crate.
 
 use atrace_benches::catalogue::{Event, Id, State, Who};
 use atrace_benches::measure::paired::{Case, Paired};
@@ -10,7 +10,7 @@ use perfetto_recorder::{
     EVENTS_PER_SPAN, ThreadTraceData, TraceBuilder, current_thread_reserve, scope, start,
 };
 
-/// Adds it, for so many operations at most in a slice.
+/// Adds the case, with at most `most` operations in a slice.
 pub(crate) fn add(paired: &mut Paired<'_>, most: u64) {
     start().expect("it is built with its recording");
     assert!(recorded(10) > recorded(0), "perfetto-recorder records what is traced");
@@ -34,7 +34,7 @@ fn scopes(n: u64) {
     }
 }
 
-/// How long the trace of so many scopes is.
+/// Returns the length of the trace of `n` scopes.
 fn recorded(n: u64) -> usize {
     drop(ThreadTraceData::take_current_thread());
     scopes(n);

@@ -1,7 +1,9 @@
-//! Perfetto's own SDK for Rust, beside Perfetto's way: a producer of its own in this process, which the same reader takes events of.
+//! Perfetto's own SDK for Rust, beside this workspace's Perfetto backend. The SDK is a separate producer in this
+//! process, and the same service takes its events.
 //!
-//! An operation is a scope, whose begin and end are two events, as `scoped` and `scoped_literal` are. It has as much memory, and
-//! after each slice it hands over what it wrote, so that the reader's count is of all.
+//! An operation is a scope, whose begin and end are two events, like `scoped` and `scoped_literal`. The SDK has as much
+//! shared memory as this workspace's backend. After each slice, the SDK flushes its events, so that the consumer's
+//! count is complete.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,13 +21,13 @@ track_event_categories! {
         ("app", "what the bench traces", []),
     }
 }
-// The name by which its macros find it.
+// The SDK's macros find the module under this name.
 use self::categories as perfetto_te_ns;
 
-/// How long is waited for the reader's session.
+/// The time limit for the start of the session.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects it to the service that the environment names, for good; returns once its category is on.
+/// Connects the SDK to the service that the environment names, permanently. Returns when its category is on.
 pub(crate) fn connect(memory: u64) -> io::Result<()> {
     let kib = u32::try_from(memory >> 10).expect("memory of a mebibyte");
     let arguments = ProducerInitArgsBuilder::new().backends(Backends::SYSTEM).shmem_size_hint_kb(kib);
@@ -42,7 +44,8 @@ pub(crate) fn connect(memory: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds it, for so many operations at most in a slice; `wrote` is told how many events were written, `before` makes room.
+/// Adds the case, with at most `most` operations in a slice. `wrote` is called with the number of written events, and
+/// `before` waits for room.
 pub(crate) fn add<'a>(
     paired: &mut Paired<'a>,
     most: u64,

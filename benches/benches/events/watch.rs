@@ -1,5 +1,5 @@
-//! What a watch costs the events of a process that had but one thread; in processes of their own, as a thread can't be
-//! taken back.
+//! Measures what a watch (the thread that notices changed properties) costs the events of a process that had only one
+//! thread. It runs in processes of their own, because the effect of a second thread is permanent.
 
 use std::io;
 
@@ -43,7 +43,7 @@ impl Workload for Watched {
     }
 }
 
-/// Keeps a watch as long as there is the process.
+/// Keeps a watch for the life of the process.
 fn keep(watch: io::Result<atrace::watch::Watch>) {
     std::mem::forget(watch.expect("a watch needs a thread"));
 }

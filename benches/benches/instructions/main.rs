@@ -1,8 +1,8 @@
-//! Counts the instructions of one operation under callgrind: of every kind of event off and on, in Rust, in Rust
-//! through libcutils and in C++, by Perfetto's way, and of the subscriber's events and spans.
+//! Counts the instructions of one operation under callgrind: every kind of event off and on, in Rust, in Rust through
+//! libcutils, in C++ and through the Perfetto backend; and the events and spans of the subscriber.
 //!
-//! Each case is a process of its own, which `atrace_benches::measure::instructions` starts with all it needs in its environment.
-//! What it sets up, and its first operations, are not counted.
+//! Each case is a process of its own, which `atrace_benches::measure::instructions` starts with a complete environment.
+//! The setup and the first operations of a case are not counted.
 
 use std::hint::black_box;
 use std::os::unix::net::UnixListener;
@@ -15,23 +15,23 @@ use atrace::control::{Control, Switched};
 use atrace::perfetto::Recording;
 use atrace_benches::catalogue::{Event, Id, State, TracingCase, What, Who};
 use atrace_benches::measure::instructions::{self, OPERATIONS};
-use atrace_benches::subjects::subject::Subject;
-use atrace_benches::subjects::{cases, events, subscribers};
+use atrace_benches::subjects::subscribers::{self, Subject};
+use atrace_benches::subjects::{cases, events};
 use atrace_cli::service::{Keep, Service};
 
 fn main() -> ExitCode {
     instructions::main(|id| {
         let mut prepared = prepare(id);
         count_operations(&mut prepared.run);
-        // What is lost takes fewer instructions.
+        // Lost events take fewer instructions, so none may be lost.
         assert_eq!(atrace::perfetto::status().lost(), 0, "{id}");
     })
 }
 
-/// Runs an operation so many times.
+/// Runs an operation the given number of times.
 type Run = Box<dyn FnMut(u64)>;
 
-/// A case that is ready to be counted, and its sink.
+/// A prepared case with its sink.
 struct Prepared {
     run: Run,
     _on: Option<Switched>,
@@ -45,7 +45,7 @@ impl Prepared {
     }
 }
 
-/// Switches tracing as the case wants it, and makes sure that it is so by what arrives.
+/// Switches tracing to the state of the case, and checks the state by what arrives in the sink.
 fn prepare(id: &Id) -> Prepared {
     match (&id.who, &id.what) {
         (Who::Perfetto, What::Event(_, event)) => return event_by_perfetto(event),
@@ -64,7 +64,12 @@ fn prepare(id: &Id) -> Prepared {
         }
         What::Tracing(_, case) => {
             let subject = subject(id, case);
-            (subject.on, case.messages(), Some(subject.install), Box::new(move |n| cases::run(case, n)))
+            (
+                subject.of.state == State::On,
+                case.messages(),
+                Some(subject.install),
+                Box::new(move |n| cases::run(case, n)),
+            )
         }
         _ => panic!("there is no case {id}"),
     };
@@ -75,7 +80,7 @@ fn prepare(id: &Id) -> Prepared {
     if let Some(install) = install {
         install();
     }
-    // The first sets up what is set up once; it is then that a callsite asks.
+    // The first operation does what happens only once, such as the registration of a callsite.
     run(1);
     let before = marker_len();
     run(1);
@@ -87,37 +92,37 @@ fn prepare(id: &Id) -> Prepared {
     Prepared { _on: on_for_now, ..Prepared::new(run) }
 }
 
-/// The kind of subscriber that a case is of.
+/// Returns the kind of subscriber of a case.
 fn subject(id: &Id, case: TracingCase) -> Subject {
-    let found = subscribers::all().into_iter().find(|subject| subject.id(case) == *id);
+    let found = subscribers::all().into_iter().find(|subject| subject.of.id(case) == *id);
     found.unwrap_or_else(|| panic!("there is no case {id}"))
 }
 
-/// An event by Perfetto's way.
+/// Prepares an event through the Perfetto backend.
 fn event_by_perfetto(event: &Event) -> Prepared {
     let run = events::in_rust::<{ AtraceTag::App.bits() }>(event);
     recorded(event.name, run, || {
-        // An end that ends nothing is not written.
+        // An end without a begin is not written.
         if event.name == "end" {
             (0..20_000).for_each(|_| atrace::atrace_begin(AtraceTag::App, "slice"));
         }
     })
 }
 
-/// What `tracing` does by Perfetto's way: recorded, or, off, in a program that a service could ask.
+/// Prepares a `tracing` case through the Perfetto backend: recorded, or off while connected to a service.
 fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
     let mut run: Run = Box::new(move |n| cases::run(case, n));
-    if subject.on {
-        return recorded(subject.name, run, subject.install);
+    if subject.of.state == State::On {
+        return recorded(subject.of.mode, run, subject.install);
     }
     let service = connect();
     (subject.install)();
     run(100);
-    assert!(!atrace::atrace_is_tag_enabled(AtraceTag::App), "{} is on", subject.name);
+    assert!(!atrace::atrace_is_tag_enabled(AtraceTag::App), "{} is on", subject.of.mode);
     Prepared { _service: Some(service), ..Prepared::new(run) }
 }
 
-/// Connects this process to a service of its own that has no session.
+/// Connects this process to a service in this process that has no session.
 fn connect() -> Service {
     let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("there is a place for the service");
     let listener = UnixListener::bind(&place).expect("a service can listen");
@@ -132,14 +137,15 @@ fn connect() -> Service {
     service.expect("a service can run")
 }
 
-/// What this process records, once that has begun and `first` was done; makes sure of it by what arrives.
+/// Prepares a case that this process records itself. `first` runs after the recording has begun, and the size of the
+/// recording shows that events arrive.
 fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
     let directory = tempfile::tempdir().expect("there is a place for files");
     let path = directory.path().join("trace");
     let recording = atrace::perfetto::record_to(&path).expect("it can be recorded");
     let len = || std::fs::metadata(&path).map_or(0, |file| file.len());
     first();
-    // The clock's anchor is there after some milliseconds. A chunk is in the file when it is full.
+    // The clock's anchor exists after some milliseconds. A chunk is written to the file when it is full.
     let before = len();
     let start = Instant::now();
     while len() == before || start.elapsed() < Duration::from_millis(200) {
@@ -151,13 +157,13 @@ fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
     Prepared { _recording: Some(recording), ..Prepared::new(run) }
 }
 
-/// How many bytes the sink, a file, has got.
+/// Returns the number of bytes in the sink, a file.
 fn marker_len() -> u64 {
     let sink = PathBuf::from(std::env::var_os("ATRACE_MARKER").expect("the sink is a file"));
     std::fs::metadata(sink).expect("the sink is there").len()
 }
 
-/// Runs the case as often as is counted: callgrind knows it by its name.
+/// Runs the counted operations. Callgrind identifies this function by its name.
 #[inline(never)]
 fn count_operations(run: &mut dyn FnMut(u64)) {
     run(black_box(OPERATIONS));

@@ -1,33 +1,34 @@
-//! The tasks that are alive while they are dumped.
+//! The threads beside the measuring thread: a thread with living tasks, which are dumped, or a team of two threads,
+//! each with its own runtime, that run the same body at the same time.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use atrace_benches::measure::threads::Crew;
 use atrace_benches::measure::workload::{Tracing, Wrong};
 use atrace_subscriber::live;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tracing::info_span;
 
-use super::modes;
+use crate::{Body, modes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One task in a delay that doesn't end.
+    /// A task in a delay that does not end.
     Delay,
-    /// One task in one of 10,000 short delays, again and again.
+    /// A task that repeatedly awaits 10,000 short delays.
     Delays,
-    /// A thousand, each in a delay that doesn't end.
+    /// A thousand tasks, each in a delay that does not end.
     Tasks,
 }
 
 impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::Delay, Self::Delays, Self::Tasks];
 
-    /// The case of its dumps, with or without the frames of each span's creation.
+    /// Returns the id of the case that dumps these tasks, with or without the frames of each span's creation.
     pub(crate) fn id(self, fetched: bool) -> String {
         let name = match self {
             Self::Delay => "long_delay",
@@ -37,7 +38,8 @@ impl Kind {
         format!("rust/dump_of_{name}{}", if fetched { "/fetched" } else { "" })
     }
 
-    /// How many frames a dump of them has, once it is known: each as many, as they are made in the same place.
+    /// Returns how many frames a dump has, once the number is known. All dumps have the same number, because the spans
+    /// are made in the same place.
     pub(crate) fn frames(self) -> &'static OnceLock<u64> {
         static FRAMES: [OnceLock<u64>; 3] = [const { OnceLock::new() }; 3];
         &FRAMES[self as usize]
@@ -51,15 +53,14 @@ impl Kind {
     }
 }
 
-/// A thread with a runtime that has them, until it is dropped.
-pub(crate) struct Alive<T> {
-    kind: Kind,
+/// A thread with a runtime that keeps the tasks alive until this value is dropped.
+pub(crate) struct Alive {
+    pub(crate) kind: Kind,
     over: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
-    tracing: PhantomData<T>,
 }
 
-impl<T> Drop for Alive<T> {
+impl Drop for Alive {
     fn drop(&mut self) {
         self.over.notify_one();
         let _ = self.thread.take().map(JoinHandle::join);
@@ -78,51 +79,85 @@ async fn delay(kind: Kind, waiting: Arc<AtomicU64>) {
     }
 }
 
-impl<T: Tracing> Alive<T> {
-    /// Starts them, and waits until all wait and the layer, if there is one, knows as many.
-    pub(crate) fn new(kind: Kind) -> Result<Self, Wrong> {
-        let over = Arc::new(Notify::new());
-        let [failed, all_wait] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let thread = std::thread::spawn({
-            let (over, failed, all_wait) = (Arc::clone(&over), Arc::clone(&failed), Arc::clone(&all_wait));
-            move || match Builder::new_current_thread().enable_time().build() {
-                Ok(runtime) => runtime.block_on(async {
-                    let waiting = Arc::new(AtomicU64::new(0));
-                    for n in 0..kind.tasks() {
-                        let waiting = Arc::clone(&waiting);
-                        // Of 10,000 delays at least 10 s pass: longer than anybody asks.
-                        tokio::spawn(T::spanned(
-                            async move {
-                                loop {
-                                    delay(kind, Arc::clone(&waiting)).await;
-                                }
-                            },
-                            || info_span!("task", n),
-                        ));
-                    }
-                    // While this runs, none of them does: it is inside no span.
-                    while waiting.load(Ordering::Relaxed) < kind.tasks() {
-                        tokio::task::yield_now().await;
-                    }
-                    all_wait.store(true, Ordering::Relaxed);
-                    over.notified().await;
-                }),
-                Err(_) => failed.store(true, Ordering::Relaxed),
-            }
-        });
-        let alive = Self { kind, over, thread: Some(thread), tracing: PhantomData };
+/// Runs the tasks of a kind until `over`. Sets `all_wait` when all tasks wait.
+fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
+    let Ok(runtime) = Builder::new_current_thread().enable_time().build() else { return };
+    runtime.block_on(async {
+        let waiting = Arc::new(AtomicU64::new(0));
+        for n in 0..kind.tasks() {
+            let waiting = Arc::clone(&waiting);
+            // The 10,000 delays take at least 10 s, longer than the tasks are needed.
+            let task = async move {
+                loop {
+                    delay(kind, Arc::clone(&waiting)).await;
+                }
+            };
+            tokio::spawn(T::spanned(task, || info_span!("task", n)));
+        }
+        // While this loop runs, no task runs, so no task is inside its span.
+        while waiting.load(Ordering::Relaxed) < kind.tasks() {
+            tokio::task::yield_now().await;
+        }
+        all_wait.store(true, Ordering::Relaxed);
+        over.notified().await;
+    });
+}
+
+impl Alive {
+    /// Starts the tasks, and waits until all tasks wait and the layer, if there is one, knows all their spans.
+    pub(crate) fn new<T: Tracing>(kind: Kind) -> Result<Self, Wrong> {
+        let (over, all_wait) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        let theirs = (Arc::clone(&all_wait), Arc::clone(&over));
+        let thread = std::thread::spawn(move || have::<T>(kind, &theirs.0, &theirs.1));
+        let alive = Self { kind, over, thread: Some(thread) };
         let expected = modes::expected(kind.tasks()).spans;
         let start = Instant::now();
         while !all_wait.load(Ordering::Relaxed) || live::dump().len() as u64 != expected {
-            if failed.load(Ordering::Relaxed) || start.elapsed() > Duration::from_secs(20) {
+            let failed = alive.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            if failed || start.elapsed() > Duration::from_secs(20) {
                 return Err(format!("{} of {expected} spans are alive", live::dump().len()));
             }
             std::thread::sleep(Duration::from_micros(100));
         }
         Ok(alive)
     }
+}
 
-    pub(crate) fn kind(&self) -> Kind {
-        self.kind
-    }
+pub(crate) const THREADS: u32 = 2;
+
+/// Two threads, each with its own runtime, that run the same body at the same time, a given number of times in total.
+pub(crate) type Team = Crew<(Body, u64), Result<(u64, Duration), Wrong>>;
+
+pub(crate) fn team(runtime: fn() -> Result<Runtime, Wrong>) -> Result<Team, Wrong> {
+    let start = move |number| {
+        let runtime = runtime();
+        move |(body, all): (Body, u64)| {
+            let threads = u64::from(THREADS);
+            let own = all / threads + u64::from((number as u64) < all % threads);
+            let start = Instant::now();
+            let ran = body(runtime.as_ref().map_err(Wrong::clone)?, own);
+            Ok((ran, start.elapsed()))
+        }
+    };
+    Crew::start(THREADS as usize, start).map_err(|e| format!("a thread can't be started: {e}"))
+}
+
+/// Runs half of the operations on each thread. Returns the number of bodies that ran, and the sum of the threads'
+/// times.
+pub(crate) fn together(team: &Team, body: Body, n: u64) -> Result<(u64, Duration), Wrong> {
+    team.run((body, n)).try_fold((0, Duration::ZERO), |(ran, took), share| {
+        share.map(|(more, longer)| (ran + more, took + longer))
+    })
+}
+
+/// Checks that the times of both threads are added up, with a body that takes at least `LONG`.
+pub(crate) fn prove(runtime: fn() -> Result<Runtime, Wrong>) {
+    const LONG: Duration = Duration::from_millis(5);
+    let sleeps = |_: &Runtime, n| {
+        std::thread::sleep(LONG);
+        n
+    };
+    let team = team(runtime).expect("both can be started");
+    let (ran, took) = together(&team, sleeps, 2).expect("both have a runtime");
+    assert!(ran == 2 && took >= LONG * THREADS, "{ran} bodies in {took:?}");
 }

@@ -1,29 +1,26 @@
-//! What it costs to know the spans that are alive, and where each was made.
+//! Measures what it costs to track the living spans and the places where the spans were made.
 //!
-//! The workload is that of a benchmark of Kotlin's `DebugProbes` (coroutines' creation stack traces, and dumps
-//! of the coroutines alive), in Rust: `runBlocking {}`, `runBlocking { launch {} }` and `launch {}` with empty bodies
-//! are `block_on` of a current-thread runtime, with a `spawn` in it, and `spawn` alone; a coroutine is a
-//! future in a span, and what knows them is `atrace_subscriber::live`. Its nine modes are kept: nothing
-//! (`none`), the layer alone (`DEFAULT`), and what C (backtraces of creations), S (sanitised) and L (symbols when asked) add.
-//! S, L and S_L without C change nothing, and must cost nothing.
+//! The workload is a benchmark of Kotlin's `DebugProbes` (creation stack traces and dumps of living coroutines), in
+//! Rust. `runBlocking {}`, `runBlocking { launch {} }` and `launch {}` with empty bodies become `block_on` of a
+//! current-thread runtime, `block_on` with a `spawn` in it, and `spawn` alone. A coroutine becomes a future in a span,
+//! and `atrace_subscriber::live` tracks the spans. The nine modes of the original are kept: nothing (`none`), the layer
+//! alone (`DEFAULT`), and combinations of the options C (backtraces of creations), S (sanitised) and L (symbols only on
+//! request). Without C, the options S and L change nothing and must cost nothing.
 //!
-//! Backtraces are by unwinding. Where this program has frame pointers (`RUSTFLAGS="-C force-frame-pointers=yes"`), C_L and C_S_L
-//! are there once more by them.
-//! `bare` captures what C_L does, and throws it away.
+//! Backtraces are made by unwinding. If the program has frame pointers (`RUSTFLAGS="-C force-frame-pointers=yes"`), C_L
+//! and C_S_L have variants that use frame pointers. `bare` captures what C_L captures, and discards the result.
 //!
-//! Unlike the original, a dump waits until as many are alive as it is to find.
+//! Unlike in the original, a dump waits until the expected number of spans is alive.
 
 mod alive;
 mod modes;
-mod report;
-mod team;
 
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::io;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
@@ -33,8 +30,7 @@ use atrace_subscriber::live;
 use tokio::runtime::{Builder, Runtime};
 use tracing::info_span;
 
-use self::alive::{Alive, Kind};
-use self::team::Team;
+use self::alive::{Alive, Kind, Team, team, together};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -45,10 +41,10 @@ fn main() -> ExitCode {
 
 struct Live;
 
-/// Runs an operation this often in a runtime, and returns how often its innermost body ran.
+/// Runs an operation this many times in a runtime, and returns how often its innermost body ran.
 type Body = fn(&Runtime, u64) -> u64;
 
-/// A body, and the messages of one operation while tracing is on: two a poll, and two as a future in a span is
+/// A body, and the messages of one operation while tracing is on: two for each poll, and two when a future in a span is
 /// dropped.
 struct Creation {
     name: &'static str,
@@ -83,17 +79,17 @@ fn launch<T: Tracing>(runtime: &Runtime, n: u64) -> u64 {
     })
 }
 
-/// An empty body that says it ran.
+/// An empty body. Its result counts the run.
 async fn empty() -> u64 {
     black_box(1)
 }
 
-/// Without drivers, which would be asked at each turn.
+/// Makes a runtime without drivers, which the runtime would otherwise poll at each turn.
 fn runtime() -> Result<Runtime, Wrong> {
     Builder::new_current_thread().build().map_err(|e| e.to_string())
 }
 
-/// How deep below `main` the spans of the case `creation` are made, beside what calls the case.
+/// The number of frames between the case `creation` and its spans.
 const DEEP: u32 = 10;
 
 #[inline(never)]
@@ -102,40 +98,40 @@ fn deep(calls: u32, last: &mut dyn FnMut()) {
         0 => last(),
         _ => deep(calls - 1, last),
     }
-    // What comes after a call keeps it from being a jump.
+    // Code after the call prevents a tail call.
     black_box(());
 }
 
-/// What there is beside the thread that measures: only one of them, and only while it is needed. Another
-/// thread makes system calls dearer, and another thousand spans fill the caches.
-enum Beside<T: Tracing> {
+/// The threads beside the measuring thread. Only one kind exists at a time, and only while it is needed, because
+/// another thread makes system calls more expensive, and a thousand more spans fill the caches.
+enum Beside {
     Nothing,
     Team(Team),
-    Alive(Alive<T>),
+    Alive(Alive),
 }
 
-impl<T: Tracing> Beside<T> {
-    /// Ends what there is; tells whether that were tasks, which write as they end.
+impl Beside {
+    /// Ends the threads. Returns whether they had tasks, which write messages as they end.
     fn nothing(&mut self) -> bool {
         matches!(std::mem::replace(self, Self::Nothing), Self::Alive(_))
     }
 
-    fn team(&mut self) -> (&Team, bool) {
+    fn team(&mut self) -> Result<(&Team, bool), Wrong> {
         let mut ended = false;
         if !matches!(self, Self::Team(_)) {
             ended = self.nothing();
-            *self = Self::Team(Team::new(runtime));
+            *self = Self::Team(team(runtime)?);
         }
         match self {
-            Self::Team(team) => (team, ended),
+            Self::Team(team) => Ok((team, ended)),
             _ => unreachable!("it was made just now"),
         }
     }
 
-    fn alive(&mut self, kind: Kind) -> Result<(), Wrong> {
-        if !matches!(self, Self::Alive(alive) if alive.kind() == kind) {
+    fn alive<T: Tracing>(&mut self, kind: Kind) -> Result<(), Wrong> {
+        if !matches!(self, Self::Alive(alive) if alive.kind == kind) {
             self.nothing();
-            *self = Self::Alive(Alive::new(kind)?);
+            *self = Self::Alive(Alive::new::<T>(kind)?);
         }
         Ok(())
     }
@@ -149,8 +145,12 @@ impl Workload for Live {
     }
 
     fn cases<T: Tracing>() -> Vec<Case> {
-        let beside = Rc::new(RefCell::new(Beside::<T>::Nothing));
+        let beside = Rc::new(RefCell::new(Beside::Nothing));
         let mut cases = Vec::new();
+        let done = |n: u64, messages: u64, ended: bool, (ran, took): (u64, Duration)| {
+            check("bodies", ran, n)?;
+            Ok(Done::new().messages(messages * n).others_wrote(ended).took(took))
+        };
         for Creation { name, body, messages } in creations::<T>() {
             let beside = Rc::clone(&beside);
             let case = Case::afresh(format!("rust/{name}"), move || {
@@ -163,12 +163,10 @@ impl Workload for Live {
                     };
                     let start = Instant::now();
                     let ran = body(runtime, n);
-                    let took = start.elapsed();
-                    check("bodies", ran, n)?;
-                    Ok(Done::new().messages(messages * n).others_wrote(ended).took(took))
+                    done(n, messages, ended, (ran, start.elapsed()))
                 }
             });
-            // A registry takes memory for more spans of a thread now and then.
+            // A registry occasionally allocates memory for more spans of a thread.
             cases.push(case.counted_over(1000).inexact().not_in(&modes::BARE));
         }
         for Creation { name, body, messages } in creations::<T>() {
@@ -178,14 +176,12 @@ impl Workload for Live {
                 let beside = Rc::clone(&beside);
                 move |n| {
                     let mut beside = beside.borrow_mut();
-                    let (team, ended) = beside.team();
-                    let (ran, took) = team.run(body, n)?;
-                    check("bodies", ran, n)?;
-                    Ok(Done::new().messages(messages * n).others_wrote(ended).took(took))
+                    let (team, ended) = beside.team()?;
+                    done(n, messages, ended, together(team, body, n)?)
                 }
             });
-            // The runtimes' queues grow when they please.
-            cases.push(case.by_threads(team::THREADS).counted_over(1000).inexact().not_in(&modes::BARE));
+            // The queues of the runtimes can grow at any time.
+            cases.push(case.by_threads(alive::THREADS).counted_over(1000).inexact().not_in(&modes::BARE));
         }
         let beside_creation = Rc::clone(&beside);
         let case = Case::new("rust/creation", move |n| {
@@ -204,10 +200,10 @@ impl Workload for Live {
                 let beside = Rc::clone(&beside);
                 move |n| {
                     let mut beside = beside.borrow_mut();
-                    beside.alive(kind)?;
+                    beside.alive::<T>(kind)?;
                     let done = dumps(kind, n, fetch);
                     if kind == Kind::Delays {
-                        // They would go on while other modes have their turn.
+                        // The delays would go on during the turns of other modes.
                         beside.nothing();
                     }
                     done
@@ -215,7 +211,7 @@ impl Workload for Live {
             });
             let frames = move || if fetch { kind.frames().get().copied().unwrap_or(0) } else { 0 };
             let case = case.has("frames", move || frames() as f64).not_in(&modes::EMPTY);
-            // A task that is inside its span at that moment has a thread to be told.
+            // If a task is inside its span during the dump, the dump also has to name the task's thread.
             cases.push(if kind == Kind::Delays { case.inexact() } else { case });
         }
         cases
@@ -231,13 +227,13 @@ impl Workload for Live {
 
     fn profile(_: &mut Results, args: &Args) -> io::Result<()> {
         if args.test {
-            team::prove(runtime);
+            alive::prove(runtime);
         }
         Ok(())
     }
 
     fn bars(results: &Results) -> Vec<Judged> {
-        report::bars(results)
+        modes::bars(results)
     }
 }
 
@@ -245,7 +241,7 @@ fn check(what: &str, got: u64, expected: u64) -> Result<(), Wrong> {
     if got == expected { Ok(()) } else { Err(format!("{expected} {what} expected, {got} found")) }
 }
 
-/// Dumps `n` times, with the frames of each span's creation if they are to be fetched, too.
+/// Takes `n` dumps, and fetches the frames of each span's creation if `fetch` is set.
 fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
     let expected = modes::expected(kind.tasks());
     let mut frames = 0;
@@ -268,16 +264,14 @@ fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
     if fetch {
         let of_one = *kind.frames().get_or_init(|| {
             let dump = live::dump();
-            dump.spans()
-                .filter_map(|span| span.backtrace())
-                .map(|backtrace| backtrace.frames().len() as u64)
-                .sum()
+            let backtraces = dump.spans().filter_map(|span| span.backtrace());
+            backtraces.map(|backtrace| backtrace.frames().len() as u64).sum()
         });
         if (of_one == 0) == expected.backtraces {
             return Err(format!("{of_one} frames found, backtraces expected: {}", expected.backtraces));
         }
         check("frames", frames, n * of_one)?;
     }
-    // The tasks may have been started here, and may be at work.
+    // The tasks may have started in this slice, and may be at work.
     Ok(Done::new().others_wrote(true).took(took).count("frames", frames))
 }

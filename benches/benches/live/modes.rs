@@ -1,22 +1,24 @@
-//! The modes: those of every workload, and those of the original.
+//! The modes of the bench, which are those of every workload and those of the original, and the promises ("bars") about
+//! them.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-use atrace_benches::measure::workload::Mode;
+use atrace_benches::measure::workload::{Mode, Results};
+use atrace_benches::promise::{Judged, Verdict};
+use atrace_benches::stats::Interval;
 use atrace_subscriber::live::{LiveLayer, Symbols, Walk, return_addresses};
 use tracing::Subscriber;
-use tracing::span::{Attributes, Id, Record};
+use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-use tracing_subscriber::registry::LookupSpan;
 
-/// The layer alone: what all its other modes are compared to, and what a dump finds it by.
+/// The layer without options. The other modes of the layer are compared with it.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
-/// What this process' layer keeps.
+/// Whether the layer of this process keeps backtraces; unset without the layer.
 static KEEPS: OnceLock<bool> = OnceLock::new();
 
-/// What a dump must find.
+/// What a dump must contain.
 pub(crate) struct Expected {
     pub(crate) spans: u64,
     pub(crate) backtraces: bool,
@@ -29,7 +31,8 @@ pub(crate) fn expected(tasks: u64) -> Expected {
     }
 }
 
-/// A layer of the original's options: backtraces of creations, sanitised, symbols when asked; and by frame pointers.
+/// Makes a layer with the options of the original (backtraces of creations, sanitised, symbols on request), and with
+/// backtraces by frame pointers or by unwinding.
 fn layer(creation: bool, sanitised: bool, lazy: bool, by_frame_pointers: bool) -> LiveLayer {
     let symbols = if lazy { Symbols::Lazy } else { Symbols::Eager };
     let walk = if by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
@@ -41,68 +44,100 @@ fn install<const C: bool, const S: bool, const L: bool, const FP: bool>() {
     Mode::install(tracing_subscriber::registry().with(layer(C, S, L, FP)));
 }
 
-/// The layer as it is in DEFAULT, and the capture of C_L beside, whose result is thrown away.
-struct Bare(LiveLayer, Walk);
+/// A layer that captures what C_L captures, and discards the result.
+struct Bare(Walk);
 
 impl Bare {
+    /// Installs the capture below the layer of the mode DEFAULT.
     fn install(walk: Walk) {
         KEEPS.set(false).expect("a process has one mode");
-        Mode::install(tracing_subscriber::registry().with(Self(layer(false, false, false, false), walk)));
+        let bare = tracing_subscriber::registry().with(Self(walk));
+        Mode::install(bare.with(layer(false, false, false, false)));
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bare {
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut addresses = [0; 64];
-        return_addresses(self.1, black_box(&mut addresses));
-        self.0.on_new_span(attributes, id, context);
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        self.0.on_record(id, values, context);
-    }
-
-    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        self.0.on_enter(id, context);
-    }
-
-    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-        self.0.on_exit(id, context);
-    }
-
-    fn on_close(&self, id: Id, context: Context<'_, S>) {
-        self.0.on_close(id, context);
+impl<S: Subscriber> Layer<S> for Bare {
+    fn on_new_span(&self, _: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        return_addresses(self.0, black_box(&mut [0; 64]));
     }
 }
 
-/// What has nothing to dump.
+/// The modes that have nothing to dump.
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 
-/// What is there to be compared with one case.
+/// The modes that only one case is compared with.
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];
 
 pub(crate) fn all() -> Vec<Mode> {
     let plain = |mode: Mode| mode.paced_with(DEFAULT);
     let above = |name, install: fn()| Mode::new(name, install).above(&[DEFAULT]);
-    let mut modes = Mode::all();
-    modes.push(plain(
-        Mode::new("registry", || Mode::install(tracing_subscriber::registry())).above(&["nosub"]),
-    ));
-    modes.push(plain(Mode::new(DEFAULT, install::<false, false, false, false>).above(&["registry"])));
     let null = |name, install: fn()| plain(above(name, install)).same_as(DEFAULT);
-    modes.push(null("S", install::<false, true, false, false>));
-    modes.push(null("L", install::<false, false, true, false>));
-    modes.push(null("S_L", install::<false, true, true, false>));
-    modes.push(above("C", install::<true, false, false, false>).apart());
-    modes.push(above("C_S", install::<true, true, false, false>).apart());
-    modes.push(above("C_L", install::<true, false, true, false>).apart());
-    modes.push(above("C_S_L", install::<true, true, true, false>).apart());
-    modes.push(above("bare", || Bare::install(Walk::Unwinding)).apart());
+    let registry = Mode::new("registry", || Mode::install(tracing_subscriber::registry()));
+    let mut modes = Mode::all();
+    modes.extend([
+        plain(registry.above(&["nosub"])),
+        plain(Mode::new(DEFAULT, install::<false, false, false, false>).above(&["registry"])),
+        null("S", install::<false, true, false, false>),
+        null("L", install::<false, false, true, false>),
+        null("S_L", install::<false, true, true, false>),
+        above("C", install::<true, false, false, false>).apart(),
+        above("C_S", install::<true, true, false, false>).apart(),
+        above("C_L", install::<true, false, true, false>).apart(),
+        above("C_S_L", install::<true, true, true, false>).apart(),
+        above("bare", || Bare::install(Walk::Unwinding)).apart(),
+    ]);
     if Walk::of_this_program() == Walk::FramePointers {
-        modes.push(plain(above("C_L_fp", install::<true, false, true, true>)));
-        modes.push(plain(above("C_S_L_fp", install::<true, true, true, true>)));
-        modes.push(plain(above("bare_fp", || Bare::install(Walk::FramePointers))));
+        modes.extend([
+            plain(above("C_L_fp", install::<true, false, true, true>)),
+            plain(above("C_S_L_fp", install::<true, true, true, true>)),
+            plain(above("bare_fp", || Bare::install(Walk::FramePointers))),
+        ]);
     }
     modes
+}
+
+const CREATION: &str = "rust/creation";
+const TASKS: &str = "rust/dump_of_1000_tasks";
+const FETCHED_TASKS: &str = "rust/dump_of_1000_tasks/fetched";
+
+pub(crate) fn bars(results: &Results) -> Vec<Judged> {
+    let mut bars = Vec::new();
+    // Returns what a mode adds to the cost of a creation.
+    let added = |mode: &str| results.difference((CREATION, mode), (CREATION, DEFAULT));
+    type Judge = fn(f64, Interval) -> Verdict;
+    let comparisons: [(&str, [&str; 2], Judge, f64, &str); 3] = [
+        ("a lazy backtrace of the bare capture", ["C_L", "bare"], Verdict::at_most, 1.10, "≤ 1.10"),
+        ("an eager backtrace, in lazy ones", ["C", "C_L"], Verdict::at_least, 5.0, "≥ 5"),
+        ("the same, in lazy ones by frame pointers", ["C", "C_L_fp"], Verdict::at_least, 50.0, "≥ 50"),
+    ];
+    for (what, [of, base], judge, limit, asked) in comparisons {
+        let Some((of, base)) = added(of).zip(added(base)) else { continue };
+        if of.low <= 0.0 || base.low <= 0.0 {
+            bars.push(Judged::new(what, CREATION, "lost in the noise", asked, Verdict::Open));
+            continue;
+        }
+        let ratio = of.over(&base);
+        let more =
+            format!("{:.2} – {:.2}: {:.1} ns of {:.1} ns", ratio.low, ratio.high, of.median, base.median);
+        let measured = format!("{:.2}", ratio.median);
+        bars.push(Judged::new(what, CREATION, measured, asked, judge(limit, ratio)).more(more));
+    }
+    // The added cost is a few nanoseconds, which is as much as two programs with different code layout differ by. So
+    // the ratio is of the whole times.
+    if let Some(ratio) = results.ratio((CREATION, "C_L_fp"), (CREATION, "bare_fp")) {
+        let what = "a creation with a lazy backtrace by frame pointers, of one with the bare capture";
+        bars.push(Judged::at_most(what, CREATION, ratio, 1.10, (2, "")));
+    }
+    let mode = if results.row(TASKS, "C_L_fp").is_some() { "C_L_fp" } else { "C_L" };
+    for (what, case, most) in [
+        ("a dump of 1000 spans with backtraces", TASKS, 60.0),
+        ("the same with symbols, warm", FETCHED_TASKS, 500.0),
+    ] {
+        if let Some(row) = results.row(case, mode) {
+            let us = row.interval().map(|ns| ns / 1e3);
+            bars.push(Judged::at_most(what, format!("in the mode {mode}"), us, most, (1, " µs")));
+        }
+    }
+    bars
 }

@@ -1,16 +1,15 @@
-//! What `tracing` costs with this workspace's subscriber, beside what it costs without one and beside the
-//! writes themselves.
+//! Measures what `tracing` costs with this workspace's subscriber, beside its cost without a subscriber and beside the
+//! raw writes.
 //!
-//! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a
-//! span, without and with four fields; tracing off, filtered and on. A process has one global subscriber, so
-//! each kind of subscriber is a mode, and the modes are processes that take turns (`vs_process`); beside what is
-//! traced, its messages are written again by themselves (`vs`). The rows are left in
-//! `target/overhead/subscriber.json`.
+//! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a span,
+//! without and with four fields, with tracing off, filtered and on. A process has one global subscriber, so each kind
+//! of subscriber is a mode, and the processes of the modes take turns (`vs_process` in a row). Beside a traced slice,
+//! its messages are written again as raw writes (`vs` in a row). The rows are in `target/overhead/subscriber.json`.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use atrace_benches::catalogue::{self, Id, TracingCase, Way, What, Who, promises};
+use atrace_benches::catalogue::{self, Id, State, TracingCase, Way, promises};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
@@ -20,8 +19,8 @@ use atrace_benches::measure::workload::{
 };
 use atrace_benches::promise::Judged;
 use atrace_benches::stats::Interval;
-use atrace_benches::subjects::subject::Subject;
-use atrace_benches::subjects::{cases, subscribers};
+use atrace_benches::subjects::cases;
+use atrace_benches::subjects::subscribers::{self, Subject};
 use atrace_benches::table::{Table, of_rows};
 use criterion::Criterion;
 
@@ -39,7 +38,7 @@ struct Subscribers;
 
 impl Workload for Subscribers {
     const NAME: &'static str = catalogue::SUBSCRIBER;
-    // Another thread makes system calls dearer: only those have one whose subscriber starts it.
+    // A second thread makes system calls more expensive, so only the modes whose subscriber starts a thread have one.
     const BEGINS_ALONE: bool = true;
 
     fn cases<T: Tracing>() -> Vec<workload::Case> {
@@ -59,11 +58,12 @@ impl Workload for Subscribers {
 
     fn modes() -> Vec<Mode> {
         let mode = |subject: Subject| {
-            let mode = Mode::new(subject.name, subject.install).above(subject.compared_to).apart();
+            let mode = Mode::new(subject.of.mode, subject.install).above(subject.of.compared_to).apart();
             let mode = if subject.allocates_exactly() { mode } else { mode.inexact() };
-            match (subject.on, subject.way) {
+            match (subject.of.state == State::On, subject.of.way) {
                 (true, Way::Perfetto) => {
-                    let marker = subject.name.strip_prefix("perfetto_").expect("as the catalogue calls it");
+                    let marker =
+                        subject.of.mode.strip_prefix("perfetto_").expect("as the catalogue calls it");
                     mode.by_perfetto().beside_writes_of(marker)
                 }
                 (false, Way::Perfetto) => mode.connected(),
@@ -75,10 +75,7 @@ impl Workload for Subscribers {
     }
 
     fn names() -> Names {
-        let raw = |case: &str, mode: &str| {
-            let what = What::RawWriteOf(mode.to_owned(), case_of(case));
-            Id { who: Who::Limit, what }.to_string()
-        };
+        let raw = |case: &str, mode: &str| Id::raw_write(format_args!("of_{mode}_{case}")).to_string();
         let inlined =
             |case: &str, mode: &str| Id::limit(&format!("inline_write_of_{mode}_{case}")).to_string();
         let row = |case: &str, mode: &str| row(case, mode).to_string();
@@ -104,8 +101,8 @@ impl Workload for Subscribers {
         for (case, mode) in
             TracingCase::ALL.iter().flat_map(|case| subscribers::all().into_iter().map(move |m| (case, m)))
         {
-            if let Some(n) = counted.get(&mode.id(*case).to_string()) {
-                results.gauge(case.name(), mode.name, "instructions", *n);
+            if let Some(n) = counted.get(&mode.of.id(*case).to_string()) {
+                results.gauge(case.name(), mode.of.mode, "instructions", *n);
             }
         }
         if args.test || !args.filters.is_empty() {
@@ -115,8 +112,8 @@ impl Workload for Subscribers {
     }
 }
 
-/// What is promised of differences by Perfetto's way: a layer beside the registry's own cost, and fields of a span beside those of
-/// an event, which had turns of their own.
+/// Judges the promises about differences through the Perfetto backend: the cost of a layer above the registry's own
+/// cost, and the cost of a span's fields beside an event's fields. The latter two had separate turns.
 fn by_perfetto(results: &Results) -> Vec<Judged> {
     let row = |mode, case: TracingCase| results.row(case.name(), mode);
     let [event, event_args, span, span_args] = TracingCase::ALL;
@@ -125,13 +122,7 @@ fn by_perfetto(results: &Results) -> Vec<Judged> {
         Some(("a layer by Perfetto's way, beside the registry", case, above, most))
     });
     let fields = row("perfetto_on", span_args).zip(row("perfetto_on", event_args)).map(|(span, event)| {
-        let (span, event) = (span.interval(), event.interval());
-        let more = Interval {
-            median: span.median - event.median,
-            low: span.low - event.high,
-            high: span.high - event.low,
-            sure: span.sure && event.sure,
-        };
+        let more = span.interval().minus(&event.interval());
         ("by Perfetto's way, beside an event with them", span_args, more, 60.0)
     });
     let judge = |(promise, case, ns, most): (&str, TracingCase, Interval, f64)| {
@@ -144,24 +135,20 @@ fn case_of(name: &str) -> TracingCase {
     TracingCase::ALL.into_iter().find(|case| case.name() == name).expect("cases are those of the catalogue")
 }
 
-/// The id of the row of a case in a mode.
+/// Returns the id of the row of a case in a mode.
 fn row(case: &str, mode: &str) -> Id {
-    let subject = subscribers::all().into_iter().find(|subject| subject.name == mode);
-    subject.expect("modes are subjects").id(case_of(case))
+    let subject = subscribers::all().into_iter().find(|subject| subject.of.mode == mode);
+    subject.expect("modes are subjects").of.id(case_of(case))
 }
 
-/// Set for a process that is to run under Criterion.
+/// The environment variable that makes a process run under Criterion.
 const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 
-/// Runs the twelve cases of the original under Criterion, each kind of subscriber in its process.
+/// Runs the twelve cases of the original under Criterion, each kind of subscriber in its own process.
 fn criterion(args: &Args) -> std::io::Result<()> {
     for mode in ["off", "filtered", "on"] {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--mode", mode, "--bench"]).env(CRITERION, "1");
-        if args.quick {
-            command.arg("--quick");
-        }
-        let status = child::adopt(&mut command).status()?;
+        let quick = args.quick.then_some("--quick");
+        let status = child::in_mode(mode)?.arg("--bench").args(quick).env(CRITERION, "1").status()?;
         if !status.success() {
             return Err(std::io::Error::other(format!("Criterion in mode {mode} ended with {status}")));
         }
@@ -170,7 +157,7 @@ fn criterion(args: &Args) -> std::io::Result<()> {
 }
 
 fn with_criterion(session: &Session) -> ExitCode {
-    let name = session.args().mode.as_deref().unwrap_or_default();
+    let name = session.args.mode.as_deref().unwrap_or_default();
     let mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of three");
     let _switched = mode.set_up().expect("what was switched before can be again");
     let mut criterion = Criterion::default()

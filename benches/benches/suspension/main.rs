@@ -1,32 +1,33 @@
-//! What tracing costs a program whose tasks wait for each other.
+//! Measures what tracing costs a program whose tasks wait for each other.
 //!
-//! The workloads of kotlinx.coroutines' change that saves an allocation for each cancellation handler, under
-//! their names. All of it happens on one thread, so that what is counted is the same in each run:
+//! The workloads are those of a change to kotlinx.coroutines that saves an allocation for each cancellation handler,
+//! under their names. Everything runs on one thread, so that the counts are equal in each run:
 //!
-//! - `SequentialSemaphoreAsMutex`: one permit, and every acquire of it suspends: it is polled, the permit is
-//!   released, it is polled again. What has to happen if it is dropped meanwhile, its cancellation handler,
-//!   is kept in the future (`inline`) or, as a boxed closure, on the heap (`boxed`). Traced, each acquire has
-//!   a span.
-//! - `ChannelSink`: 10,000 boxed numbers through a channel, a task that keeps every fourth, another channel
-//!   and a sum. Traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), in the place of Kotlin's
-//!   thread-local context elements: both act at each resume. The channels hold nothing (rendezvous), 1, 8 or
-//!   32 elements.
-//! - `ChannelSinkNoAllocations`: 100,000 units through one channel; traced, the sender is within a span.
-//! - Both again through a rendezvous of ours, whose ends keep their handlers `inline` or `boxed`, as the crate's leaves no
-//!   choice.
+//! - `SequentialSemaphoreAsMutex`: one permit, and every acquire suspends. The acquire is polled, the permit is
+//!   released, and the acquire is polled again. Its cancellation handler, which runs if the acquire is dropped
+//!   meanwhile, is kept in the future (`inline`) or as a boxed closure on the heap (`boxed`). When traced, each acquire
+//!   has a span.
+//! - `ChannelSink`: 10,000 boxed numbers pass through a channel, a task that keeps every fourth number, another channel
+//!   and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), which stand for Kotlin's
+//!   thread-local context elements: both act at each resume. The channels hold nothing (rendezvous), 1, 8 or 32
+//!   elements.
+//! - `ChannelSinkNoAllocations`: 100,000 units pass through one channel. When traced, the sender is within a span.
+//! - Both channel workloads again, with a rendezvous channel of this crate whose ends keep their handlers `inline` or
+//!   `boxed`; flume has no such choice.
 //!
-//! The runtime is `tokio::runtime::Builder::new_current_thread()` with neither driver; the channels are
-//! flume's, also where tokio has one, so that only the capacity changes. The semaphore is tokio's, polled by
-//! hand.
+//! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's, also for
+//! capacities that tokio's channels have, so that only the capacity changes. The semaphore is tokio's, polled by hand.
 //!
-//! An instrumented future enters its span for each poll and once more when it is dropped.
+//! An instrumented future enters its span for each poll, and once more when it is dropped.
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::marker::PhantomData;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::instruments::alloc::Counting;
@@ -35,14 +36,10 @@ use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
 use atrace_benches::subjects::waiting::{
-    Acquire, Boxed, HANDLER, Handler, Inline, Slots, prove_acquire, prove_channel,
+    Acquire, Boxed, HANDLER, Handler, Inline, Receiver, Sender, Slots, channel, prove_acquire, prove_channel,
 };
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tracing::info_span;
-
-mod ends;
-
-use self::ends::{Ends, Flume, Own};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -51,17 +48,17 @@ fn main() -> ExitCode {
     workload::run::<Suspension>()
 }
 
-/// How many elements go through the pipeline.
+/// The number of elements that pass through the pipeline.
 const ELEMENTS: u64 = 10_000;
-/// One in so many is kept.
+/// The pipeline keeps one in this many elements.
 const KEEP: u64 = 4;
-/// How many units go through a channel.
+/// The number of units that pass through a channel.
 const UNITS: u64 = 100_000;
-/// The capacities of channels: 0 is a rendezvous.
+/// The capacities of the channels. A capacity of 0 is a rendezvous.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
-/// The name of how often an end of a channel has waited.
+/// The name of the count of waits at either end of a channel.
 const WAITS: &str = "waits";
-/// How many acquires allocations are counted over, as an operation of the original has.
+/// The number of acquires that allocations are counted over, as many as an operation of the original has.
 const ACQUIRES: u64 = 1_000_000;
 
 struct Suspension;
@@ -72,11 +69,15 @@ impl Workload for Suspension {
     fn cases<T: Tracing>() -> Vec<Case> {
         let mut cases = vec![semaphore::<T, Inline>(), semaphore::<T, Boxed>()];
         for capacity in CAPACITIES {
-            cases.push(pipeline::<T, 0>(capacity));
-            cases.push(pipeline::<T, 1>(capacity));
-            cases.push(pipeline::<T, 2>(capacity));
+            let id = |spans| pipeline_id(&capacity_name(capacity), spans);
+            cases.push(through(id(0), move || pipelines::<T, Flume, 0>(capacity)));
+            cases.push(through(id(1), move || pipelines::<T, Flume, 1>(capacity)));
+            cases.push(through(id(2), move || pipelines::<T, Flume, 2>(capacity)));
         }
-        cases.extend(CAPACITIES.map(units::<T>));
+        for capacity in CAPACITIES {
+            let id = units_id(&capacity_name(capacity));
+            cases.push(through(id, move || channels::<T, Flume>(capacity)));
+        }
         cases.extend(own::<T, Inline>());
         cases.extend(own::<T, Boxed>());
         cases
@@ -91,7 +92,7 @@ impl Workload for Suspension {
     }
 }
 
-/// A waker that counts.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Woken(AtomicU64);
 
@@ -105,10 +106,10 @@ impl Wake for Woken {
     }
 }
 
-/// The permit goes from one acquire, which had to wait for it, to the next.
+/// Makes the case in which the permit passes from one waiting acquire to the next.
 fn semaphore<T: Tracing, H: Handler>() -> Case {
     let afresh = || {
-        // A hundred bytes a slice.
+        // The leak is about a hundred bytes for each slice.
         let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
         acquires::<T, H, _>(semaphore, move || semaphore.acquire())
     };
@@ -116,10 +117,10 @@ fn semaphore<T: Tracing, H: Handler>() -> Case {
     case.has("polls", || 2.0).beside("semaphore")
 }
 
-/// What an acquire ends with.
+/// The result of an acquire.
 type Permit = Result<SemaphorePermit<'static>, AcquireError>;
 
-/// The same, with a name for the type of tokio's future.
+/// Runs the acquires. A separate function, because `F` names the type of tokio's future.
 fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>(
     semaphore: &'static Semaphore,
     acquire: impl Fn() -> F + 'static,
@@ -130,7 +131,7 @@ fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>
     let mut proved = false;
     move |n| {
         if !proved {
-            // Once, as what is boxed for it would be counted.
+            // Taken once, because a boxed handler for it would be counted.
             let held = semaphore.try_acquire().map_err(|e| format!("the permit is not there: {e}"))?;
             prove_acquire::<H, F>(held, slots, &acquire)?;
             proved = true;
@@ -167,23 +168,23 @@ fn semaphore_id(handler: &str) -> String {
     format!("rust/semaphore_as_mutex/{handler}")
 }
 
-/// A runtime with one thread, the caller's, and no drivers.
+/// Makes a runtime without drivers, which runs on the calling thread.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers needs nothing")
 }
 
-/// Counts how often a future is polled, in whichever mode.
+/// Counts how often a future is polled, in every mode.
 async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Of one thread at a time: no need for a locked instruction.
+        // Only one thread runs at a time, so no atomic addition is needed.
         polls.store(polls.load(Relaxed) + 1, Relaxed);
         future.as_mut().poll(context)
     })
     .await
 }
 
-/// Spawns a task within so many spans; it says nothing.
+/// Spawns a task within `SPANS` spans. The task does not report its result.
 fn spawn<T: Tracing, const SPANS: usize, R: Send + 'static>(
     future: impl Future<Output = R> + Send + 'static,
     polls: &Arc<AtomicU64>,
@@ -199,17 +200,20 @@ fn spawn<T: Tracing, const SPANS: usize, R: Send + 'static>(
     }
 }
 
-/// The spans of a task are entered for each of its polls and when it is dropped.
+/// Returns the number of messages: a task's spans are entered for each poll and when the task is dropped.
 fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
     2 * spans as u64 * (polls + tasks)
 }
 
-/// 10,000 → filter → fold.
-fn pipeline<T: Tracing, const SPANS: usize>(capacity: usize) -> Case {
-    let afresh = move || pipelines::<T, Flume, SPANS>(capacity);
-    Case::afresh(pipeline_id(&capacity_name(capacity), SPANS), afresh).counted_over(5).per("polls").one_core()
+/// Makes a case of channels on one thread.
+fn through<R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
+    id: String,
+    run: impl Fn() -> R + 'static,
+) -> Case {
+    Case::afresh(id, run).counted_over(5).per("polls").one_core()
 }
 
+/// Sends 10,000 elements through a filter into a fold.
 fn pipelines<T: Tracing, E: Ends, const SPANS: usize>(
     capacity: usize,
 ) -> impl FnMut(u64) -> Result<Done, Wrong> {
@@ -222,25 +226,21 @@ fn pipelines<T: Tracing, E: Ends, const SPANS: usize>(
             let (kept, sum) = runtime.block_on(async {
                 let (mut to_filter, mut from_range) = E::bounded::<Box<u64>>(capacity);
                 let (mut to_fold, mut from_filter) = E::bounded::<Box<u64>>(capacity);
-                let range = spawn::<T, SPANS, _>(
-                    async move {
-                        for i in 1..=ELEMENTS {
-                            assert!(E::send(&mut to_filter, Box::new(i)).await, "the filter listens");
+                let range = async move {
+                    for i in 1..=ELEMENTS {
+                        assert!(E::send(&mut to_filter, Box::new(i)).await, "the filter listens");
+                    }
+                };
+                let filter = async move {
+                    while let Some(element) = E::receive(&mut from_range).await {
+                        if element.is_multiple_of(KEEP) {
+                            assert!(E::send(&mut to_fold, element).await, "the fold listens");
                         }
-                    },
-                    &polls,
-                );
-                let filter = spawn::<T, SPANS, _>(
-                    async move {
-                        while let Some(element) = E::receive(&mut from_range).await {
-                            if element.is_multiple_of(KEEP) {
-                                assert!(E::send(&mut to_fold, element).await, "the fold listens");
-                            }
-                        }
-                        E::waits(&from_range)
-                    },
-                    &polls,
-                );
+                    }
+                    E::waits(&from_range)
+                };
+                let range = spawn::<T, SPANS, _>(range, &polls);
+                let filter = spawn::<T, SPANS, _>(filter, &polls);
                 let (mut kept, mut sum) = (0_u64, 0_u64);
                 while let Some(element) = E::receive(&mut from_filter).await {
                     kept += 1;
@@ -260,12 +260,12 @@ fn pipelines<T: Tracing, E: Ends, const SPANS: usize>(
     }
 }
 
-/// Adds what is known, if all of it is.
+/// Adds up counts, or returns `None` if any count is missing.
 fn total<const N: usize>(sum: Option<u64>, more: [Option<u64>; N]) -> Option<u64> {
     more.into_iter().try_fold(sum?, |sum, more| Some(sum + more?))
 }
 
-/// What pipelines have done whose tasks, so many, are within so many spans each.
+/// Makes the report of pipelines with `tasks` tasks that are within `spans` spans each.
 fn done(polls: &AtomicU64, waits: Option<u64>, (spans, tasks): (usize, u64)) -> Done {
     let polls = polls.load(Relaxed);
     let done = Done::new().messages(messages(spans, polls, tasks)).count("polls", polls);
@@ -276,17 +276,12 @@ fn capacity_name(capacity: usize) -> String {
     if capacity == 0 { "rendezvous".to_owned() } else { capacity.to_string() }
 }
 
-/// The id of a case through channels of this name.
+/// Returns the id of a case of this channel and number of spans.
 fn pipeline_id(channel: &str, spans: usize) -> String {
     format!("rust/channel_sink/{channel}/{spans}_spans")
 }
 
-/// 100,000 units, that nothing is allocated for.
-fn units<T: Tracing>(capacity: usize) -> Case {
-    let afresh = move || channels::<T, Flume>(capacity);
-    Case::afresh(units_id(&capacity_name(capacity)), afresh).counted_over(5).per("polls").one_core()
-}
-
+/// Sends 100,000 units, which need no allocation.
 fn channels<T: Tracing, E: Ends>(capacity: usize) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let runtime = runtime();
     let polls = Arc::new(AtomicU64::new(0));
@@ -296,14 +291,12 @@ fn channels<T: Tracing, E: Ends>(capacity: usize) -> impl FnMut(u64) -> Result<D
         for _ in 0..n {
             let received = runtime.block_on(async {
                 let (mut sender, mut receiver) = E::bounded::<()>(capacity);
-                let range = spawn::<T, 1, _>(
-                    async move {
-                        for _ in 0..UNITS {
-                            assert!(E::send(&mut sender, ()).await, "somebody listens");
-                        }
-                    },
-                    &polls,
-                );
+                let range = async move {
+                    for _ in 0..UNITS {
+                        assert!(E::send(&mut sender, ()).await, "somebody listens");
+                    }
+                };
+                let range = spawn::<T, 1, _>(range, &polls);
                 let mut received = 0_u64;
                 while E::receive(&mut receiver).await.is_some() {
                     received += 1;
@@ -328,13 +321,14 @@ fn own_name(handler: &str) -> String {
     format!("own_{handler}")
 }
 
-/// Both through a rendezvous of ours, with this handler, in the modes that the original's numbers are beside.
+/// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes that the original's
+/// numbers are compared with.
 fn own<T: Tracing, H: Handler>() -> [Case; 4] {
     [
         own_case::<H, _>(pipeline_id(&own_name(H::NAME), 0), pipelines::<T, Own<H>, 0>).not_in(&BUT_NONE),
         own_case::<H, _>(pipeline_id(&own_name(H::NAME), 1), pipelines::<T, Own<H>, 1>),
         own_case::<H, _>(pipeline_id(&own_name(H::NAME), 2), pipelines::<T, Own<H>, 2>),
-        // The sender is polled for each unit that it waits with, and to end.
+        // The sender is polled for each unit that it waits with, and at the end.
         own_case::<H, _>(units_id(&own_name(H::NAME)), channels::<T, Own<H>>)
             .has("polls", || 50_001.0)
             .not_in(&BUT_NONE),
@@ -351,39 +345,37 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
         panic!("{wrong}");
     }
     let group = id.replace(H::NAME, "");
-    let case = Case::afresh(id, move || run(0)).counted_over(5).per("polls").one_core();
-    case.beside(group).not_in(&BUT_NONE[..4])
+    through(id, move || run(0)).beside(group).not_in(&BUT_NONE[..4])
 }
 
-/// The id of a case with such a handler.
+/// Returns the id of a case from the name of its handler.
 type IdOf = fn(&str) -> String;
 
-/// What has a handler for each of something, and the id of the case with such a handler.
+/// The cases that have handlers, by a count and the function that makes their ids.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
     ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),
     ("a wait of ChannelSinkNoAllocations", |handler| units_id(&own_name(handler))),
 ];
 
-/// How many nanoseconds more a boxed handler takes than an inline one.
+/// Returns how many nanoseconds more a boxed handler takes than an inline handler.
 fn boxed_above(results: &Results, id: IdOf) -> Option<Interval> {
     let [boxed, inline] = [Boxed::NAME, Inline::NAME].map(id);
     let more = results.difference((&boxed, "none"), (&inline, "none"))?;
     let handlers = handlers(results.row(&boxed, "none")?);
-    let [median, low, high] = [more.median, more.low, more.high].map(|ns| ns / handlers);
-    Some(Interval { median, low, high, ..more })
+    Some(more.map(|ns| ns / handlers))
 }
 
-/// How many handlers an operation has: an acquire has one.
+/// Returns the number of handlers of an operation. An acquire has one handler.
 fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }
 
-/// What the original found, to the byte; and what a poll may cost.
+/// Judges the original's finding, the exact number of saved bytes, and the cost of a poll.
 fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     for ((what, id), mode) in
-        HANDLERS.iter().flat_map(|each| results.modes().iter().map(move |mode| (each, mode)))
+        HANDLERS.iter().flat_map(|each| results.modes.iter().map(move |mode| (each, mode)))
     {
         let of = |handler| {
             let (counts, n) = results.allocated(&id(handler), mode.name)?;
@@ -423,4 +415,72 @@ fn bars(results: &Results) -> Vec<Judged> {
         bars.push(judged.more(more));
     }
     bars
+}
+
+/// Makes channels with one sender and one receiver.
+pub(crate) trait Ends: 'static {
+    type Sender<V: Send + 'static>: Send + 'static;
+    type Receiver<V: Send + 'static>: Send + 'static;
+
+    /// Makes a channel of this capacity.
+    fn bounded<V: Send + 'static>(capacity: usize) -> (Self::Sender<V>, Self::Receiver<V>);
+
+    /// Sends an element. Returns whether the receiver still exists.
+    fn send<V: Send + 'static>(sender: &mut Self::Sender<V>, element: V)
+    -> impl Future<Output = bool> + Send;
+
+    /// Takes an element, or returns `None` when there are no more elements.
+    fn receive<V: Send + 'static>(receiver: &mut Self::Receiver<V>)
+    -> impl Future<Output = Option<V>> + Send;
+
+    /// Returns how often either end has waited, or `None` if the channel does not count.
+    fn waits<V: Send + 'static>(receiver: &Self::Receiver<V>) -> Option<u64>;
+}
+
+/// flume's channel, which allocates for each wait.
+pub(crate) enum Flume {}
+
+impl Ends for Flume {
+    type Sender<V: Send + 'static> = flume::Sender<V>;
+    type Receiver<V: Send + 'static> = flume::Receiver<V>;
+
+    fn bounded<V: Send + 'static>(capacity: usize) -> (flume::Sender<V>, flume::Receiver<V>) {
+        flume::bounded(capacity)
+    }
+
+    async fn send<V: Send + 'static>(sender: &mut flume::Sender<V>, element: V) -> bool {
+        sender.send_async(element).await.is_ok()
+    }
+
+    async fn receive<V: Send + 'static>(receiver: &mut flume::Receiver<V>) -> Option<V> {
+        receiver.recv_async().await.ok()
+    }
+
+    fn waits<V: Send + 'static>(_: &flume::Receiver<V>) -> Option<u64> {
+        None
+    }
+}
+
+/// This crate's channel, whose cancellation handlers are kept as `H` says.
+pub(crate) struct Own<H>(PhantomData<H>);
+
+impl<H: Handler> Ends for Own<H> {
+    type Sender<V: Send + 'static> = Sender<V, H>;
+    type Receiver<V: Send + 'static> = Receiver<V, H>;
+
+    fn bounded<V: Send + 'static>(capacity: usize) -> (Sender<V, H>, Receiver<V, H>) {
+        channel(capacity)
+    }
+
+    async fn send<V: Send + 'static>(sender: &mut Sender<V, H>, element: V) -> bool {
+        sender.send(element).await.is_ok()
+    }
+
+    async fn receive<V: Send + 'static>(receiver: &mut Receiver<V, H>) -> Option<V> {
+        receiver.receive().await
+    }
+
+    fn waits<V: Send + 'static>(receiver: &Receiver<V, H>) -> Option<u64> {
+        Some(receiver.waits())
+    }
 }

@@ -1,4 +1,5 @@
-//! What the threads and tasks do: the same for both, as far as one waits where the other is polled.
+//! The work of the threads and tasks. Threads and tasks do the same work, except that a thread blocks where a task is
+//! polled.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -15,26 +16,30 @@ use tracing::{Span, info, info_span};
 
 use atrace_benches::subjects::http::{self, Exchange};
 
-pub(crate) trait Work: Copy + Send + 'static {
+pub(crate) trait Work: Copy + Send + Sync + 'static {
     type Output: Send + 'static;
 
-    /// Does it in a thread that can wait.
+    /// Does the work in a thread, which may block.
     fn block(self, number: u64) -> Result<Self::Output, Wrong>;
 
-    /// Does it in a task.
-    fn poll(self, number: u64) -> impl Future<Output = Result<Self::Output, Wrong>> + Send + 'static;
+    /// Does the work in a task. The default is for work that does not block.
+    fn poll(self, number: u64) -> impl Future<Output = Result<Self::Output, Wrong>> + Send + 'static {
+        async move { self.block(number) }
+    }
 
-    /// What it is within.
+    /// Makes the span around the work.
     fn span(number: u64) -> Span;
 
-    /// What it ends with.
+    /// Writes the event at the end of the work.
     fn event();
 
-    /// Checks every one; `last` is the one before, of the same client.
+    /// Checks a result; `last` is the previous result of the same client.
     fn check(output: &Self::Output, last: Option<&Self::Output>) -> Result<(), Wrong>;
 
-    /// Checks one more thoroughly.
-    fn check_well(output: &Self::Output) -> Result<(), Wrong>;
+    /// Checks a result more thoroughly.
+    fn check_well(_: &Self::Output) -> Result<(), Wrong> {
+        Ok(())
+    }
 }
 
 /// Makes a key pair.
@@ -46,23 +51,13 @@ pub(crate) struct KeyPair {
     public: PublicKey,
 }
 
-impl KeyPair {
-    fn generate() -> Result<Self, Wrong> {
-        let secret = SecretKey::try_generate().map_err(|e| format!("no random numbers: {e}"))?;
-        let public = black_box(&secret).public_key();
-        Ok(Self { secret, public })
-    }
-}
-
 impl Work for KeyPairs {
     type Output = KeyPair;
 
     fn block(self, _: u64) -> Result<KeyPair, Wrong> {
-        KeyPair::generate()
-    }
-
-    async fn poll(self, _: u64) -> Result<KeyPair, Wrong> {
-        KeyPair::generate()
+        let secret = SecretKey::try_generate().map_err(|e| format!("no random numbers: {e}"))?;
+        let public = black_box(&secret).public_key();
+        Ok(KeyPair { secret, public })
     }
 
     fn span(number: u64) -> Span {
@@ -93,11 +88,11 @@ impl Work for KeyPairs {
     }
 }
 
-/// Asks the server, and compares its answer.
+/// Sends a request to the server, and checks the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requests {
     pub(crate) address: SocketAddr,
-    /// How many milliseconds the server waits.
+    /// How many milliseconds the server waits before its answer.
     pub(crate) delay: u32,
 }
 
@@ -121,7 +116,7 @@ impl Requests {
 }
 
 impl Work for Requests {
-    /// The number that was answered.
+    /// The number in the answer.
     type Output = u64;
 
     fn block(self, number: u64) -> Result<u64, Wrong> {
@@ -143,15 +138,11 @@ impl Work for Requests {
     }
 
     fn check(output: &u64, last: Option<&u64>) -> Result<(), Wrong> {
-        // The answer itself was compared when it came.
+        // The content of the answer was already checked when it arrived.
         if last.is_some_and(|last| last >= output) {
             Err(format!("{output} was answered late"))
         } else {
             Ok(())
         }
-    }
-
-    fn check_well(_: &u64) -> Result<(), Wrong> {
-        Ok(())
     }
 }

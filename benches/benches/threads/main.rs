@@ -1,30 +1,30 @@
-//! What tracing costs a program that starts a thread, or a task, for each thing it does.
+//! Measures what tracing costs a program that starts a thread or a task for each operation.
 //!
-//! The benchmark of virtual and kernel threads of Java's project Loom, with `std::thread` and tokio's tasks. Two client
-//! threads each create, start and join one thread or task after the other, which
+//! The workload is the benchmark of virtual and kernel threads of Java's project Loom, with `std::thread` and tokio
+//! tasks. Two client threads each create, start and join one thread or task after the other, which
 //!
-//! - `io`: asks an HTTP/1.1 server once, on a connection of its own, and waits for the answer. The server is on this
-//!   machine, in a process of its own, and answers at once or after 5 ms: the original asked one in the internet.
-//! - `nonio`: makes a P-256 key pair (the original DSA-1024, which takes about as long).
+//! - `io`: sends a request to an HTTP/1.1 server on a new connection, and waits for the answer. The server is a process
+//!   on this machine and answers at once or after 5 ms; the original used a server on the internet.
+//! - `nonio`: makes a P-256 key pair (the original made a DSA-1024 key pair, which takes about as long).
 //!
-//! Traced, what the thread or task does is within a span, with its number, and ends with an event. A task's span is
-//! entered for each of its polls and once more when it is dropped.
+//! When traced, the work of a thread or task is within a span, which has the operation's number, and ends with an
+//! event. A task's span is entered for each poll, and once more when the task is dropped.
 //!
-//! Every answer is compared with what was asked; every public key is checked to be on the curve, some by a signature. A
-//! kernel thread is started for each operation, no less and no more; tasks run on no more threads than there are
-//! workers; otherwise the bench fails.
+//! The bench checks that every answer matches its request and that every public key is on the curve; some keys are also
+//! checked with a signature. The bench fails unless exactly one kernel thread is started for each operation, and tasks
+//! run on no more threads than there are workers.
 //!
-//! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. A nanosecond is one that a
-//! client waits: what both together take, by the number of operations.
+//! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. Times are client times:
+//! the sum of both clients' times, divided by the number of operations.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use atrace_benches::harness::args::Args;
+use atrace_benches::harness::output::fail;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState};
@@ -41,29 +41,25 @@ use self::clients::{CLIENTS, roles};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The threads of the runtime that tasks run on.
+/// The number of threads of the runtime that tasks run on.
 const WORKERS: usize = 2;
 
-/// What the process of the server is told to be.
+/// The mode of the server's process.
 const SERVER: &str = "server";
-/// Tells the processes of the modes where the server is.
+/// The environment variable that tells the modes' processes the server's address.
 const ADDRESS: &str = "ATRACE_BENCH_HTTP";
 
 fn main() -> ExitCode {
-    // What is wrong with the command line is said by the bench.
+    // The bench reports errors in the command line, so they are ignored here.
     if Args::from_env().is_ok_and(|args| args.mode.as_deref() == Some(SERVER)) {
-        return supervise::run(|_| match http::serve() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) => {
-                eprintln!("error: the HTTP server: {e}");
-                ExitCode::FAILURE
-            }
-        });
+        let code = |()| ExitCode::SUCCESS;
+        let failed = |e| fail(1, format_args!("the HTTP server: {e}"));
+        return supervise::run(|_| http::serve().map_or_else(failed, code));
     }
     workload::run::<Threads>()
 }
 
-/// What carries an operation.
+/// What an operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kernel,
@@ -83,7 +79,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
     Nonio,
-    /// With so many milliseconds until the answer.
+    /// A request, with the number of milliseconds until the answer.
     Io(u32),
 }
 
@@ -96,7 +92,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// One of the benchmark's configurations: all names are made of it.
+/// A configuration of the benchmark. All names derive from it.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     kind: Kind,
@@ -113,13 +109,13 @@ impl Setup {
         format!("rust/threads_{}_{}", self.kind, self.job)
     }
 
-    /// How long slices are: short, as what is compared is to run at the same time; but an operation of each client, or
-    /// dozens where they take turns on a CPU.
+    /// Returns the length of slices. Slices are short, so that compared slices run at nearly the same time. But a slice
+    /// has at least an operation of each client, or dozens of operations if the clients share a CPU.
     fn slice(self) -> Duration {
         Duration::from_millis(if self.job == Job::Io(5) { 6 } else { 4 })
     }
 
-    /// How many operations allocations are counted over.
+    /// Returns the number of operations that allocations are counted over.
     fn counted_over(self) -> u64 {
         if self.job == Job::Io(5) { 24 } else { 100 }
     }
@@ -133,14 +129,14 @@ impl Workload for Threads {
     fn cases<T: Tracing>() -> Vec<Case> {
         let case = |setup: Setup| {
             let case = match setup.job {
-                // Each client has one operation: not worth what surrounds it.
+                // A slice has one operation of each client, which does not justify making everything anew.
                 Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)),
                 _ => Case::afresh(setup.id(), move || operations::of::<T>(setup)),
             };
             let case =
                 case.counted_over(setup.counted_over()).slices_of(setup.slice()).by_threads(CLIENTS as u32);
             let case = match setup {
-                // A span and an event, in a thread that is started for it.
+                // A span (two messages) and an event, in a thread started for the operation.
                 Setup { kind: Kind::Kernel, .. } => {
                     case.has(count::MESSAGES, || 3.0).has(count::STARTED, || 1.0)
                 }
@@ -148,7 +144,8 @@ impl Workload for Threads {
                 _ => case,
             };
             match setup {
-                // The runtime keeps a list of sockets to forget, and makes a new one each time that it looks at it.
+                // The runtime keeps a list of sockets to deregister, and allocates a new list each time that it
+                // processes the list.
                 Setup { kind: Kind::Task, job: Job::Io(_) } => case.inexact(),
                 _ => case,
             }
@@ -157,8 +154,7 @@ impl Workload for Threads {
     }
 
     fn fixture() -> io::Result<Fixture> {
-        let mut command = Command::new(std::env::current_exe()?);
-        let server = Server::start(child::adopt(command.args(["--mode", SERVER])))?;
+        let server = Server::start(&mut child::in_mode(SERVER)?)?;
         let address = server.address();
         OWN.get_or_init(|| address);
         Ok(Fixture::of(server).with_env(ADDRESS, address.to_string()))
@@ -185,10 +181,10 @@ impl Workload for Threads {
     }
 }
 
-/// Where the server is, in the process that has started it.
+/// The server's address in the process that has started the server.
 static OWN: OnceLock<SocketAddr> = OnceLock::new();
 
-/// Where the server is.
+/// Returns the server's address.
 fn server() -> io::Result<SocketAddr> {
     if let Some(&address) = OWN.get() {
         return Ok(address);
@@ -197,14 +193,14 @@ fn server() -> io::Result<SocketAddr> {
     address.parse().map_err(io::Error::other)
 }
 
-/// The names of what is found beside time.
+/// The names of counts and gauges.
 mod count {
     pub(super) const FAULTS: &str = "minor_faults";
     pub(super) const MESSAGES: &str = "messages";
     pub(super) const POLLS: &str = "polls";
     pub(super) const STARTED: &str = "threads_started";
     pub(super) const THROUGHPUT: &str = "ops_per_s";
-    // Those of the profile.
+    // The names of the values from the profile.
     pub(super) const ALIVE: &str = "threads_alive";
     pub(super) const FREED: &str = "freed_bytes";
     pub(super) const PEAK: &str = "peak_live_bytes";
@@ -216,12 +212,12 @@ fn state_name(role: &str, state: ThreadState) -> String {
     format!("{role}_{}", state.name().to_lowercase())
 }
 
-/// What the names begin with of the parts of samples that were in a function of the kernel.
+/// The prefix of the names for samples in a kernel function.
 const FRAME: &str = "frame ";
-/// The role of all threads.
+/// The role that stands for all threads.
 const ALL: &str = "all";
 
-/// Looks at the threads of the uninstrumented program, in this process.
+/// Samples the threads of the uninstrumented program, in this process.
 fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     let mut run = operations::of::<Bare>(setup);
     let started_before = Started::count();
@@ -231,7 +227,7 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
         _ => Duration::from_millis(600),
     };
     roles::clear();
-    // Then what is started once is there.
+    // A run before the samples starts the threads that start only once.
     run(if args.test { 1 } else { setup.counted_over() }).map_err(io::Error::other)?;
     let started_since = match setup.kind {
         Kind::Kernel => Started::count(),
@@ -252,7 +248,7 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds what so many operations have shown that have started so many threads.
+/// Adds the results of the samples to the rows. `ops` operations ran, and `started` threads were started.
 fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]: [u64; 2]) {
     let id = setup.id();
     let allocated = results.allocated(&id, "none");
@@ -278,7 +274,7 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     }
 }
 
-/// What the original never said: that its threads were threads.
+/// Judges what the original did not show: that the kernel threads were really started.
 fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;

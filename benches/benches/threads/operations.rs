@@ -1,7 +1,6 @@
-//! One operation: a thread or a task is created, started and joined.
+//! The operation: a thread or a task is created, started and joined.
 
 use std::future::{Future, poll_fn};
-use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -11,11 +10,11 @@ use atrace_benches::instruments::profile::{Started, minor_faults, touch, without
 use atrace_benches::measure::workload::{Bare, Done, Tracing, Wrong};
 use tokio::runtime::Runtime;
 
-use super::clients::{CLIENTS, Client, Clients, Share, roles, stay};
+use super::clients::{CLIENTS, Clients, Share, roles, stay};
 use super::jobs::{KeyPairs, Requests, Work};
 use super::{Job, Kind, Setup, WORKERS, count, server};
 
-/// What runs the operations of a setup, so many, and says what it has done.
+/// Returns a closure that runs operations of a setup and reports what they have done.
 pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
     let mut team = None;
     move |n| {
@@ -27,13 +26,13 @@ pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wr
     }
 }
 
-/// The clients, and what they count.
+/// The clients and their counters.
 struct Team {
     clients: Clients,
     polls: Arc<AtomicU64>,
-    /// Of tasks, the threads that any of them ever ran on.
+    /// The number of threads that any task ever ran on.
     started: u64,
-    /// Whether each client has run something.
+    /// Whether each client has run an operation.
     warm: bool,
 }
 
@@ -51,17 +50,30 @@ impl Team {
     fn of<T: Tracing, W: Work>(kind: Kind, work: W) -> Result<Self, Wrong> {
         let polls = Arc::new(AtomicU64::new(0));
         let clients = match kind {
-            Kind::Kernel => {
-                Clients::start(|| InThreads { work, last: None, traced: PhantomData::<fn() -> T> })?
-            }
+            Kind::Kernel => Clients::start::<W>(move |number| {
+                let thread = std::thread::Builder::new().spawn(move || {
+                    Started::seen();
+                    let span = T::span(|| W::span(number));
+                    T::within(&span, || {
+                        let output = work.block(number);
+                        T::event(W::event);
+                        output
+                    })
+                });
+                let thread = thread.map_err(|e| format!("a thread can't be started: {e}"))?;
+                thread.join().map_err(|_| format!("thread {number} has panicked"))?
+            })?,
             Kind::Task => {
-                let runtime = Arc::new(runtime().map_err(|e| format!("the runtime: {e}"))?);
-                Clients::start(|| InTasks {
-                    work,
-                    last: None,
-                    runtime: Arc::clone(&runtime),
-                    polls: Arc::clone(&polls),
-                    traced: PhantomData::<fn() -> T>,
+                let runtime = runtime().map_err(|e| format!("the runtime: {e}"))?;
+                let polls = Arc::clone(&polls);
+                Clients::start::<W>(move |number| {
+                    let task = counted(Arc::clone(&polls), async move {
+                        let output = work.poll(number).await;
+                        T::event(W::event);
+                        output
+                    });
+                    let task = runtime.spawn(T::spanned(task, || W::span(number)));
+                    runtime.block_on(task).map_err(|e| format!("task {number}: {e}"))?
                 })?
             }
         };
@@ -74,9 +86,9 @@ impl Team {
             Job::Io(milliseconds) => Duration::from_millis(milliseconds.into()),
         };
         let faults = || minor_faults().map_err(|e| format!("page faults: {e}"));
-        // What tracing writes of so many operations that were polled so often.
+        // Returns the number of messages of `n` operations that were polled `polls` times.
         let messages = |n: u64, polls: u64| match kind {
-            // A span and an event.
+            // Two messages for the span, and one for the event.
             Kind::Kernel => 3 * n,
             // The span is entered for each poll, and when the task is dropped.
             Kind::Task => 2 * (polls + n) + n,
@@ -84,19 +96,19 @@ impl Team {
         let (first_polls, first_started) = (self.polls.load(Relaxed), Started::count());
         let mut before = 0;
         if !self.warm {
-            self.clients.run_each()?;
+            self.clients.run(CLIENTS as u64, true)?;
             before = messages(CLIENTS as u64, self.polls.load(Relaxed) - first_polls);
             self.warm = true;
         }
         let (faults_before, started_before) = (faults()?, Started::count());
         let polls_before = self.polls.load(Relaxed);
-        let shares = self.clients.run(n)?;
+        let shares = self.clients.run(n, false)?;
         let polls = self.polls.load(Relaxed) - polls_before;
         let started = Started::count() - started_before;
         let faults = faults()? - faults_before;
         self.started += Started::count() - first_started;
         let messages = messages(n, polls);
-        // A client asks again when it was answered.
+        // A client sends its next request only after an answer.
         let waits = |share: &Share| delay * u32::try_from(share.ops).unwrap_or(u32::MAX);
         if let Some(share) = shares.iter().find(|share| share.took < waits(share)) {
             return Err(format!("{} answers in {:?}: each is to take {delay:?}", share.ops, share.took));
@@ -111,7 +123,8 @@ impl Team {
             Kind::Task if polls < n => return Err(format!("{n} tasks were polled {polls} times")),
             _ => {}
         }
-        // As the original: an operation takes what both clients took together, by how many there were.
+        // As in the original, the time of an operation is the sum of both clients' times, divided by the number of
+        // operations.
         let (took, throughput) = Share::sum(&shares);
         Ok(Done::new()
             .took(took)
@@ -124,7 +137,7 @@ impl Team {
     }
 }
 
-/// Pages that are touched, each for the first time.
+/// Work that touches new pages.
 #[derive(Clone, Copy, Debug)]
 struct Pages;
 
@@ -140,10 +153,6 @@ impl Work for Pages {
         Ok(())
     }
 
-    async fn poll(self, number: u64) -> Result<(), Wrong> {
-        self.block(number)
-    }
-
     fn span(_: u64) -> tracing::Span {
         tracing::Span::none()
     }
@@ -153,13 +162,9 @@ impl Work for Pages {
     fn check((): &(), _: Option<&()>) -> Result<(), Wrong> {
         Ok(())
     }
-
-    fn check_well((): &()) -> Result<(), Wrong> {
-        Ok(())
-    }
 }
 
-/// Proves what is counted, with operations that have so many page faults, one of which a single client runs.
+/// Checks the counters, with operations that cause a known number of page faults.
 pub(crate) fn prove() -> Result<(), Wrong> {
     let share = |ops, seconds| Share { ops, took: Duration::from_secs(seconds) };
     assert_eq!(Share::sum(&[share(4, 2), share(6, 3), share(0, 0)]), (Duration::from_secs(5), 4.0));
@@ -177,7 +182,7 @@ fn prove_of(kind: Kind) -> Result<(), Wrong> {
             return Err(format!("something is not counted: {done:?}"));
         };
         let pages = (Pages::OF_ONE as u64 * n) as f64;
-        // A thread has some for its stack.
+        // The stack of a thread causes some additional faults.
         if !(pages..pages * 1.2).contains(&faults) {
             return Err(format!("{kind}: {faults} page faults of {pages} pages"));
         }
@@ -200,71 +205,13 @@ fn runtime() -> std::io::Result<Runtime> {
         .enable_io()
         .on_thread_start(move || {
             roles::enter("workers");
-            // To its end.
+            // Stay pinned until the thread ends.
             std::mem::forget(stay(places.fetch_add(1, Relaxed)));
         })
         .build()
 }
 
-struct InThreads<T: Tracing, W: Work> {
-    work: W,
-    last: Option<W::Output>,
-    traced: PhantomData<fn() -> T>,
-}
-
-impl<T: Tracing, W: Work> Client for InThreads<T, W> {
-    fn operate(&mut self, number: u64) -> Result<(), Wrong> {
-        let work = self.work;
-        let thread = std::thread::Builder::new().spawn(move || {
-            Started::seen();
-            let span = T::span(|| W::span(number));
-            T::within(&span, || {
-                let output = work.block(number);
-                T::event(W::event);
-                output
-            })
-        });
-        let thread = thread.map_err(|e| format!("a thread can't be started: {e}"))?;
-        let output = thread.join().map_err(|_| format!("thread {number} has panicked"))??;
-        W::check(&output, self.last.as_ref())?;
-        self.last = Some(output);
-        Ok(())
-    }
-
-    fn check(&mut self) -> Result<(), Wrong> {
-        self.last.as_ref().map_or(Ok(()), W::check_well)
-    }
-}
-
-struct InTasks<T: Tracing, W: Work> {
-    work: W,
-    last: Option<W::Output>,
-    runtime: Arc<Runtime>,
-    polls: Arc<AtomicU64>,
-    traced: PhantomData<fn() -> T>,
-}
-
-impl<T: Tracing, W: Work> Client for InTasks<T, W> {
-    fn operate(&mut self, number: u64) -> Result<(), Wrong> {
-        let work = self.work;
-        let task = async move {
-            let output = work.poll(number).await;
-            T::event(W::event);
-            output
-        };
-        let task = self.runtime.spawn(T::spanned(counted(Arc::clone(&self.polls), task), || W::span(number)));
-        let output = self.runtime.block_on(task).map_err(|e| format!("task {number}: {e}"))??;
-        W::check(&output, self.last.as_ref())?;
-        self.last = Some(output);
-        Ok(())
-    }
-
-    fn check(&mut self) -> Result<(), Wrong> {
-        self.last.as_ref().map_or(Ok(()), W::check_well)
-    }
-}
-
-/// Counts how often a future is polled, and the threads that do, in whichever mode.
+/// Counts how often a future is polled, and which threads poll it, in every mode.
 async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

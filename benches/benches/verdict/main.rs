@@ -1,18 +1,17 @@
-//! Says what came of all promises, on one screen. It is the last that `cargo bench` runs, as that goes by names.
+//! Prints the outcome of all promises on one screen. `cargo bench` runs benches in the order of their names, and this
+//! bench is the last.
 
 use std::process::ExitCode;
 
 use atrace_benches::harness::args::Args;
+use atrace_benches::harness::output::fail;
 use atrace_benches::promise::Screen;
 use atrace_benches::row;
 
 fn main() -> ExitCode {
     let args = match Args::from_env() {
         Ok(args) => args,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return ExitCode::FAILURE;
-        }
+        Err(e) => return fail(1, e),
     };
     if let Some(answer) = args.answer(|| format!("\n{}", Screen::read(&row::dir()))) {
         println!("{answer}");

@@ -1,27 +1,26 @@
-//! The benches, how to run each, and the rows that each leaves at least: so that what is missing can be named.
+//! The list of benches: how to run each bench, and the rows that a full run must leave. The report uses the list to
+//! name missing rows.
 
-use super::case::TracingCase;
-use super::event::{EVENTS, LITERALS};
 use super::id::{Id, State, What, Who};
-use super::subscriber::SUBSCRIBERS;
+use super::kinds::{EVENTS, LITERALS, SUBSCRIBERS, TracingCase};
 
-/// The bench of events.
+/// The name of the bench of events.
 pub const ATRACE: &str = "atrace";
-/// The bench of subscribers.
+/// The name of the bench of subscribers.
 pub const SUBSCRIBER: &str = "subscriber";
-/// The count of instructions.
+/// The name of the bench that counts instructions.
 pub const INSTRUCTIONS: &str = "instructions";
 
-/// A bench.
+/// A bench of this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
-    /// Its name, and that of its file of rows.
+    /// The name of the bench and of its file of rows.
     pub name: &'static str,
-    /// About how many seconds a full and a quick run take.
+    /// The approximate duration of a full run and of a quick run, in seconds.
     pub seconds: (u64, u64),
 }
 
-/// All, in the order in which a full run has them.
+/// All benches, in the order in which a full run executes them.
 pub const BENCHES: [Bench; 7] = [
     Bench { name: ATRACE, seconds: (165, 55) },
     Bench { name: SUBSCRIBER, seconds: (70, 20) },
@@ -33,19 +32,18 @@ pub const BENCHES: [Bench; 7] = [
 ];
 
 impl Bench {
-    /// Returns the command that runs it.
+    /// Returns the command that runs the bench.
     pub fn command(&self) -> String {
         let features = if self.name == INSTRUCTIONS { " --features instructions" } else { "" };
         format!("cargo bench -p atrace-benches{features} --bench {}", self.name)
     }
 
-    /// Returns the ids of the rows that a full run leaves at least.
+    /// Returns the ids of the rows that a full run must have written.
     pub fn rows(&self) -> Vec<Id> {
         match self.name {
             ATRACE => {
-                let limits = ["load_and_test"].map(Id::limit);
-                let raw = ["begin/10", "begin/1000", "end"].into_iter().filter_map(super::Event::named);
-                let raw = raw.map(|event| Id { who: Who::Limit, what: What::RawWrite(event) });
+                let limits = [Id::limit("load_and_test")];
+                let raw = ["begin/10", "begin/1000", "end"].map(Id::raw_write);
                 let threads = EVENTS.iter().take(1).flat_map(|event| {
                     let of = move |n| State::ALL.map(|state| What::Threads(state, event, n));
                     [1, 2].into_iter().flat_map(of).map(|what| Id { who: Who::Rust, what })
@@ -53,7 +51,7 @@ impl Bench {
                 events().chain(limits).chain(raw).chain(threads).chain(perfetto()).collect()
             }
             SUBSCRIBER => {
-                let raw = |case| Id { who: Who::Limit, what: What::RawWriteOf("on".to_owned(), case) };
+                let raw = |case: TracingCase| Id::raw_write(format_args!("of_on_{}", case.name()));
                 kinds().chain(TracingCase::ALL.map(raw)).collect()
             }
             INSTRUCTIONS => events().chain(kinds()).chain(perfetto()).collect(),
@@ -62,7 +60,7 @@ impl Bench {
     }
 }
 
-/// Every event in both states, by all that have it.
+/// Returns the rows of every event in both states, for each implementation that has the event.
 fn events() -> impl Iterator<Item = Id> {
     let of = |state| {
         EVENTS.iter().flat_map(move |event| {
@@ -73,13 +71,13 @@ fn events() -> impl Iterator<Item = Id> {
     State::ALL.into_iter().flat_map(of)
 }
 
-/// What a program does with `tracing`, under each subscriber whose instructions are counted, too.
+/// Returns the rows of each `tracing` case under each subscriber whose instructions are counted.
 fn kinds() -> impl Iterator<Item = Id> {
     let counted = SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted);
     counted.flat_map(|subscriber| TracingCase::ALL.map(|case| subscriber.id(case)))
 }
 
-/// Every event by Perfetto's way, which is measured while a session wants it.
+/// Returns the rows of every event through Perfetto; these are measured while a session records.
 fn perfetto() -> impl Iterator<Item = Id> {
     EVENTS.iter().chain(&LITERALS).map(|event| Id::event(Who::Perfetto, State::On, event))
 }

@@ -1,31 +1,28 @@
 //! The name of a row: `<who>/<what>`.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::str::FromStr;
 
-use super::case::TracingCase;
-use super::event::Event;
+use super::kinds::{Event, TracingCase};
 
-/// Whose work a row measures.
+/// The implementation that a row measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// Nothing traced, or the least that could do it: what the others are held against.
+    /// A lower limit: no tracing, or the least work that could trace. Other rows are compared with it.
     Limit,
-    /// C++.
+    /// The C++ implementation.
     Cc,
-    /// This workspace.
+    /// This workspace, writing to the trace marker.
     Rust,
-    /// This workspace through libcutils.
+    /// This workspace, calling libcutils.
     Ffi,
-    /// This workspace, into the memory that is shared with Perfetto's service.
+    /// This workspace, writing to the memory that it shares with Perfetto's service.
     Perfetto,
-    /// Somebody else's crate: `peer-<crate>`, or whatever a later version adds.
+    /// A crate of another project, `peer-<crate>`, or a name that this version does not know.
     Other(String),
 }
 
 impl Who {
-    /// Returns the crate of somebody else's that it is.
+    /// Returns the crate's name if the row measures a crate of another project.
     pub fn peer(&self) -> Option<&str> {
         match self {
             Self::Other(name) => name.strip_prefix("peer-"),
@@ -47,25 +44,22 @@ impl fmt::Display for Who {
     }
 }
 
-/// Whether tracing is on while something is measured.
+/// Whether tracing is on during the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It is compiled in and nobody traces.
+    /// Tracing is compiled in, and nobody traces.
     Off,
-    /// Messages are written.
+    /// Tracing is on, and messages are written.
     On,
 }
 
 impl State {
-    /// Both, in the order of the tables.
+    /// Both states, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Off, Self::On];
 
-    /// As in ids.
+    /// Returns the name that ids use.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::On => "on",
-        }
+        ["off", "on"][self as usize]
     }
 }
 
@@ -74,21 +68,19 @@ impl State {
 pub enum What {
     /// A kind of event: `tracing_off_begin/10`.
     Event(State, &'static Event),
-    /// The same on so many threads: `tracing_off_begin/10/2_threads`.
+    /// A kind of event on several threads: `tracing_off_begin/10/2_threads`.
     Threads(State, &'static Event, usize),
-    /// The begin of a slice whose name has so many characters: `on_name/300`.
+    /// The begin of a slice whose name has this number of characters: `on_name/300`.
     Name(State, usize),
-    /// What `tracing` does under a kind of subscriber: `filtered_span`. The kind is empty for a peer in its own state.
+    /// A `tracing` case under a kind of subscriber: `filtered_span`. The kind is empty for a crate of another project
+    /// in its default state.
     Tracing(String, TracingCase),
-    /// A begin in a process of this kind, such as one beside a watch: `on_begin_watched/10`.
+    /// A begin in a special process, such as a process with a watch: `on_begin_watched/10`.
     Watched(String),
-    /// A `write(2)` of the bytes of an event: `raw_write_end`.
-    RawWrite(&'static Event),
-    /// A `write(2)` of the bytes of a begin with such a name: `raw_write_name/300`.
-    RawWriteOfName(usize),
-    /// The `write(2)`s of what a case of `tracing` writes in a mode: `raw_write_of_on_span`.
-    RawWriteOf(String, TracingCase),
-    /// Anything else, such as the row of a workload.
+    /// A `write(2)` of the bytes of an event (`raw_write_end`), of a begin with a name of this length
+    /// (`raw_write_name/300`), or of a `tracing` case (`raw_write_of_on_span`).
+    RawWrite(String),
+    /// Any other name, such as the row of a workload.
     Other(String),
 }
 
@@ -99,15 +91,15 @@ pub enum What {
 /// ```
 /// use atrace_benches::catalogue::{Id, State, What, Who};
 ///
-/// let id: Id = "rust/tracing_on_begin/10".parse().unwrap();
+/// let id = Id::of("rust/tracing_on_begin/10");
 /// assert_eq!(id.who, Who::Rust);
 /// assert_eq!(id.with_state(State::Off).unwrap().to_string(), "rust/tracing_off_begin/10");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// Whose work it is.
+    /// The implementation.
     pub who: Who,
-    /// What is done.
+    /// The measured operation.
     pub what: What,
 }
 
@@ -117,12 +109,17 @@ impl Id {
         Self { who, what: What::Event(state, event) }
     }
 
-    /// Makes the id of a limit that has no other form.
+    /// Makes the id of a [raw write](What::RawWrite).
+    pub fn raw_write(of: impl fmt::Display) -> Self {
+        Self { who: Who::Limit, what: What::RawWrite(of.to_string()) }
+    }
+
+    /// Makes the id of a limit, from its name.
     pub fn limit(name: &str) -> Self {
         Self { who: Who::Limit, what: What::Other(name.to_owned()) }
     }
 
-    /// Reads an id. What is not known is [`Other`](What::Other).
+    /// Parses an id. An unknown name becomes [`Other`](What::Other).
     pub fn of(text: &str) -> Self {
         let (who, what) = text.split_once('/').unwrap_or(("", text));
         let who = match who {
@@ -136,27 +133,23 @@ impl Id {
         Self { who, what: What::of(what) }
     }
 
-    /// Returns the name without who.
+    /// Returns the id without the implementation.
     pub fn name(&self) -> String {
         self.what.to_string()
     }
 
-    /// Returns the row of the same thing done by someone else.
+    /// Returns the id of the same operation in another implementation.
     pub fn with_who(&self, who: Who) -> Self {
         Self { who, what: self.what.clone() }
     }
 
-    /// Returns the row of the same thing in another state; `None` where there is no such thing.
+    /// Returns the id of the same operation in another state, or `None` if the operation has no states.
     pub fn with_state(&self, state: State) -> Option<Self> {
         let what = match &self.what {
             What::Event(_, event) => What::Event(state, event),
             What::Threads(_, event, n) => What::Threads(state, event, *n),
             What::Name(_, length) => What::Name(state, *length),
-            What::Tracing(kind, case) => {
-                let [off, on] = State::ALL.map(|state| format!("tracing_{}", state.name()));
-                if *kind != off && *kind != on {
-                    return None;
-                }
+            What::Tracing(_, case) if self.state().is_some() => {
                 What::Tracing(format!("tracing_{}", state.name()), *case)
             }
             _ => return None,
@@ -164,7 +157,7 @@ impl Id {
         Some(Self { who: self.who.clone(), what })
     }
 
-    /// Tells whether tracing is on in it; `None` where the name does not say.
+    /// Tells whether tracing is on, or returns `None` if the id does not say.
     pub fn state(&self) -> Option<State> {
         match &self.what {
             What::Event(state, _) | What::Threads(state, ..) | What::Name(state, _) => Some(*state),
@@ -175,7 +168,7 @@ impl Id {
         }
     }
 
-    /// Returns what the original benchmark calls the case: C++'s have names of their own.
+    /// Returns the name of the case in the original benchmark. C++ cases have Google Benchmark's form of name.
     pub fn label(&self) -> String {
         match (&self.who, &self.what) {
             (Who::Cc, What::Event(..) | What::Threads(..)) => {
@@ -192,23 +185,23 @@ impl Id {
         }
     }
 
-    /// Returns the name without who and without what all events begin with, for a table that has these in its title.
+    /// Returns the id without the implementation and without the prefix `tracing_`, for tables whose title has both.
     pub fn short(&self) -> String {
         let name = self.name();
         name.strip_prefix("tracing_").map(str::to_owned).unwrap_or(name)
     }
 
-    /// Returns what Criterion calls the case.
+    /// Returns the name of the case in Criterion's output.
     pub fn in_criterion(&self) -> String {
         if self.who == Who::Rust { self.name() } else { self.label() }
     }
 
-    /// Joins the case of a workload and the mode that it ran in.
+    /// Joins a workload's case and mode (its configuration of instrumentation and subscriber) to an id.
     pub fn of_workload(case: &str, mode: &str) -> String {
         format!("{case}/{mode}")
     }
 
-    /// Splits the id of a workload's row into its case and its mode.
+    /// Splits the id of a workload's row into case and mode.
     pub fn case_and_mode(text: &str) -> Option<(&str, &str)> {
         text.rsplit_once('/')
     }
@@ -233,9 +226,8 @@ impl What {
             if let Some(event) = Event::named(name) {
                 return Some(Self::Event(state, event));
             }
-            if let Some((event, threads)) =
-                name.rsplit_once('/').and_then(|(n, t)| Some((Event::named(n)?, t)))
-            {
+            let parts = name.rsplit_once('/').and_then(|(n, t)| Some((Event::named(n)?, t)));
+            if let Some((event, threads)) = parts {
                 let n = threads.strip_suffix("_threads").or(threads.strip_suffix("_thread"))?;
                 return Some(Self::Threads(state, event, number(n)?));
             }
@@ -243,36 +235,26 @@ impl What {
         if let Some(kind) = text.strip_prefix("on_begin_").and_then(|rest| rest.strip_suffix("/10")) {
             return Some(Self::Watched(kind.to_owned()));
         }
-        if let Some(length) = text.strip_prefix("raw_write_name/") {
-            return Some(Self::RawWriteOfName(number(length)?));
+        if let Some(of) = text.strip_prefix("raw_write_") {
+            let length = |of: &str| number(of.strip_prefix("name/")?);
+            let case = || tracing(of.strip_prefix("of_")?);
+            let is_known = Event::named(of).is_some() || length(of).is_some() || case().is_some();
+            return is_known.then(|| Self::RawWrite(of.to_owned()));
         }
-        if let Some(event) = text.strip_prefix("raw_write_").and_then(Event::named) {
-            return Some(Self::RawWrite(event));
-        }
-        // The longest name first, as one ends with another.
-        let (kind, case) =
-            [TracingCase::EventArgs, TracingCase::SpanArgs, TracingCase::Event, TracingCase::Span]
-                .into_iter()
-                .find_map(|case| Some((text.strip_suffix(case.name())?, case)))?;
-        let kind = if kind.is_empty() { kind } else { kind.strip_suffix('_')? };
-        Some(match kind.strip_prefix("raw_write_of_") {
-            Some(mode) => Self::RawWriteOf(mode.to_owned(), case),
-            None => Self::Tracing(kind.to_owned(), case),
-        })
+        tracing(text).map(|(kind, case)| Self::Tracing(kind.to_owned(), case))
     }
 }
 
-/// A number as it is printed here: no sign, no leading zeros.
+/// Splits a name into the kind of subscriber and the `tracing` case.
+fn tracing(text: &str) -> Option<(&str, TracingCase)> {
+    let kind_of = |case: TracingCase| Some((text.strip_suffix(case.name())?, case));
+    let (kind, case) = TracingCase::ALL.into_iter().find_map(kind_of)?;
+    Some((if kind.is_empty() { kind } else { kind.strip_suffix('_')? }, case))
+}
+
+/// Parses a number as ids print numbers: without sign and leading zeros.
 fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
-}
-
-impl FromStr for Id {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self::of(text))
-    }
 }
 
 impl fmt::Display for Id {
@@ -296,9 +278,7 @@ impl fmt::Display for What {
             Self::Tracing(kind, case) if kind.is_empty() => f.write_str(case.name()),
             Self::Tracing(kind, case) => write!(f, "{kind}_{}", case.name()),
             Self::Watched(kind) => write!(f, "on_begin_{kind}/10"),
-            Self::RawWrite(event) => write!(f, "raw_write_{}", event.name),
-            Self::RawWriteOfName(length) => write!(f, "raw_write_name/{length}"),
-            Self::RawWriteOf(mode, case) => write!(f, "raw_write_of_{mode}_{}", case.name()),
+            Self::RawWrite(of) => write!(f, "raw_write_{of}"),
             Self::Other(name) => f.write_str(name),
         }
     }
@@ -319,12 +299,10 @@ mod tests {
             ("rust/tracing_off_begin/10/1_thread", What::Threads(State::Off, begin, 1)),
             ("cc/tracing_on_begin/10/8_threads", What::Threads(State::On, begin, 8)),
             ("rust/on_name/1000", What::Name(State::On, 1000)),
-            ("limit/raw_write_begin/10", What::RawWrite(begin)),
-            ("limit/raw_write_name/3", What::RawWriteOfName(3)),
-            (
-                "limit/raw_write_of_layer_on_span_args",
-                What::RawWriteOf("layer_on".into(), TracingCase::SpanArgs),
-            ),
+            ("limit/raw_write_begin/10", What::RawWrite("begin/10".into())),
+            ("limit/raw_write_name/3", What::RawWrite("name/3".into())),
+            ("limit/raw_write_of_layer_on_span_args", What::RawWrite("of_layer_on_span_args".into())),
+            ("limit/raw_write_of_on_spam", What::Other("raw_write_of_on_spam".into())),
             ("rust/tracing_on_event", What::Tracing("tracing_on".into(), TracingCase::Event)),
             ("limit/noop_always_event_args", What::Tracing("noop_always".into(), TracingCase::EventArgs)),
             ("peer-fastrace/span", What::Tracing(String::new(), TracingCase::Span)),

@@ -1,26 +1,24 @@
-//! What exists to be measured, each thing said once: who runs a case, in which state, what it is called, how many
-//! messages it writes, what is promised of it, and what the original benchmarks published.
+//! The catalogue of all measurements. It states each fact once: the implementation, state and name of a case, the
+//! number of messages that the case writes, the promised limits, and the results that the original benchmarks
+//! published.
 //!
-//! | list | of what |
+//! | list | content |
 //! |---|---|
-//! | [`EVENTS`], [`LITERALS`] | the kinds of event, in Rust and C++; those that Perfetto's way has beside |
-//! | [`TracingCase`], [`SUBSCRIBERS`] | what a program does with `tracing`, and the kinds of subscriber it does it under |
-//! | [`BENCHES`] | the benches, how to run each, and the rows that each leaves |
-//! | [`promises`] | what is promised of ratios |
+//! | [`EVENTS`], [`LITERALS`] | the kinds of event, in Rust and C++; the kinds that only the Perfetto backend has |
+//! | [`TracingCase`], [`SUBSCRIBERS`] | the operations with `tracing`, and the subscribers that receive them |
+//! | [`BENCHES`] | the benches, their commands, and the rows that each bench leaves |
+//! | [`promises`] | the promised ratios, differences and counts |
 //! | [`published`] | the numbers of the original benchmarks |
 //!
-//! An [`Id`] is the name of a row. It prints and parses itself: nobody else takes one apart.
+//! An [`Id`] is the name of a row. Only [`Id`] formats and parses row names.
 
 mod benches;
-mod case;
-mod event;
+
 mod id;
+mod kinds;
 pub mod promises;
 pub mod published;
-mod subscriber;
 
 pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
-pub use self::case::TracingCase;
-pub use self::event::{EVENTS, Event, LITERALS};
 pub use self::id::{Id, State, What, Who};
-pub use self::subscriber::{SUBSCRIBERS, Subscriber, Way};
+pub use self::kinds::{EVENTS, Event, LITERALS, SUBSCRIBERS, Subscriber, TracingCase, Way};

@@ -1,35 +1,36 @@
-//! What is promised of rows: `promises.txt` has a line for each promise. Of instructions, too, which say what is off, and what is this
-//! library's own, on the busiest machine.
+//! The promises about rows. `promises.txt` has a line for each promise. Promises about instruction counts show on a
+//! busy machine, too, what "off" costs and what this library adds.
 //!
-//! What is promised of all workloads is in `measure/workload/bars.rs`, of one in its bench. That no operation takes more
-//! instructions than before is `benches/bounds.toml`'s. What came of a promise is a [`Judged`](crate::promise::Judged), whichever it was.
+//! Promises about all workloads are in `measure/workload/bars.rs`; promises about one workload are in its bench.
+//! `benches/bounds.toml` bounds the instructions of an operation. The outcome of any promise is a
+//! [`Judged`](crate::promise::Judged).
 
-use super::case::TracingCase;
 use super::id::{Id, What, Who};
+use super::kinds::TracingCase;
 
-/// A promise about a row, alone or beside another.
+/// A promise about a row, alone or compared with another row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Promise {
-    /// What is promised, in words that all of a group have.
+    /// The promise in words. All promises of a group share the name.
     pub name: &'static str,
-    /// The row.
+    /// The row that the promise is about.
     pub id: Id,
-    /// What it is compared to.
+    /// The row that it is compared with.
     pub base: Id,
-    /// The highest ratio, the most nanoseconds, or the most instructions.
+    /// The highest ratio, the highest number of nanoseconds, or the highest number of instructions.
     pub at_most: f64,
 }
 
-/// By how much more processors' time an event takes on threads than on one.
+/// The row that tells how much more CPU time an event takes on several threads than on one thread.
 pub const GROWTH: &str = "own_memory_growth";
-/// How many system calls a process makes for an event of a hundred thousand in a second: the name of the count, and the most.
+/// The name of the count of system calls for an event at 100,000 events a second, and its highest value.
 pub const SYSTEM_CALLS: (&str, f64) = ("system_calls", 0.01);
 
 /// Returns the promises of a group of the file.
 ///
 /// # Panics
 ///
-/// If there is no such group, or a line has another form.
+/// If the group does not exist, or if a line is malformed.
 pub fn of(group: &str) -> Vec<Promise> {
     let text = include_str!("promises.txt");
     let (_, lines) = text.split_once(&format!("[{group}]\n")).expect("the file has the group");
@@ -43,8 +44,8 @@ fn parse(line: &'static str) -> Option<Promise> {
     Some(Promise { name, id: Id::of(id), base: Id::of(base), at_most: at_most.parse().ok()? })
 }
 
-/// Tells whether an operation is promised not to allocate: everything of this workspace's, but a layer's span while on; by
-/// Perfetto's way, only one with fields.
+/// Tells whether an operation must not allocate. All operations of this workspace are promised not to, except a layer's
+/// span while tracing is on; with the Perfetto backend, the exception is a layer's span with fields.
 pub fn must_not_allocate(id: &Id) -> bool {
     let case = match &id.what {
         What::Tracing(kind, case) if kind == "layer_on" => Some(case),
@@ -61,7 +62,7 @@ pub fn must_not_allocate(id: &Id) -> bool {
 mod tests {
     use super::*;
 
-    /// An id that is misspelt would be one of something else, and its promise left out.
+    /// Checks the ids of the promises. A misspelt id would match no row, and its promise would not be checked.
     #[test]
     fn promises_are_of_rows_that_exist() {
         let groups =

@@ -1,39 +1,37 @@
-//! The command line of a bench, as `cargo bench` and `cargo test` write it.
+//! Parses the command line of a bench, in the form that `cargo bench` and `cargo test` use.
 //!
-//! Criterion reads the same command line again by itself, so what is only for Criterion is allowed
-//! here and ignored.
+//! Criterion parses the same command line itself, so options that are only for Criterion are accepted and ignored here.
 
 use std::ffi::OsString;
-use std::fmt;
 
-/// Flags of Criterion's and libtest's that are followed by a value.
+/// The flags of Criterion and libtest that take a value.
 const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confidence-level --format \
     --load-baseline --logfile --measurement-time --noise-threshold --nresamples --output-format \
     --plotting-backend --profile-time --sample-size --save-baseline --significance-level --skip \
     --test-threads --warm-up-time -b -s";
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
-    /// Run every case once and measure nothing. As with Criterion, that is what happens without
-    /// `--bench`, which only `cargo bench` passes; on Android, where benches are started by hand or
-    /// by a runner and never by `cargo test`, only `--test` asks for it.
+    /// Run every case once and measure nothing. As with Criterion, this is the default without `--bench`, which only
+    /// `cargo bench` passes. On Android, benches are started by hand or by a runner and never by `cargo test`, so only
+    /// `--test` selects it.
     pub test: bool,
-    /// Take less time and be less sure.
+    /// Measure for less time, with less precision.
     pub quick: bool,
-    /// Name the cases and run none.
+    /// List the cases and run nothing.
     pub list: bool,
-    /// Say what can be asked for and run nothing.
+    /// Print the help and run nothing.
     pub help: bool,
-    /// Run only the cases whose id contains one of these, or all if there are none.
+    /// Run only the cases whose id contains one of these texts, or all cases if there is no filter.
     pub filters: Vec<String>,
-    /// A filter must be the whole id.
+    /// Whether a filter must equal the whole id.
     pub exact: bool,
-    /// Which of the alternating processes this is; see [`crate::harness::child`].
+    /// The mode of this process, if the bench started it; see [`crate::harness::child`].
     pub mode: Option<String>,
 }
 
-/// What `--help` says.
+/// The text of `--help`.
 pub(super) const HELP: &str = "\
 usage: cargo bench --bench BENCH -- [OPTIONS] [FILTER]...
 
@@ -48,45 +46,36 @@ Measures the cases whose id contains one of the filters, or all, and leaves thei
 environment: ATRACE_BENCH_SINK (tracefs, file, null), ATRACE_OVERHEAD_DIR (where rows are left),
   ATRACE_BENCH_ORIGINAL (1: `coroutines` has as many tasks at once as its original)";
 
-/// Why a command line is not understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(String);
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Error {}
-
 impl Args {
-    /// Reads this process' command line.
+    /// Parses this process' command line.
     ///
     /// # Errors
     ///
     /// As [`parse`](Self::parse).
-    pub fn from_env() -> Result<Self, Error> {
+    pub fn from_env() -> Result<Self, String> {
         Self::parse(std::env::args_os().skip(1))
     }
 
-    /// Reads a command line without the program's name.
+    /// Parses a command line without the program's name.
     ///
     /// # Errors
     ///
-    /// For an argument that is not UTF-8, or a flag that lacks its value. A flag that is not known
-    /// is taken for one of Criterion's, without a value.
-    pub fn parse<S: Into<OsString>>(args: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+    /// If an argument is not UTF-8, or if a flag lacks its value. An unknown flag is treated as a flag of Criterion
+    /// without a value.
+    pub fn parse<S: Into<OsString>>(args: impl IntoIterator<Item = S>) -> Result<Self, String> {
         Self::parse_for(cfg!(target_os = "android"), args)
     }
 
     /// As [`parse`](Self::parse), on Android or on a host.
-    fn parse_for<S: Into<OsString>>(android: bool, args: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+    fn parse_for<S: Into<OsString>>(
+        android: bool,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<Self, String> {
         let mut parsed = Self::default();
         let mut bench = false;
-        let mut args = args.into_iter().map(|arg| {
-            arg.into().into_string().map_err(|arg| Error(format!("{} is not UTF-8", arg.display())))
-        });
+        let mut args = args
+            .into_iter()
+            .map(|arg| arg.into().into_string().map_err(|arg| format!("{} is not UTF-8", arg.display())));
         while let Some(arg) = args.next() {
             let arg = arg?;
             let (flag, inline) = match arg.split_once('=') {
@@ -95,7 +84,7 @@ impl Args {
             };
             let mut value = || match inline.clone() {
                 Some(value) => Ok(value),
-                None => args.next().unwrap_or_else(|| Err(Error(format!("{flag} needs a value")))),
+                None => args.next().unwrap_or_else(|| Err(format!("{flag} needs a value"))),
             };
             match flag {
                 "--bench" => bench = true,
@@ -114,8 +103,8 @@ impl Args {
         Ok(parsed)
     }
 
-    /// Returns what a bench says that runs nothing: what can be asked for, or what `all` the others have left, which of a test or
-    /// a part of them is nothing.
+    /// Returns the output of a bench that runs nothing: the help text, or the text of `all`. Returns `None` if the
+    /// bench runs.
     pub fn answer(&self, all: impl FnOnce() -> String) -> Option<String> {
         if self.help {
             return Some(HELP.to_owned());
@@ -123,7 +112,7 @@ impl Args {
         (!self.test && !self.list && self.filters.is_empty()).then(all)
     }
 
-    /// Tells whether the case `id` is to run.
+    /// Tells whether the case `id` is selected.
     pub fn selects(&self, id: &str) -> bool {
         let hit = |f: &String| if self.exact { f == id } else { id.contains(&f[..]) };
         self.filters.is_empty() || self.filters.iter().any(hit)

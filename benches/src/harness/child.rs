@@ -1,54 +1,120 @@
-//! Processes that a measuring process starts: itself once more, told by `--mode` what to be.
+//! Starts child processes of a measuring process: the same program, with `--mode` and the name of its role.
 //!
-//! One that is [adopted](adopt) takes part in the session: it uses the same sink, is not supervised anew, and is killed
-//! when its parent ends. What it measured it [reports](report) on stdout, to the [one that asks](rows).
+//! A child that is started [in a mode](in_mode) belongs to the session: it uses the same sink, has no supervisor of its
+//! own, and is killed when its parent ends. It [reports](report) its measurements on stdout, and the parent
+//! [reads](rows) them.
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
+use std::io::{self, BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
+use super::output::say;
 use super::session::CHILD;
-use super::terminal::say;
 use crate::row::Row;
 
-/// What a line of stdout begins with that carries rows.
+/// The prefix of a line of stdout that carries rows.
 const REPORT: &str = "atrace-benches rows: ";
 
-/// Lets a process that is started here take part in this one's session. The calling thread has to live as long as it.
-pub fn adopt(command: &mut Command) -> &mut Command {
-    command.env(CHILD, std::process::id().to_string())
+/// A process that takes requests on its stdin and answers with lines on its stdout. Dropping this value ends the
+/// process.
+#[derive(Debug)]
+pub struct Helper {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
 }
 
-/// Hands the rows of this process to the one that started it.
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // `kill` has no effect on a process that has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Helper {
+    /// Starts the process. If it is started [in a mode](in_mode), the calling thread must live as long as the process.
+    ///
+    /// # Errors
+    ///
+    /// If the process can't be started.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
+        Ok(Self { child, said })
+    }
+
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a request. A write error is ignored, because the exit status of an ended process says more.
+    pub fn tell(&mut self, what: &[u8]) {
+        let _ = self.child.stdin.as_mut().map(|stdin| stdin.write_all(what));
+    }
+
+    /// Returns the rest of the next line that begins with `mark`, or `None` at the end of the output. Other lines are
+    /// printed.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn hear(&mut self, mark: &str) -> io::Result<Option<String>> {
+        for line in &mut self.said {
+            let line = line?;
+            match line.strip_prefix(mark) {
+                Some(rest) => return Ok(Some(rest.to_owned())),
+                None => say(line),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Closes the process' stdin, prints the rest of its output, and returns its exit status.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn end(&mut self) -> io::Result<ExitStatus> {
+        drop(self.child.stdin.take());
+        self.said.try_for_each(|line| line.map(say))?;
+        self.child.wait()
+    }
+}
+
+/// Returns the command that starts this program in a mode, as part of this session.
 ///
 /// # Errors
 ///
-/// When that is gone.
+/// If the path of this program can't be found.
+pub fn in_mode(mode: &str) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--mode", mode]).env(CHILD, std::process::id().to_string());
+    Ok(command)
+}
+
+/// Reports the rows of this process to its parent.
+///
+/// # Errors
+///
+/// If the parent has ended.
 pub fn report(rows: &[Row]) -> io::Result<()> {
     let json = serde_json::to_string(rows)?;
     writeln!(io::stdout(), "{REPORT}{json}")
 }
 
-/// Runs this program in a mode, with these variables in its environment, and returns the rows that it reported.
+/// Runs this program in a mode with additional environment variables, and returns the rows that it reports.
 ///
 /// # Errors
 ///
-/// When it fails or reports nothing, saying so.
+/// If the process fails or reports nothing.
 pub fn rows(mode: &str, env: &[(&str, &str)]) -> io::Result<Vec<Row>> {
     let error = |what: &str| io::Error::other(format!("the process of mode {mode:?} {what}"));
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--mode", mode]).args(std::env::args_os().skip(1)).envs(env.iter().copied());
-    let mut child = adopt(&mut command).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut rows = None;
-    for line in child.stdout.take().map(|out| BufReader::new(out).lines()).into_iter().flatten() {
-        let line = line?;
-        match line.strip_prefix(REPORT) {
-            Some(json) => rows = Some(serde_json::from_str(json)?),
-            None => say(line),
-        }
-    }
-    let status = child.wait()?;
+    let mut command = in_mode(mode)?;
+    let mut helper = Helper::start(command.args(std::env::args_os().skip(1)).envs(env.iter().copied()))?;
+    let rows = helper.hear(REPORT)?;
+    let status = helper.end()?;
     if !status.success() {
         return Err(error(&format!("ended with {status}")));
     }
-    rows.ok_or_else(|| error("reported nothing"))
+    Ok(serde_json::from_str(&rows.ok_or_else(|| error("reported nothing"))?)?)
 }

@@ -1,58 +1,64 @@
-//! What a bench prints: on a terminal on the screen, elsewhere into a file beside its rows, with one line on stdout.
+//! The output of a bench: on a terminal, everything; otherwise a file beside the rows, and one line on stdout.
 //!
-//! So a whole `cargo bench` in a pipe is a screen of text, and nothing is lost. A test, and a run of some cases only, print as
-//! they go.
+//! So the output of a whole `cargo bench` in a pipe fits on a screen, and the details are in files. A test, and a run
+//! of selected cases, print everything.
+//!
+//! This module also has the progress line of a terminal, the exit code of a bench, and replacements for `println!` and
+//! `eprintln!`, which panic when the reader of a pipe has gone.
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::args::Args;
-use super::progress;
-use super::terminal::{self, say};
-use crate::promise::{self, Judged, Screen, Verdict};
+use crate::catalogue::BENCHES;
+use crate::harness::args::Args;
+use crate::promise::{self, Judged, Screen};
 use crate::row::{self, Row};
 
-/// Where a bench prints.
+/// Where the output of a bench goes.
 #[derive(Debug)]
 pub struct Output {
     bench: &'static str,
-    /// None where nothing is kept.
+    /// The file of the output, or `None` if there is no file.
     file: Option<PathBuf>,
     aside: Option<Aside>,
     started: Instant,
 }
 
 impl Output {
-    /// Decides where the bench prints from now on.
+    /// Decides where the output of the bench goes.
     ///
     /// # Errors
     ///
-    /// When its file can't be written.
+    /// If the file can't be written.
     pub fn begin(bench: &'static str, args: &Args) -> io::Result<Self> {
         let mut this = Self { bench, file: None, aside: None, started: Instant::now() };
         if args.test || !args.filters.is_empty() {
             return Ok(this);
         }
-        // Rather now than after a minute.
+        // Fail now and not after a minute of measuring.
         row::can_write(bench)?;
         let path = row::dir().join(format!("{bench}.txt"));
         File::create(&path)?;
         this.file = Some(path);
-        progress::begin(bench, args.quick);
+        begin(bench, args.quick);
         if !io::stdout().is_terminal() {
             this.aside = this.turn_aside(false)?;
         }
         Ok(this)
     }
 
-    /// Runs something that talks much: where there is a file, it talks to that only, and on a terminal of its progress.
+    /// Runs `talk`, whose output is long. If there is a file, the output goes to the file, and a terminal shows the
+    /// progress.
     ///
     /// # Errors
     ///
-    /// What `talk` returned, or when the file can't be written.
+    /// The error of `talk`, or the error of writing the file.
     pub fn aside<R>(&self, talk: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         let _aside = self.turn_aside(!io::stderr().is_terminal())?;
         talk()
@@ -62,35 +68,31 @@ impl Output {
         self.file.as_ref().map(|path| Aside::to(path, with_stderr)).transpose()
     }
 
-    /// Keeps the rows and what was judged, and says in a line how it went; on a terminal, all promises.
+    /// Writes the rows and the judged promises, and prints a summary line; on a terminal, it prints all promises.
     ///
     /// # Errors
     ///
-    /// When they can't be written.
+    /// If the files can't be written.
     pub fn end(self, rows: &[Row], judged: &[Judged]) -> io::Result<()> {
-        progress::end();
+        end();
         let is_aside = self.aside.is_some();
         drop(self.aside);
+        let mut screen = Screen::default();
+        screen.add(self.bench, judged);
+        let lines = format!("\n{}", screen.lines());
         let Some(file) = self.file else {
-            let mut screen = Screen::default();
-            screen.add(self.bench, judged);
             if !screen.is_empty() {
-                say(format_args!("\n{}", screen.lines()));
+                say(lines);
             }
             return Ok(());
         };
         let path = row::write(self.bench, rows)?;
         promise::write(self.bench, judged)?;
-        let mut screen = Screen::default();
-        screen.add(self.bench, judged);
-        if is_aside {
-            let mut file = OpenOptions::new().append(true).open(&file)?;
-            writeln!(file, "\n{}", screen.lines())?;
-        } else {
-            say(format_args!("\n{}", screen.lines()));
+        match is_aside {
+            true => writeln!(OpenOptions::new().append(true).open(&file)?, "{lines}")?,
+            false => say(lines),
         }
-        let of = |verdict| judged.iter().filter(|judged| judged.verdict == verdict).count();
-        let [kept, missed, open] = [Verdict::Kept, Verdict::Missed, Verdict::Open].map(of);
+        let [missed, open, kept] = promise::counts(judged);
         say(format_args!(
             "{}: {} rows in {:.0} s; promises: {kept} kept, {missed} missed, {open} open; {} and .txt",
             self.bench,
@@ -102,7 +104,7 @@ impl Output {
     }
 }
 
-/// While it lives, what this process prints, and those that it starts, goes to a file.
+/// Redirects the output of this process and its children to a file until dropped.
 #[derive(Debug)]
 struct Aside {
     path: PathBuf,
@@ -128,13 +130,131 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         let _ = io::stdout().flush();
-        // Otherwise what follows is in the file, too.
+        // Otherwise later output would go to the file, too.
         let _ = rustix::stdio::dup2_stdout(&self.stdout);
         if let Some(stderr) = &self.stderr {
             let _ = rustix::stdio::dup2_stderr(stderr);
             if std::thread::panicking() {
-                terminal::complain(format_args!("why it ended stands at the end of {}", self.path.display()));
+                complain(format_args!("why it ended stands at the end of {}", self.path.display()));
             }
         }
+    }
+}
+
+/// The shortest time between two updates of the progress line: an update takes time on the measured machine.
+const EVERY: Duration = Duration::from_millis(500);
+/// The width of the progress bar in characters.
+const BAR: usize = 24;
+
+#[derive(Debug)]
+struct Progress {
+    bench: &'static str,
+    started: Instant,
+    expected: Duration,
+    written: Instant,
+}
+
+static PROGRESS: Mutex<Option<Progress>> = Mutex::new(None);
+
+/// Shows the progress line of a bench, if there is a terminal.
+pub(crate) fn begin(bench: &'static str, quick: bool) {
+    let known = BENCHES.iter().find(|known| known.name == bench);
+    if let Some(known) = known.filter(|_| io::stderr().is_terminal()) {
+        let expected = Duration::from_secs(if quick { known.seconds.1 } else { known.seconds.0 });
+        let now = Instant::now();
+        let progress = Progress { bench, started: now, expected, written: now - EVERY.min(now.elapsed()) };
+        *PROGRESS.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+    }
+}
+
+/// Shows what runs now. It is called between slices, so nothing is measured meanwhile.
+pub fn step(what: &str) {
+    let mut progress = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(progress) = progress.as_mut().filter(|progress| progress.written.elapsed() >= EVERY) else {
+        return;
+    };
+    progress.written = Instant::now();
+    let line = line(progress.bench, what, progress.started.elapsed(), progress.expected);
+    let _ = write!(io::stderr(), "\r{line}\x1b[K");
+}
+
+/// Removes the progress line.
+pub(crate) fn end() {
+    if PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}
+
+fn line(bench: &str, what: &str, elapsed: Duration, expected: Duration) -> String {
+    let part = (elapsed.as_secs_f64() / expected.as_secs_f64().max(1.0)).min(1.0);
+    let full = (part * BAR as f64) as usize;
+    let left = expected.saturating_sub(elapsed).as_secs();
+    let what: String = what.chars().take(40).collect();
+    format!("{bench} [{:#<full$}{:-<rest$}] about {left} s left: {what}", "", "", rest = BAR - full)
+}
+
+/// Returns the exit code of a bench with these rows. The bench fails, with a message, if no row has a usable result. A
+/// noisy row can still have usable ratios.
+pub fn exit_code(rows: &[Row]) -> ExitCode {
+    let compares = |row: &Row| {
+        row.vs.values().chain(row.vs_process.values()).any(|v| v.sure) || row.above.values().any(|a| a.sure)
+    };
+    if rows.iter().any(|row| !row.noisy || compares(row)) {
+        return ExitCode::SUCCESS;
+    }
+    let why =
+        if rows.is_empty() { "no row was measured" } else { "every row is noisy and compared with nothing" };
+    fail(1, format_args!("{why}: nothing can be said about this machine"))
+}
+
+/// Prints a line on stdout.
+pub(crate) fn say(line: impl Display) {
+    let mut out = io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Prints an error on stderr.
+pub(crate) fn complain(what: impl Display) {
+    let _ = writeln!(io::stderr(), "error: {what}");
+}
+
+/// Prints an error and returns the exit code of a failure.
+pub fn fail(status: u8, what: impl Display) -> ExitCode {
+    complain(what);
+    ExitCode::from(status)
+}
+
+#[cfg(test)]
+mod progress_tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_grows_and_the_time_shrinks() {
+        let at = |seconds| line("live", "rust/launch", Duration::from_secs(seconds), Duration::from_secs(80));
+        assert_eq!(at(0), "live [------------------------] about 80 s left: rust/launch");
+        assert_eq!(at(20), "live [######------------------] about 60 s left: rust/launch");
+        assert_eq!(at(100), "live [########################] about 0 s left: rust/launch");
+    }
+}
+
+#[cfg(test)]
+mod exit_tests {
+    use super::*;
+    use crate::row::Versus;
+
+    #[test]
+    fn a_run_fails_only_when_nothing_is_known() {
+        let (good, bad) = (Row::around("a", 100.0, 1.0), Row::around("b", 100.0, 50.0));
+        // `ExitCode` can't be compared.
+        let code = |rows: &[Row]| format!("{:?}", exit_code(rows));
+        let (ok, failed) = (format!("{:?}", ExitCode::SUCCESS), format!("{:?}", ExitCode::FAILURE));
+        assert_eq!(code(&[good.clone(), bad.clone()]), ok);
+        assert_eq!(code(std::slice::from_ref(&bad)), failed);
+        for (sure, ends) in [(true, &ok), (false, &failed)] {
+            let mut beside = bad.clone();
+            beside.vs.insert("c".into(), Versus { ratio: 2.0, low: 1.9, high: 2.1, sure });
+            assert_eq!(code(&[beside]), *ends);
+        }
+        assert_eq!(code(&[]), failed);
     }
 }

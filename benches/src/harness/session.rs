@@ -1,35 +1,35 @@
-//! What a process that measures works with: its command line, and the sink that it asks what arrived.
+//! The session of a measuring process: its command line, and the sink, which tells what arrived. If the privileges
+//! suffice, the sink is a separate tracefs instance.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use atrace::SinkKind;
-use atrace_cli::tracefs::Instance;
+use atrace_cli::tracefs::{self, Instance};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use super::args::Args;
-use super::sink::{self, LIBCUTILS_IS_THE_DEVICES, MARKER, SINK, is_of};
+use crate::harness::args::Args;
+use crate::harness::output::say;
 use crate::row::{Sink, environment};
 
-/// Set for a child, to the number of the process that started it.
+/// The environment variable of a child: the id of the process that started it.
 pub(crate) const CHILD: &str = "ATRACE_BENCH_CHILD";
 
-/// What the child works with.
+/// The command line and the sink of a child.
 #[derive(Debug)]
 pub struct Session {
-    args: Args,
+    /// The command line.
+    pub args: Args,
     sink: Sink,
-    marker: Option<PathBuf>,
-    instance: Option<Instance>,
+    /// The file that messages are written to, as `ATRACE_MARKER` names it.
+    pub marker: Option<PathBuf>,
+    /// The tracefs instance of the marker, if the sink is [`Sink::Tracefs`].
+    pub instance: Option<Instance>,
 }
 
 impl Session {
-    /// Returns the command line.
-    pub fn args(&self) -> &Args {
-        &self.args
-    }
-
-    /// Returns where messages go, for the rows.
+    /// Returns the sink, for the rows.
     pub fn sink(&self) -> Sink {
         match atrace::sink().kind() {
             SinkKind::Cutils => Sink::Cutils,
@@ -38,27 +38,17 @@ impl Session {
         }
     }
 
-    /// Returns the file that messages are written to: what `ATRACE_MARKER` names.
-    pub fn marker(&self) -> Option<&Path> {
-        self.marker.as_deref()
-    }
-
-    /// Returns the instance that has the marker, if the sink is [`Sink::Tracefs`].
-    pub fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-
-    /// Tells whether what C++ writes through libcutils arrives where this process' events do. A device's libcutils writes to
-    /// the kernel and nowhere else.
+    /// Tells whether messages that C++ writes through libcutils arrive in the same sink as this process' events. A
+    /// device's libcutils only writes to the kernel's marker.
     pub fn is_where_libcutils_writes(&self) -> bool {
         !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
     }
 
-    /// Returns the messages of this process that are in the sink now; `None` where that is no ring buffer.
+    /// Returns the messages of this process in the sink, or `None` if the sink is no ring buffer.
     ///
     /// # Errors
     ///
-    /// What the system answered.
+    /// The system's error.
     pub fn messages(&self) -> io::Result<Option<Vec<Vec<u8>>>> {
         let Some(instance) = &self.instance else { return Ok(None) };
         let all = instance.markers()?.map(|marker| marker.payload);
@@ -66,11 +56,11 @@ impl Session {
         Ok(Some(all.filter(|message| !shared || is_of(message, id)).collect()))
     }
 
-    /// Empties the sink, where it can be emptied.
+    /// Empties the sink, if possible.
     ///
     /// # Errors
     ///
-    /// What the system answered.
+    /// The system's error.
     pub fn clear(&self) -> io::Result<()> {
         match (&self.instance, &self.marker) {
             (Some(instance), _) => instance.clear(),
@@ -81,15 +71,14 @@ impl Session {
         }
     }
 
-    /// Runs `f` with an empty sink and returns how much it got: events where the sink is a marker,
-    /// bytes where it is a file, so that 0 means that nothing arrived. `None` where nobody can tell.
+    /// Runs `f` with an empty sink and returns how much arrived: events in a ring buffer, bytes in a file. Returns
+    /// `None` if the sink can't tell.
     ///
-    /// What every row rests on: tracing is on when an operation shows here, and off when it does
-    /// not.
+    /// Every row rests on this check: tracing is on if an operation arrives here, and off if it does not.
     ///
     /// # Errors
     ///
-    /// What the system answered.
+    /// The system's error.
     pub fn wrote(&self, f: impl FnOnce()) -> io::Result<Option<u64>> {
         self.clear()?;
         f();
@@ -99,13 +88,14 @@ impl Session {
         }
     }
 
-    /// Returns how much the sink got since it was last cleared, as [`wrote`](Self::wrote) does: two of these tell what came
-    /// between, without the milliseconds that clearing takes. In the whole system's ring buffer others' events are among
-    /// them: they can't be told apart when older ones are gone.
+    /// Returns how much the sink has received since it was last cleared, in the unit of [`wrote`](Self::wrote). The
+    /// difference of two calls tells what arrived between them, without the milliseconds for clearing. In the system's
+    /// shared ring buffer, the count includes events of other programs, which can't be told apart once older events are
+    /// overwritten.
     ///
     /// # Errors
     ///
-    /// What the system answered.
+    /// The system's error.
     pub fn arrived(&self) -> io::Result<Option<u64>> {
         match (&self.instance, &self.marker) {
             (Some(instance), _) => Ok(Some(instance.stats()?.written())),
@@ -114,12 +104,12 @@ impl Session {
         }
     }
 
-    /// Tells whether others write to the sink's ring buffer, too.
+    /// Tells whether other programs write to the ring buffer of the sink.
     pub(crate) fn is_shared(&self) -> bool {
-        self.instance.as_ref().is_some_and(sink::is_shared)
+        self.instance.as_ref().is_some_and(is_shared)
     }
 
-    /// Says by what it is known that tracing was on, or off.
+    /// Describes how the state of tracing was verified.
     pub fn verified_by(&self) -> &'static str {
         match self.sink {
             Sink::Tracefs => "what arrived there",
@@ -128,19 +118,16 @@ impl Session {
         }
     }
 
-    /// The session of a process that was started to measure; `None` in one that was not.
+    /// Returns the session of a process that was started to measure, or `None` in another process.
     pub(super) fn inherited(args: &Args) -> io::Result<Option<Self>> {
         let Some(parent) = std::env::var_os(CHILD) else { return Ok(None) };
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have gone before that call.
+        // The parent may have ended before that call.
         if getppid().map(|pid| pid.to_string().into()) != Some(parent) {
             return Err(io::Error::other(format!("the process that {CHILD} names has not started this one")));
         }
         environment::start();
-        let sink = match std::env::var_os(SINK) {
-            Some(name) => sink::of_name(&name)?,
-            None => Sink::None,
-        };
+        let sink = std::env::var_os(SINK).map_or(Ok(Sink::None), |name| of_name(&name))?;
         let marker = std::env::var_os(MARKER).map(PathBuf::from);
         let instance = match &marker {
             Some(marker) if sink == Sink::Tracefs => marker.parent().map(Instance::attach).transpose()?,
@@ -149,8 +136,152 @@ impl Session {
         Ok(Some(Self { args: args.clone(), sink, marker, instance }))
     }
 
-    /// The session of a process that only lists its cases.
+    /// Returns the harness's state for a process that only lists its cases and measures nothing.
     pub(super) fn without_sink(args: Args) -> Self {
         Self { args, sink: Sink::None, marker: None, instance: None }
+    }
+}
+
+/// The prefix of the names of tracefs instances.
+pub(super) const PREFIX: &str = "atrace-bench";
+
+/// The environment variable with the kind of the sink: for a child, its sink; for the first process, the requested
+/// sink.
+pub(super) const SINK: &str = "ATRACE_BENCH_SINK";
+pub(super) const MARKER: &str = "ATRACE_MARKER";
+
+/// The places where libcutils looks for the kernel's ring buffer.
+const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// The prepared sink, which is removed when this value is dropped.
+pub(super) struct Prepared {
+    pub(super) sink: Sink,
+    pub(super) marker: PathBuf,
+    instance: Option<Instance>,
+    /// Whether the ring buffer was off, and must be switched off at the end.
+    was_off: bool,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let (true, Some(instance)) = (self.was_off, &self.instance) {
+            let _ = instance.set_tracing_on(false);
+        }
+    }
+}
+
+impl Prepared {
+    pub(super) fn new(args: &Args, temp: &Path) -> io::Result<Self> {
+        let asked = std::env::var_os(SINK).map(|name| of_name(&name)).transpose()?;
+        let mut why = format!("{SINK} asks for it");
+        if asked.is_none_or(|sink| sink == Sink::Tracefs) {
+            match instance() {
+                Ok(instance) => {
+                    let marker = instance.marker_path();
+                    let state = std::fs::read_to_string(instance.path().join("tracing_on"));
+                    let was_off = state.is_ok_and(|state| state.trim() == "0");
+                    if was_off {
+                        instance.set_tracing_on(true)?;
+                    }
+                    return Ok(Self { sink: Sink::Tracefs, marker, instance: Some(instance), was_off });
+                }
+                Err(e) if asked.is_some() => return Err(e),
+                Err(e) => why = format!("{e}; the real one: {}", real(args)),
+            }
+        }
+        // Except in a test, a file would grow by gigabytes.
+        let sink = asked.unwrap_or(if args.test { Sink::File } else { Sink::Null });
+        let mut marker = PathBuf::from("/dev/null");
+        if sink == Sink::File {
+            marker = temp.join("marker");
+            std::fs::write(&marker, "")?;
+        }
+        say(format_args!("sink: {sink}, not the kernel's trace_marker ({why})"));
+        Ok(Self { sink, marker, instance: None, was_off: false })
+    }
+}
+
+/// Whether the C++ side uses the device's own libcutils, which only knows the kernel's marker.
+pub(super) const LIBCUTILS_IS_THE_DEVICES: bool =
+    cfg!(all(target_os = "android", not(target_feature = "crt-static")));
+
+/// Tells whether other programs write to the ring buffer: true for the buffer at the top of tracefs.
+pub(super) fn is_shared(instance: &Instance) -> bool {
+    MOUNTS.iter().any(|mount| instance.path() == Path::new(mount))
+}
+
+/// Tells whether a message is from the process `id`: the second field of a message is the process id.
+pub(super) fn is_of(message: &[u8], id: u32) -> bool {
+    let part = message.split(|&byte| byte == b'|').nth(1).unwrap_or_default();
+    str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(id))
+}
+
+/// Returns the ring buffer that the device's libcutils writes to, if this process may write to it and read it.
+fn everyones() -> io::Result<Instance> {
+    let mut why = None;
+    for mount in MOUNTS {
+        let all = || -> io::Result<Instance> {
+            let instance = Instance::attach(mount)?;
+            std::fs::OpenOptions::new().append(true).open(instance.marker_path())?;
+            std::fs::OpenOptions::new().read(true).write(true).open(Path::new(mount).join("trace"))?;
+            Ok(instance)
+        };
+        match all() {
+            Ok(instance) => return Ok(instance),
+            Err(e) => why = why.or(Some(io::Error::new(e.kind(), format!("{mount}: {e}")))),
+        }
+    }
+    Err(why.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
+/// Makes an instance, after removing instances that killed runs have left; or returns the ring buffer of the device's
+/// libcutils.
+fn instance() -> io::Result<Instance> {
+    if LIBCUTILS_IS_THE_DEVICES {
+        return everyones();
+    }
+    // An instance that can't be removed does no harm.
+    let _ = tracefs::sweep(PREFIX);
+    Instance::create(PREFIX)
+}
+
+/// Returns the command that runs this bench on the real marker.
+fn real(args: &Args) -> String {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let mount = tracefs::root().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    let mount = if mount { "sudo mount -t tracefs nodev /sys/kernel/tracing; " } else { "" };
+    format!("{mount}sudo {}{}", exe.display(), if args.test { "" } else { " --bench" })
+}
+
+pub(super) fn of_name(name: &OsStr) -> io::Result<Sink> {
+    match name.to_str() {
+        Some("tracefs") => Ok(Sink::Tracefs),
+        Some("file") => Ok(Sink::File),
+        Some("null") => Ok(Sink::Null),
+        _ => Err(io::Error::other(format!("{SINK}={} is none of tracefs, file, null", name.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_whose_they_are() {
+        for message in ["B|42|name", "E|42", "C|42|a|7", "N|42|1|2"] {
+            assert!(is_of(message.as_bytes(), 42) && !is_of(message.as_bytes(), 4), "{message}");
+        }
+        for message in ["B|421|42", "E", "", "B|", "|", "trace_event_clock_sync: parent_ts=42"] {
+            assert!(!is_of(message.as_bytes(), 42), "{message}");
+        }
+    }
+
+    #[test]
+    fn sinks_have_names() {
+        for sink in [Sink::Tracefs, Sink::File, Sink::Null] {
+            assert_eq!(of_name(OsStr::new(&sink.to_string())).unwrap(), sink);
+        }
+        let e = of_name(OsStr::new("pipe")).unwrap_err();
+        assert_eq!(e.to_string(), "ATRACE_BENCH_SINK=pipe is none of tracefs, file, null");
     }
 }

@@ -1,28 +1,27 @@
-//! Gives a bench what it needs, and takes it away again however the bench ends.
+//! Prepares the resources of a bench, and removes them however the bench ends.
 //!
-//! A bench that cleans up behind itself leaves its things behind when it is killed. So [`run`] runs
-//! the program a second time, as a child that measures, while the first does nothing but wait, and
-//! then removes the tracefs instance and the temporary directory. It hands on the signals that ask
-//! it to end, and ends as the child did. The child does not outlive it, and what is left behind
-//! when the first is killed too is swept by the next run.
+//! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
+//! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals
+//! that ask it to end, and ends with the child's status. The child does not outlive the supervisor. If the supervisor
+//! is killed, too, the next run removes what is left.
 //!
-//! The child has one thread and no handlers: a second thread would make each of its system calls
-//! on files dearer, and it is those that are measured.
+//! The child has one thread and no signal handlers: a second thread would make its system calls on files more
+//! expensive, and these are measured.
 //!
-//! What the child finds in its environment:
+//! The supervisor sets the child's environment:
 //!
-//! - `ATRACE_MARKER` names the sink: the marker of an instance of its own; without the rights for
-//!   one, `/dev/null`, or as a test, where little is written, a temporary file. `ATRACE_BENCH_SINK`
-//!   (`tracefs`, `file`, `null`) asks for one of them.
-//! - `ATRACE_PROPERTIES` names a property store of its own, unless it was set already; then what a bench that
-//!   was killed left switched on there is switched off.
+//! - `ATRACE_MARKER` names the sink: the marker of a separate instance; without the privileges for an instance,
+//!   `/dev/null`; in a test, which writes little, a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`, `null`)
+//!   selects a sink.
+//! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, the
+//!   supervisor switches off what a killed bench has left switched on in the store.
 //! - `ATRACE_BACKEND` is not set.
-//! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only one that the device's
-//!   libcutils knows. Its ring buffer is everyone's: it is switched on as long as the bench runs, and emptied, and of what is in
-//!   it only the messages of this process count.
-//! - On Android, where a bench is started from a directory that it may not write to and by a runner
-//!   that hands on no environment, `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are below
-//!   `/data/local/tmp/atrace-bench`, or where that can't be, beside the program, unless they are set.
+//! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
+//!   the device's libcutils knows. Its ring buffer is shared with the whole system. It is switched on while the bench
+//!   runs, and emptied, and only messages of this process count.
+//! - On Android, the runner passes no environment and starts the bench in a directory without write access. So
+//!   `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are set, unless they are set already, to places below
+//!   `/data/local/tmp/atrace-bench`, or beside the program if that is not writable.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -35,27 +34,26 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::args::{Args, HELP};
+use super::output::{complain, fail, say};
 use super::reader;
-use super::session::{CHILD, Session};
-use super::sink::{MARKER, PREFIX, Prepared, SINK};
-use super::terminal::{complain, fail, say};
+use super::session::{CHILD, MARKER, PREFIX, Prepared, SINK, Session};
 use crate::row::env_path;
 
 const PROPERTIES: &str = "ATRACE_PROPERTIES";
 const BACKEND: &str = "ATRACE_BACKEND";
 const TMPDIR: &str = "TMPDIR";
 
-/// Where a device lets the shell write and run.
+/// The directory in which a device lets the shell write and run programs.
 const DEVICE_TEMP: &str = "/data/local/tmp";
 
-/// From this signal on, the child is killed.
+/// The number of the signal from which on the child is killed.
 const PATIENCE: u32 = 3;
 
-/// Runs `main_child` in a child process, with a sink of its own, and returns how it ended: with
-/// what it returned, with 128 + n if signal n ended it, and as after such a signal if one asked
-/// this process to end (130 for Ctrl-C).
+/// Runs `main_child` in a child process with its own sink. Returns the exit code of `main_child`, or 128 + n if signal
+/// n ended the child. If a signal asked this process to end, the result is as if that signal had ended it (130 for
+/// Ctrl-C).
 ///
-/// For `--list` nothing is prepared: `main_child` runs here.
+/// For `--list`, nothing is prepared, and `main_child` runs in this process.
 pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
     let args = match Args::from_env() {
         Ok(args) => args,
@@ -68,19 +66,16 @@ pub fn run(main_child: impl FnOnce(Session) -> ExitCode) -> ExitCode {
     if args.list {
         return main_child(Session::without_sink(args));
     }
-    match Session::inherited(&args) {
-        Ok(Some(session)) if session.args().mode.as_deref() == Some(reader::MODE) => match reader::run() {
-            Ok(never) => match never {},
-            Err(e) => fail(2, e),
-        },
-        Ok(Some(session)) => main_child(session),
-        Ok(None) => supervise(&args).map_or_else(|e| fail(2, e), ExitCode::from),
-        Err(e) => fail(2, e),
-    }
+    let run = || match Session::inherited(&args)? {
+        Some(_) if args.mode.as_deref() == Some(reader::MODE) => match reader::run()? {},
+        Some(session) => Ok(main_child(session)),
+        None => supervise(&args).map(ExitCode::from),
+    };
+    run().unwrap_or_else(|e: io::Error| fail(2, e))
 }
 
 fn supervise(args: &Args) -> io::Result<u8> {
-    // Before there is anything to clean up, so that no signal comes between.
+    // Before there is anything to clean up, so that no signal is missed.
     let ends = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(ends.chain([SIGCHLD]))?;
     let exe = std::env::current_exe()?;
@@ -93,14 +88,14 @@ fn supervise(args: &Args) -> io::Result<u8> {
         .prefix("atrace-bench-")
         .tempdir_in(temp_root.unwrap_or_else(std::env::temp_dir))?;
     let prepared = Prepared::new(args, temp.path())?;
-    // A store that outlives this run must not keep what a killed bench switched on.
+    // A property store that outlives this run must not keep what a killed bench has switched on.
     let is_shared = cfg!(target_os = "android") || std::env::var_os(PROPERTIES).is_some();
     let _switches = is_shared.then(Switches::note).flatten();
 
     let mut command = Command::new(exe);
     command.args(std::env::args_os().skip(1)).env(CHILD, std::process::id().to_string());
     if !args.test && !std::env::args_os().any(|arg| arg == "--bench") {
-        // Criterion reads the command line too, and would only test.
+        // Criterion parses the command line, too, and would only test without this flag.
         command.arg("--bench");
     }
     command.envs(places);
@@ -110,17 +105,17 @@ fn supervise(args: &Args) -> io::Result<u8> {
     }
     let mut child = command.spawn()?;
     wait(&mut child, &mut signals)
-    // The instance goes, then the directory.
+    // The instance is removed first, then the directory.
 }
 
-/// The app patterns of a property store, to which it is brought back when this is dropped.
+/// The app patterns of a property store. Dropping this value restores them.
 struct Switches {
     control: Control,
     before: Vec<String>,
 }
 
 impl Switches {
-    /// None where there are no properties: then nobody can switch them either.
+    /// Remembers the patterns; `None` if there are no properties, which then cannot be switched either.
     fn note() -> Option<Self> {
         let control = Control::open().ok()?;
         Some(Self { before: control.patterns(), control })
@@ -141,20 +136,20 @@ impl Drop for Switches {
     }
 }
 
-/// Returns where a bench on a device keeps its results: the first of two places that is `usable`.
+/// Returns the directory for the results of a bench on a device: the first of two places that is `usable`.
 fn home(exe: &Path, usable: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let shell = Path::new(DEVICE_TEMP).join(PREFIX);
     let beside = exe.parent().map(|dir| dir.join(PREFIX));
     [Some(shell), beside].into_iter().flatten().find(|dir| usable(dir))
 }
 
-/// Whether `dir` can be made, if it is not there, and written to.
+/// Tells whether `dir` exists or can be made, and is writable.
 fn is_usable(dir: &Path) -> bool {
     std::fs::create_dir_all(dir).is_ok() && tempfile::tempfile_in(dir).is_ok()
 }
 
-/// Returns what a bench on a device finds in its environment beside what is set. Only if something is not,
-/// `home` is asked.
+/// Returns the environment variables that a bench on a device needs and that are not set. `home` is only called if a
+/// variable is missing.
 fn places(
     home: impl FnOnce() -> Option<PathBuf>,
     is_set: impl Fn(&str) -> bool,
@@ -168,14 +163,14 @@ fn places(
     unset.into_iter().filter_map(|(name, part)| Some((name, home.as_ref()?.join(part)))).collect()
 }
 
-/// Waits for the child, handing on what this process is asked, and returns the exit status.
+/// Waits for the child, forwards signals to it, and returns the exit status.
 fn wait(child: &mut Child, signals: &mut Signals) -> io::Result<u8> {
     let pid = Pid::from_child(child);
     let mut asked = 0;
     let mut first = None;
     for signal in signals.forever() {
         if signal == SIGCHLD {
-            // Also sent when the child merely stops.
+            // SIGCHLD is also sent when the child merely stops.
             if let Some(status) = child.try_wait()? {
                 return Ok(first.map_or_else(|| code(status), by_signal));
             }
@@ -189,10 +184,10 @@ fn wait(child: &mut Child, signals: &mut Signals) -> io::Result<u8> {
             SIGHUP => Signal::HUP,
             _ => Signal::TERM,
         };
-        // It may be gone: then its SIGCHLD is on its way.
+        // The child may have ended: then its SIGCHLD will arrive.
         let _ = kill_process(pid, signal);
     }
-    // Signals are never closed.
+    // Unreachable: the signals are never closed.
     child.wait().map(code)
 }
 
@@ -205,7 +200,7 @@ fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Whether whoever started this process wants it to ignore `signal`, as `nohup` does.
+/// Tells whether this process was started with `signal` ignored, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

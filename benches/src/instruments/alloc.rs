@@ -1,8 +1,8 @@
-//! Counts allocations, exactly.
+//! Counts allocations exactly.
 //!
-//! A bench binary installs [`Counting`] as its global allocator. It counts for the whole process,
-//! all threads, and only while [`count`] runs: at any other time an allocation costs one relaxed
-//! load and a branch more than it would, so that timing is not disturbed.
+//! A bench binary installs [`Counting`] as its global allocator. [`Counting`] counts the allocations of all threads,
+//! but only while [`count`] runs. At any other time, it adds one relaxed load and a branch to an allocation, so it
+//! hardly affects timing.
 //!
 //! ```
 //! #[global_allocator]
@@ -23,15 +23,12 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 static ON: AtomicBool = AtomicBool::new(false);
-static ALLOCS: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicU64 = AtomicU64::new(0);
-static FREES: AtomicU64 = AtomicU64::new(0);
-static FREED: AtomicU64 = AtomicU64::new(0);
-/// Bytes allocated and not freed since counting began. Below zero while what was allocated before is freed.
-static LIVE: AtomicI64 = AtomicI64::new(0);
-static PEAK: AtomicI64 = AtomicI64::new(0);
+/// The number of allocations, their bytes, the number of frees, and their bytes.
+static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+/// The live bytes since counting began, and their maximum. The live bytes are negative if blocks from before are freed.
+static LIVE: [AtomicI64; 2] = [const { AtomicI64::new(0) }; 2];
 
-/// The system's allocator, counting while [`count`] runs.
+/// The system's allocator. It counts while [`count`] runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting;
 
@@ -39,72 +36,72 @@ impl Counting {
     #[inline]
     fn allocated(size: usize) {
         if ON.load(Relaxed) {
-            ALLOCS.fetch_add(1, Relaxed);
-            BYTES.fetch_add(size as u64, Relaxed);
+            COUNTS[0].fetch_add(1, Relaxed);
+            COUNTS[1].fetch_add(size as u64, Relaxed);
             let size = size.cast_signed() as i64;
-            PEAK.fetch_max(LIVE.fetch_add(size, Relaxed) + size, Relaxed);
+            LIVE[1].fetch_max(LIVE[0].fetch_add(size, Relaxed) + size, Relaxed);
         }
     }
 
     #[inline]
     fn freed(size: usize) {
         if ON.load(Relaxed) {
-            FREES.fetch_add(1, Relaxed);
-            FREED.fetch_add(size as u64, Relaxed);
-            LIVE.fetch_sub(size.cast_signed() as i64, Relaxed);
+            COUNTS[2].fetch_add(1, Relaxed);
+            COUNTS[3].fetch_add(size as u64, Relaxed);
+            LIVE[0].fetch_sub(size.cast_signed() as i64, Relaxed);
         }
     }
 }
 
-// SAFETY: every method passes its arguments to `System` unchanged and returns what that returned;
-// the counters are atomics that neither allocate nor unwind.
+// SAFETY: every method passes its arguments to `System` unchanged and returns the result of `System`; the counters are
+// atomics, which neither allocate nor unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::allocated(layout.size());
-        // SAFETY: the caller's promises are those of `System`.
+        // SAFETY: `System` has the same contract as this method.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::allocated(layout.size());
-        // SAFETY: the caller's promises are those of `System`.
+        // SAFETY: `System` has the same contract as this method.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         Self::allocated(new_size);
         Self::freed(layout.size());
-        // SAFETY: the caller's promises are those of `System`, where `ptr` came from.
+        // SAFETY: `System` has the same contract as this method, and `ptr` came from `System`.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         Self::freed(layout.size());
-        // SAFETY: the caller's promises are those of `System`, where `ptr` came from.
+        // SAFETY: `System` has the same contract as this method, and `ptr` came from `System`.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
 
-/// What was asked of the allocator. A `realloc` is an allocation of the new size and a free.
+/// The requests to the allocator. A `realloc` counts as an allocation of the new size and a free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Allocations.
     pub allocs: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: u64,
-    /// Blocks that were given back.
+    /// Freed blocks.
     pub frees: u64,
-    /// Bytes of those blocks.
+    /// Bytes of the freed blocks.
     pub freed: u64,
-    /// The most bytes that were allocated and not yet given back at any time, above what was there before. With
-    /// several threads, to within what they allocate at the same moment. A `realloc` is both blocks for a moment.
+    /// The maximum of bytes that were allocated and not yet freed, relative to the beginning. With several threads,
+    /// allocations at the same moment may be missed. During a `realloc`, both blocks count.
     pub peak: u64,
 }
 
 /// Runs `f` and counts what the whole process allocates meanwhile.
 ///
-/// The counts are `None` where [`Counting`] is not installed: that nothing was counted must never
-/// be taken for nothing was allocated. One caller at a time counts; others wait.
+/// The counts are `None` if [`Counting`] is not installed, so that "not counted" cannot be mistaken for "no
+/// allocation". Only one caller counts at a time; other callers wait.
 pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
     static TURN: Mutex<()> = Mutex::new(());
 
@@ -118,30 +115,21 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
 
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let off = Off;
-    ALLOCS.store(0, Relaxed);
+    COUNTS[0].store(0, Relaxed);
     ON.store(true, Relaxed);
     drop(black_box(Box::new(black_box(0_u8))));
-    let installed = ALLOCS.load(Relaxed) > 0;
-    for counter in [&ALLOCS, &BYTES, &FREES, &FREED] {
-        counter.store(0, Relaxed);
-    }
-    for counter in [&LIVE, &PEAK] {
-        counter.store(0, Relaxed);
-    }
+    let installed = COUNTS[0].load(Relaxed) > 0;
+    COUNTS.iter().for_each(|counter| counter.store(0, Relaxed));
+    LIVE.iter().for_each(|counter| counter.store(0, Relaxed));
     let result = f();
-    let counts = Counts {
-        allocs: ALLOCS.load(Relaxed),
-        bytes: BYTES.load(Relaxed),
-        frees: FREES.load(Relaxed),
-        freed: FREED.load(Relaxed),
-        // Never below zero: it began there.
-        peak: PEAK.load(Relaxed).unsigned_abs(),
-    };
+    let [allocs, bytes, frees, freed] = COUNTS.each_ref().map(|counter| counter.load(Relaxed));
+    // The maximum starts at 0, so it is never negative.
+    let counts = Counts { allocs, bytes, frees, freed, peak: LIVE[1].load(Relaxed).unsigned_abs() };
     drop(off);
     (installed.then_some(counts), result)
 }
 
-/// What one operation asks of the allocator.
+/// The requests of one operation to the allocator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerOp {
     /// Allocations of one operation.
@@ -150,33 +138,28 @@ pub struct PerOp {
     pub bytes: f64,
     /// Frees of one operation.
     pub frees: f64,
-    /// Bytes given back by one operation.
+    /// Bytes freed by one operation.
     pub freed: f64,
-    /// The counts of all operations, exactly.
+    /// The exact counts of all operations together.
     pub total: Counts,
 }
 
-/// Counts the allocations of exactly `ops` operations of `f`, after one operation that is not
-/// counted (it may set up what is set up once).
+/// Counts the allocations of exactly `ops` operations of `f`. One operation runs before the count, for allocations that
+/// only happen once.
 ///
 /// `None` where [`Counting`] is not installed.
 ///
 /// # Panics
 ///
-/// For no operations.
+/// If `ops` is 0.
 pub fn per_op(ops: u64, mut f: impl FnMut(u64)) -> Option<PerOp> {
     assert!(ops > 0, "no operations allocate nothing");
     f(1);
     let (total, ()) = count(|| f(ops));
     let total = total?;
-    let per = |n: u64| n as f64 / ops as f64;
-    Some(PerOp {
-        allocs: per(total.allocs),
-        bytes: per(total.bytes),
-        frees: per(total.frees),
-        freed: per(total.freed),
-        total,
-    })
+    let each = [total.allocs, total.bytes, total.frees, total.freed];
+    let [allocs, bytes, frees, freed] = each.map(|n| n as f64 / ops as f64);
+    Some(PerOp { allocs, bytes, frees, freed, total })
 }
 
 #[cfg(test)]
@@ -185,7 +168,7 @@ mod tests {
 
     #[test]
     fn without_the_allocator_there_is_no_count() {
-        // This binary has not installed it; `tests/alloc.rs` has.
+        // This test binary does not install the allocator; `tests/alloc.rs` does.
         assert_eq!(count(|| vec![1, 2, 3].len()), (None, 3));
         assert_eq!(per_op(10, |_| ()), None);
     }

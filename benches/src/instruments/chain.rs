@@ -1,23 +1,23 @@
-//! Work whose cost is known because it can't overlap with itself.
+//! The chain: a dependent sequence of instructions, whose cost is known because it cannot overlap with itself.
 //!
-//! Every step needs the result of the one before, so that twelve steps cost the same wherever they
-//! stand, and sixty cost five times as much. It says how fast the processor is just now ([`time`]), and the harness is
-//! proved with it: what a block of steps costs by itself is what it must be found to add to something else.
+//! Every step needs the result of the step before, so twelve steps always cost the same, and sixty steps cost five
+//! times as much. [`time`] uses the chain to tell the current speed of the processor. The tests of the harness add a
+//! block of steps to an operation and check that the harness finds this extra cost.
 
 use std::time::Instant;
 
-/// Runs a block of twelve steps, each a shift, an exclusive or and a multiplication: some twenty
-/// nanoseconds, beginning with `x`.
+/// Runs a block of twelve steps from `x`, about twenty nanoseconds. A step is a shift, an exclusive or and a
+/// multiplication.
 ///
-/// It is a call everywhere, so that it is the same code everywhere.
+/// The function is never inlined, so that every caller runs the same code.
 #[inline(never)]
 pub fn block(mut x: u64) -> u64 {
-    // Without a loop: leaving one costs a mispredicted jump, sometimes.
+    // Without a loop: the exit of a loop may cost a mispredicted jump.
     macro_rules! steps {
         ($($step:tt)*) => {
             $(
                 let _ = $step;
-                // There is no shorter way to the end of several of these.
+                // The compiler cannot shorten a sequence of these steps.
                 x = (x ^ (x >> 29)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
             )*
         };
@@ -26,7 +26,7 @@ pub fn block(mut x: u64) -> u64 {
     x
 }
 
-/// Runs `n` times as many blocks as `BLOCKS` says, one after the other, and consumes the result.
+/// Runs `n` × `BLOCKS` blocks one after the other, and consumes the result.
 #[inline(never)]
 pub fn run<const BLOCKS: usize>(n: u64) {
     let mut x = n;
@@ -42,8 +42,8 @@ pub fn run<const BLOCKS: usize>(n: u64) {
     std::hint::black_box(x);
 }
 
-/// Returns the nanoseconds of a chain of a hundred blocks, two microseconds or so: the shortest of three, as what interrupts
-/// one says nothing of how fast the processor is.
+/// Returns the nanoseconds of a chain of a hundred blocks, about two microseconds. Takes the shortest of three runs,
+/// because an interruption says nothing about the processor's speed.
 pub fn time() -> f64 {
     let once = || {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The clocks, and what reading one costs.
+//! Clocks, and the cost of reading a clock.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ pub fn process_cpu() -> Duration {
 
 fn duration(of: ClockId) -> Duration {
     let t = clock_gettime(of);
-    // Neither part is ever negative.
+    // Both parts of the time are never negative.
     Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
-/// Returns the least that a measurement with [`Instant`] shows: two readings with nothing between.
+/// Returns the shortest time that [`Instant`] can measure: the difference of two consecutive readings.
 ///
-/// A slice must be long beside it; [`crate::measure::paired`] takes care of that.
+/// Slices must be much longer than this; [`crate::measure::paired`] makes them so.
 pub fn timer_floor() -> Duration {
     let mut pairs: Vec<Duration> = (0..1001)
         .map(|_| {

@@ -1,14 +1,15 @@
-//! Staying on one CPU.
+//! Pins threads to CPUs.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Keeps the calling thread, and the threads and processes it starts, on one CPU until dropped.
+/// Keeps the calling thread, and the threads and processes that it starts, on one CPU until dropped.
 #[derive(Debug)]
 pub struct Pin {
     before: CpuSet,
-    cpu: usize,
+    /// The number of the CPU.
+    pub cpu: usize,
 }
 
 impl Pin {
@@ -16,7 +17,7 @@ impl Pin {
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn here() -> io::Result<Self> {
         Self::to(sched_getcpu())
     }
@@ -25,7 +26,7 @@ impl Pin {
     ///
     /// # Errors
     ///
-    /// What the kernel answered.
+    /// The kernel's error.
     pub fn to(cpu: usize) -> io::Result<Self> {
         let before = sched_getaffinity(None)?;
         let mut one = CpuSet::new();
@@ -33,42 +34,40 @@ impl Pin {
         sched_setaffinity(None, &one)?;
         Ok(Self { before, cpu })
     }
-
-    /// Returns the number of that CPU.
-    pub fn cpu(&self) -> usize {
-        self.cpu
-    }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // It was allowed before; if a CPU was taken away since, staying is harmless.
+        // The previous set of CPUs was allowed. If a CPU was taken away since, staying pinned is harmless.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// Returns the number of the CPU for the thread of this place among several: another one for each, as long as there are
-/// CPUs that the calling thread may run on.
+/// Returns the CPU for the thread with index `place`. Each index gets another CPU, as long as there are CPUs that the
+/// calling thread may run on.
 ///
 /// # Errors
 ///
-/// What the kernel answered.
+/// The kernel's error.
 pub fn of_place(place: usize) -> io::Result<usize> {
-    let allowed = sched_getaffinity(None)?;
-    let count = usize::try_from(allowed.count()).unwrap_or(0).max(1);
-    let all = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    all.cycle().nth(place % count).ok_or_else(|| io::Error::other("this thread may run on no CPU"))
+    let allowed = allowed()?;
+    allowed.get(place % allowed.len().max(1)).copied().ok_or_else(|| io::Error::other(NONE))
 }
 
-/// Returns the number of the last CPU that the calling thread may run on: interrupts rather go to the first.
+/// Returns the last CPU that the calling thread may run on, because interrupts tend to go to the first CPU.
 ///
 /// # Errors
 ///
-/// What the kernel answered.
+/// The kernel's error.
 pub fn last() -> io::Result<usize> {
+    allowed()?.pop().ok_or_else(|| io::Error::other(NONE))
+}
+
+const NONE: &str = "this thread may run on no CPU";
+
+fn allowed() -> io::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu));
-    last.ok_or_else(|| io::Error::other("this thread may run on no CPU"))
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
 }
 
 #[cfg(test)]
@@ -79,7 +78,7 @@ mod tests {
     fn the_last_is_allowed() {
         let last = last().unwrap();
         let pin = Pin::to(last).unwrap();
-        assert_eq!((sched_getcpu(), pin.cpu()), (last, last));
+        assert_eq!((sched_getcpu(), pin.cpu), (last, last));
     }
 
     #[test]
@@ -87,7 +86,7 @@ mod tests {
         let before = sched_getaffinity(None).unwrap();
         let pin = Pin::here().unwrap();
         assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-        assert_eq!(sched_getcpu(), pin.cpu());
+        assert_eq!(sched_getcpu(), pin.cpu);
         drop(pin);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     }

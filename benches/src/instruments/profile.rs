@@ -1,8 +1,8 @@
-//! What the kernel says of this process while it runs: its threads, what they are doing, the pages it touches.
+//! Reads the kernel's information about this process: its threads, their states, and page faults.
 //!
-//! [`Sampler`] looks at all threads again and again and counts in which state it finds them, as a sampling profiler
-//! does; [`minor_faults`] is exact; [`Started`] counts the threads that ever ran something, exactly, from within.
-//! Everything is read from `/proc`, so it needs no rights, and Android has it too.
+//! [`Sampler`] repeatedly reads the states of all threads and counts them, like a sampling profiler. [`minor_faults`]
+//! is exact. [`Started`] counts exactly the threads that ever ran something, from within these threads. The kernel's
+//! information comes from `/proc`, so no privileges are needed, and Android has it, too.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,41 +14,34 @@ use std::time::Duration;
 
 use rustix::thread::{disable_transparent_huge_pages, gettid, transparent_huge_pages_are_disabled};
 
-/// What a thread is found doing. The kernel knows more states; the others are for moments.
+/// The state of a thread in a sample. Rarer states of the kernel count as `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThreadState {
-    /// On a CPU, or waiting for one (`R`).
+    /// Running on a CPU, or waiting for a CPU (`R`).
     Running,
-    /// Waiting for something, without a time limit, or without one that can be read (`S`, `I`).
+    /// Waiting without a time limit, or without a time limit that can be read (`S`, `I`).
     Waiting,
-    /// Waiting for something, with a time limit.
+    /// Waiting with a time limit.
     TimedWaiting,
-    /// Waiting for something that can't be interrupted, such as a page or another thread's memory map (`D`).
+    /// Waiting uninterruptibly, for example for a page or for another thread's memory map (`D`).
     Blocked,
-    /// Ended, and not quite gone (`X`, `Z`).
+    /// Ending (`X`, `Z`).
     Ending,
-    /// Stopped, traced, parked, or what a later kernel knows.
+    /// Stopped, traced, parked, or in a state that this code does not know.
     Other,
 }
 
 impl ThreadState {
-    /// All of them, in order.
+    /// All states, in order.
     pub const ALL: [Self; 6] =
         [Self::Running, Self::Waiting, Self::TimedWaiting, Self::Blocked, Self::Ending, Self::Other];
 
-    /// Java's name of it, where it has one.
+    /// Returns Java's name of the state, if Java has such a state.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Running => "RUNNABLE",
-            Self::Waiting => "WAITING",
-            Self::TimedWaiting => "TIMED_WAITING",
-            Self::Blocked => "BLOCKED",
-            Self::Ending => "ENDING",
-            Self::Other => "OTHER",
-        }
+        ["RUNNABLE", "WAITING", "TIMED_WAITING", "BLOCKED", "ENDING", "OTHER"][self as usize]
     }
 
-    /// The state that proc_pid_stat(5) calls so.
+    /// Returns the state for a letter of proc_pid_stat(5).
     fn of(letter: char) -> Self {
         match letter {
             'R' => Self::Running,
@@ -60,14 +53,15 @@ impl ThreadState {
     }
 }
 
-/// The fields of a `stat` file from the state on, which is the third. The name before it may have spaces and
-/// parentheses of its own.
+/// Returns the fields of a `stat` file from the third field, the state, on. The name before it may contain spaces and
+/// parentheses.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
 
-/// Tells whether a thread that waits in this function of the kernel, for what its `syscall` file says, does so with a time limit:
-/// in a sleep; for a futex whose fourth argument is a time; for epoll whose fourth is a number of milliseconds and not -1.
+/// Tells whether a waiting thread has a time limit, from the kernel function that it waits in and from its `syscall`
+/// file. Waits with a time limit are a sleep, a futex whose fourth argument is a time, and epoll whose fourth argument
+/// is a number of milliseconds other than -1.
 fn is_timed(function: &str, syscall: &str) -> bool {
     let fourth = || {
         let hex = syscall.split_ascii_whitespace().nth(4)?.strip_prefix("0x")?;
@@ -83,37 +77,38 @@ fn is_timed(function: &str, syscall: &str) -> bool {
     }
 }
 
-/// Returns how many page faults this process has had that needed no input or output, those of threads that have ended
-/// included. Allocates nothing.
+/// Returns the number of page faults of this process that needed no input or output, including faults of ended threads.
+/// Allocates nothing.
 ///
 /// # Errors
 ///
-/// What the system answered, or `InvalidData`, where `/proc/self/stat` is not as in proc_pid_stat(5).
+/// The system's error, or `InvalidData` if `/proc/self/stat` does not match proc_pid_stat(5).
 pub fn minor_faults() -> io::Result<u64> {
-    // On the stack: allocations are counted meanwhile, too. It is 52 numbers and a name.
+    // On the stack, because allocations may be counted at the same time. The content is 52 numbers and a name.
     let mut stat = [0; 2048];
     let read = std::fs::File::open("/proc/self/stat")?.read(&mut stat)?;
     let stat = std::str::from_utf8(&stat[..read]).unwrap_or_default();
-    // The tenth.
+    // The tenth field.
     let faults = fields(stat).and_then(|mut fields| fields.nth(7)?.parse().ok());
     faults.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/self/stat: {stat:?}")))
 }
 
-/// Touches so many pages that nobody has touched before, each of which is a minor fault where there are no [huge
-/// pages](without_huge_pages): what [`minor_faults`] is proved with.
+/// Touches this many new pages. Each page causes a minor fault if there are no [huge pages](without_huge_pages). Tests
+/// of [`minor_faults`] use this function.
 pub fn touch(pages: usize) {
     let page = rustix::param::page_size();
-    // More than glibc's allocator keeps for itself, so of the kernel each time. Zeros are not touched.
+    // Larger than what glibc's allocator keeps, so the memory always comes from the kernel. Zeroed pages are not
+    // touched yet.
     let mut memory = vec![0_u8; (pages * page).max(48 << 20)];
     memory.iter_mut().step_by(page).take(pages).for_each(|byte| *byte = 1);
     std::hint::black_box(&memory);
 }
 
-/// Runs `f` while this process gets no huge pages, which would be touched as one.
+/// Runs `f` while this process gets no huge pages. A huge page would cause a single fault for many pages.
 ///
 /// # Errors
 ///
-/// What the kernel answered.
+/// The kernel's error.
 pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
     let before = transparent_huge_pages_are_disabled()?;
     disable_transparent_huge_pages(true)?;
@@ -122,9 +117,9 @@ pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
     Ok(result)
 }
 
-/// Counts the threads that ran something: each calls [`seen`](Self::seen) whenever it does, and counts once.
+/// Counts the threads that ran something. Each such thread calls [`seen`](Self::seen) and is counted once.
 ///
-/// It costs a thread-local load, and an atomic addition the first time.
+/// A call costs a thread-local load, and an atomic addition the first time.
 #[derive(Debug)]
 pub struct Started;
 
@@ -134,7 +129,7 @@ thread_local! {
 }
 
 impl Started {
-    /// Counts the calling thread, unless it was.
+    /// Counts the calling thread if it was not counted yet.
     #[inline]
     pub fn seen() {
         if !SEEN.replace(true) {
@@ -142,31 +137,32 @@ impl Started {
         }
     }
 
-    /// Returns how many threads of this process have been seen so far.
+    /// Returns how many threads of this process have been counted so far.
     pub fn count() -> u64 {
         STARTED.load(Relaxed)
     }
 }
 
-/// What a [`Sampler`] saw.
+/// The sums over all samples of a [`Sampler`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// How often it looked.
+    /// How often the sampler looked at the threads.
     pub looks: u64,
-    /// Threads that were alive, added over all looks.
+    /// The number of living threads, added over all looks.
     pub alive: u64,
-    /// The most and the fewest threads that were alive at a look.
+    /// The highest number of living threads at a look.
     pub most: u64,
-    /// See `most`.
+    /// The lowest number of living threads at a look.
     pub fewest: u64,
-    /// How often a thread of a role was found in a state.
+    /// How often a thread of a role was in a state.
     pub states: BTreeMap<(&'static str, ThreadState), u64>,
-    /// How often a thread was found in a state in this function of the kernel: the top frame that its own user may read.
+    /// How often a thread was in a state and in a kernel function, the top frame of its kernel stack. The thread's own
+    /// user may read this function.
     pub frames: BTreeMap<(ThreadState, String), u64>,
 }
 
 impl Samples {
-    /// Adds a look: of each thread its role, its state, and where it is in the kernel, if anybody can tell.
+    /// Adds a look: the role, the state and the kernel function, if it can be read, of each thread.
     pub fn add(&mut self, found: impl IntoIterator<Item = Found>) {
         let mut alive = 0;
         for (role, state, frame) in found {
@@ -182,43 +178,43 @@ impl Samples {
         self.looks += 1;
     }
 
-    /// Returns how many threads were alive, on average; `None` if it never looked.
+    /// Returns the mean number of living threads, or `None` if the sampler never looked.
     pub fn mean_alive(&self) -> Option<f64> {
         (self.looks > 0).then(|| self.alive as f64 / self.looks as f64)
     }
 
-    /// Returns the part of a role's samples that were in this state; `None` if there was no sample of the role.
+    /// Returns the number of samples that match a role and a state.
+    fn count(&self, is: impl Fn(&str, ThreadState) -> bool) -> f64 {
+        let found = self.states.iter().filter(|((role, state), _)| is(role, *state));
+        found.map(|(_, n)| n).sum::<u64>() as f64
+    }
+
+    /// Returns the fraction of a role's samples in this state, or `None` if the role has no sample.
     pub fn part(&self, role: &str, state: ThreadState) -> Option<f64> {
-        let of = |state: Option<ThreadState>| -> u64 {
-            let all =
-                self.states.iter().filter(|((r, s), _)| *r == role && state.is_none_or(|state| state == *s));
-            all.map(|(_, n)| n).sum()
-        };
-        let all = of(None);
-        (all > 0).then(|| of(Some(state)) as f64 / all as f64)
+        let all = self.count(|r, _| r == role);
+        (all > 0.0).then(|| self.count(|r, s| r == role && s == state) / all)
     }
 
-    /// Returns the part of all samples that were in this state; `None` if there was none.
+    /// Returns the fraction of all samples in this state, or `None` if there is no sample.
     pub fn part_of_all(&self, state: ThreadState) -> Option<f64> {
-        let of = self.states.iter().filter(|((_, s), _)| *s == state).map(|(_, n)| n).sum::<u64>();
-        (self.alive > 0).then(|| of as f64 / self.alive as f64)
+        (self.alive > 0).then(|| self.count(|_, s| s == state) / self.alive as f64)
     }
 
-    /// Returns the part of all samples that were in this state and function of the kernel.
+    /// Returns the fraction of all samples for each pair of thread state and kernel function.
     pub fn frames(&self) -> impl Iterator<Item = (ThreadState, &str, f64)> {
         self.frames.iter().map(|((state, frame), n)| (*state, &frame[..], *n as f64 / self.alive as f64))
     }
 
-    /// Returns the roles that were seen.
+    /// Returns the roles that have samples.
     pub fn roles(&self) -> impl Iterator<Item = &'static str> {
         let mut last = None;
         self.states.keys().filter_map(move |(role, _)| (last.replace(*role) != Some(*role)).then_some(*role))
     }
 }
 
-/// A thread that looks at all others of the process, about so often, until it is [stopped](Sampler::stop).
+/// A thread that repeatedly samples all other threads of the process, until it is [stopped](Sampler::stop).
 ///
-/// It allocates and takes CPU time: neither is to be counted meanwhile. Itself it does not count.
+/// The sampler allocates and takes CPU time, so neither may be measured meanwhile. It does not count itself.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Sender<()>,
@@ -226,25 +222,24 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts it. The pauses are random around `every`, so that it does not walk in step with what it looks at.
-    /// `role` says of a thread's number whose samples its are.
+    /// Starts the sampler. The pauses are random around `every`, so that they do not synchronize with the sampled
+    /// threads. `role` returns the role of a thread by its number.
     ///
     /// # Errors
     ///
-    /// What the system answered when a thread was to be started.
+    /// The system's error if the thread could not be started.
     pub fn start(every: Duration, role: impl Fn(i32) -> &'static str + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("sampler".into()).spawn(move || {
             let mut samples = Samples::default();
             let mut random = fastrand::Rng::with_seed(0xA7ACE);
-            let mut stat = String::new();
             loop {
-                // From half of it to one and a half.
+                // Between half and one and a half of `every`.
                 let pause = every.mul_f64(0.5 + random.f64());
                 let is_over = stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
-                // Once at least.
+                // At least one look.
                 if !is_over || samples.looks == 0 {
-                    samples.add(look(&role, &mut stat)?);
+                    samples.add(look(&role)?);
                 }
                 if is_over {
                     return Ok(samples);
@@ -254,23 +249,23 @@ impl Sampler {
         Ok(Self { stop, thread })
     }
 
-    /// Ends it and returns what it saw.
+    /// Ends the sampler and returns its samples.
     ///
     /// # Errors
     ///
-    /// What the system answered when `/proc/self/task` was to be read.
+    /// The system's error in reading `/proc/self/task`.
     pub fn stop(self) -> io::Result<Samples> {
-        // It is gone only after an error, which it returns.
+        // Sending fails only if the sampler has ended with an error, which `join` returns.
         let _ = self.stop.send(());
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-/// What a look finds of a thread: its role, its state, and the function of the kernel that it is in.
+/// A thread's role, its state, and the kernel function that it is in.
 type Found = (&'static str, ThreadState, Option<String>);
 
-/// Looks at all threads but the calling one, once.
-fn look(role: &impl Fn(i32) -> &'static str, stat: &mut String) -> io::Result<Vec<Found>> {
+/// Samples all threads but the calling thread once.
+fn look(role: &impl Fn(i32) -> &'static str) -> io::Result<Vec<Found>> {
     let own = gettid().as_raw_nonzero().get();
     let mut all = Vec::new();
     for task in std::fs::read_dir("/proc/self/task")? {
@@ -279,20 +274,16 @@ fn look(role: &impl Fn(i32) -> &'static str, stat: &mut String) -> io::Result<Ve
         if tid == own {
             continue;
         }
-        stat.clear();
-        // It may have ended since it was listed.
-        let read =
-            std::fs::File::open(task.path().join("stat")).and_then(|mut file| file.read_to_string(stat));
-        let Some(letter) = read.ok().and_then(|_| fields(stat)?.next()?.chars().next()) else { continue };
-        let mut state = ThreadState::of(letter);
-        let mut read = |name: &str| {
-            stat.clear();
-            let file = std::fs::File::open(task.path().join(name));
-            file.and_then(|mut file| file.read_to_string(stat)).map(|_| stat.trim().to_owned())
+        // The thread may have ended since it was listed.
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+        let Some(letter) = read("stat").and_then(|stat| fields(&stat)?.next()?.chars().next()) else {
+            continue;
         };
-        // Nothing stands there while it runs; and it may run by now.
-        let frame = read("wchan").ok().filter(|frame| state != ThreadState::Running && frame.len() > 1);
-        if let (ThreadState::Waiting, Some(frame), Ok(syscall)) = (state, &frame, read("syscall"))
+        let mut state = ThreadState::of(letter);
+        // The file is empty while the thread runs.
+        let frame = read("wchan").map(|frame| frame.trim().to_owned());
+        let frame = frame.filter(|frame| state != ThreadState::Running && frame.len() > 1);
+        if let (ThreadState::Waiting, Some(frame), Some(syscall)) = (state, &frame, read("syscall"))
             && is_timed(frame, &syscall)
         {
             state = ThreadState::TimedWaiting;
@@ -337,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_once() {
-        // Other tests of this process don't call `seen`.
+        // Other tests in this process do not call `seen`.
         let before = Started::count();
         Started::seen();
         Started::seen();
@@ -410,7 +401,7 @@ mod tests {
             }
             let samples = sampler.stop();
             DONE.store(true, Relaxed);
-            // The one that waits without a limit goes on, too.
+            // The thread that waits without a limit is woken, too.
             for _ in 0..3 {
                 scope.spawn(|| barrier.wait());
             }
@@ -418,10 +409,10 @@ mod tests {
         });
         assert!(samples.looks >= 5, "{samples:?}");
         assert_eq!(samples.part("busy", ThreadState::Running), Some(1.0), "{samples:?}");
-        // It may be on its way to sleep at the first.
+        // At the first look, the thread may not sleep yet.
         assert!(samples.part("idle", ThreadState::Waiting).unwrap() > 0.5, "{samples:?}");
         assert!(samples.part("timed", ThreadState::TimedWaiting).unwrap() > 0.5, "{samples:?}");
-        // Both wait for a futex, and nobody is anywhere while it runs.
+        // Both threads wait for a futex. A running thread has no kernel function.
         for state in [ThreadState::Waiting, ThreadState::TimedWaiting] {
             assert!(
                 samples
@@ -438,7 +429,7 @@ mod tests {
         let of =
             |role: &str| samples.states.iter().filter(|((r, _), _)| *r == role).map(|(_, n)| n).sum::<u64>();
         assert_eq!((of("busy"), of("idle")), (samples.looks, samples.looks));
-        // These three, and the one that runs this test at least.
+        // At least the three threads and the thread that runs this test.
         assert!(samples.fewest >= 4 && samples.most >= samples.fewest, "{samples:?}");
         assert!((samples.fewest as f64..=samples.most as f64).contains(&samples.mean_alive().unwrap()));
     }

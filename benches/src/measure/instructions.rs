@@ -1,31 +1,33 @@
-//! Counts instructions, and holds them against bounds.
+//! Counts instructions and compares the counts with upper bounds.
 //!
-//! A time says what an event costs on a machine; a count of instructions says whether the code has changed, on the
-//! busiest machine, to the instruction. The bench `instructions` starts itself under callgrind, a process a
-//! case, and writes `target/overhead/instructions.json` for the report. With `--check` it counts what has bounds alone, and
-//! fails where an operation takes over 3 % more than `benches/bounds.toml` says.
+//! A time tells what an event costs on one machine. A count of instructions tells whether the code has changed, even on
+//! a busy machine. The bench `instructions` starts itself under callgrind, with a process for each case, and writes
+//! `target/overhead/instructions.json` for the report. With `--check`, it counts only the cases that have bounds, and
+//! fails if an operation takes over 3 % more than `benches/bounds.toml` says.
 //!
-//! What is counted is the program's own instructions, of an average operation out of [`OPERATIONS`], with the loop
-//! around it; what the kernel does in a system call is not. Messages go to a file, so neither root nor tracefs is
-//! needed.
+//! A count is the average over [`OPERATIONS`] operations. It includes the program's own instructions and the loop
+//! around the operation, but not the kernel's instructions in system calls. Messages go to a file, so neither root nor
+//! tracefs is needed.
 //!
 //! # Why two runs give the same
 //!
-//! - The bounds name the compiler they were made with, and are only held against its code.
-//! - The C library chooses how it copies by the processor; `GLIBC_TUNABLES` has it choose alike. `atrace` itself
-//!   has a way of copying for AVX2 and one without; the counts are of the former, so that a processor without
-//!   (older than 2013) is refused.
-//! - What goes Perfetto's way is recorded by the process itself, once the clock's anchor is there, on a processor whose counter
-//!   may be used: where it may not, each event asks the system, and takes more. What is off by it is connected to a service without
-//!   a session, which is a thread of the process; callgrind counts the thread that runs the operations alone.
-//! - C++ prints the process' id with each message, and so costs by its digits. The processes are therefore
-//!   started in a namespace of process ids where all have five, if the kernel allows that (root, or user
-//!   namespaces); where not, the counts of C++ may be some instructions off. They have no bounds.
-//! - Counts of C++ and of Rust through libcutils are also of the C++ compiler and library of the machine; those of
-//!   C++ and of the limits are for the report, and have no bounds.
+//! - The bounds name the compiler that produced the counted code, and only apply to that compiler.
+//! - The C library selects its copy routines by processor; `GLIBC_TUNABLES` makes the selection equal on all
+//!   processors. `atrace` has a copy routine with AVX2 and a routine without. The counts are of the AVX2 routine, so
+//!   the bench refuses processors without AVX2 (older than 2013).
+//! - For the Perfetto backend, the process records its own events. Counting begins when the clock's anchor exists, on a
+//!   processor whose counter may be used: without the counter, each event calls the system's clock and takes more
+//!   instructions. For "off", the process connects to a service without a session, which is a thread of the process;
+//!   callgrind counts only the thread that runs the operations.
+//! - C++ formats the process id in each message, so its cost depends on the number of digits. If the kernel allows a
+//!   PID namespace (root, or user namespaces), the processes run in a namespace in which all ids have five digits.
+//!   Otherwise the counts of C++ may differ by a few instructions. These counts have no bounds.
+//! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. Counts of C++ and of
+//!   the limits are for the report and have no bounds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -35,16 +37,16 @@ use clap::Parser;
 use serde::Deserialize;
 
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id, Who};
-use crate::harness::terminal::{fail, say};
+use crate::harness::output::{fail, say};
 use crate::row::{self, Row, Sink, environment};
 use crate::stats::Interval;
 use crate::table::of_rows;
 
-/// How many operations are counted at once.
+/// The number of operations in a counted run.
 pub const OPERATIONS: u64 = 1000;
-/// By how many percent a count may be above its bound.
+/// The percentage by which a count may exceed its bound.
 const GROWTH: f64 = 3.0;
-/// By how much two counts of the same code may differ.
+/// The relative difference that two counts of the same code may have.
 const SAME: f64 = 0.001;
 
 const NEEDS: &str = "\
@@ -79,22 +81,18 @@ struct Args {
     bench: bool,
 }
 
-/// Returns the instructions of an operation by the ids of rows, if they were counted at this commit: of another they would
-/// say nothing of what is timed now.
+/// Returns the counted instructions of an operation, by row id, if they were counted at the current commit. Counts of
+/// another commit do not describe the code that is timed now.
 pub fn of_this_commit() -> BTreeMap<String, f64> {
     let dir = row::dir();
     let counted_at = environment::read_from(&dir, INSTRUCTIONS).map(|environment| environment.commit);
-    let rows = match counted_at {
-        Some(commit) if !commit.is_empty() && commit == environment::commit() => {
-            row::read(&dir.join(format!("{INSTRUCTIONS}.json"))).unwrap_or_default()
-        }
-        _ => Vec::new(),
-    };
-    rows.into_iter().map(|row| (row.id, row.median)).collect()
+    let known = counted_at.filter(|commit| !commit.is_empty() && *commit == environment::commit());
+    let rows = known.and_then(|_| row::read(&dir.join(format!("{INSTRUCTIONS}.json"))).ok());
+    rows.unwrap_or_default().into_iter().map(|row| (row.id, row.median)).collect()
 }
 
-/// Runs the bench with this process' command line. In a process of a case, `run_case` runs its operations in a function whose
-/// name has [`FUNCTION`] in it.
+/// Runs the bench with this process' command line. In the process of a case, `run_case` must run the operations in a
+/// function whose name contains [`FUNCTION`].
 pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
     let args = Args::parse();
     match &args.case {
@@ -109,7 +107,7 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     let rustc = environment::Environment::here().rustc;
     let file = || Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml");
     let path = args.bounds.clone().unwrap_or_else(file);
-    // What can't be checked is told before minutes are spent.
+    // Check the preconditions before counting, which takes minutes.
     let bounds = if args.check { Some(Bounds::read(&path)?.for_compiler(&rustc)?) } else { None };
     let ids: Vec<Id> = ids().into_iter().filter(|id| !args.check || is_own(id)).collect();
     let mut rows = match &args.from {
@@ -125,7 +123,8 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     }
     let mut passes = true;
     if args.twice {
-        // By Perfetto's way, how full the chunk is at the beginning says whether one more is taken: 2.5 % of the shortest event.
+        // With the Perfetto backend, the fill level of the first chunk decides whether another chunk is taken, which is
+        // 2.5 % of the shortest event.
         let alike: Vec<_> = rows.iter().filter(|row| Id::of(&row.id).who != Who::Perfetto).cloned().collect();
         let (most, of) = difference(&alike, &count(&ids)?);
         say(format_args!("a second run differs by at most {:.3} % ({of})", most * 100.0));
@@ -138,7 +137,7 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     }
     if let Some(bounds) = bounds {
         let (mut kept, mut text) = bounds.check(&rows);
-        // By Perfetto's way, how full the chunk is at the beginning depends on time.
+        // With the Perfetto backend, the fill level of the first chunk depends on timing.
         for _ in 0..2 {
             if kept || args.from.is_some() {
                 break;
@@ -153,26 +152,28 @@ fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All that is counted.
+/// Returns the ids of all counted cases.
 fn ids() -> Vec<Id> {
     BENCHES.iter().filter(|bench| bench.name == INSTRUCTIONS).flat_map(|bench| bench.rows()).collect()
 }
 
-/// Whether what was counted has bounds: it is this workspace's own code.
+/// Tells whether a case runs this workspace's own code. Only these cases have bounds.
 fn is_own(id: &Id) -> bool {
     matches!(id.who, Who::Rust | Who::Perfetto)
 }
 
-/// A part of the name of the function that callgrind counts.
+/// A part of the name of the function whose instructions callgrind counts.
 pub const FUNCTION: &str = "count_operations";
 
-/// What has the C library copy alike on all processors. (Valgrind has no AVX-512 to offer anyway.)
+/// The setting that makes the C library copy in the same way on all processors. (Valgrind does not offer AVX-512
+/// anyway.)
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSRM";
 
-/// Starts a program where every process' id has five digits; fails before it does if that can't be.
+/// A shell command that starts a program in which all process ids have five digits. It fails before the start if that
+/// is impossible.
 const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && exec \"$@\"";
 
-/// Counts every case once, some at a time: what is counted does not depend on what runs beside it.
+/// Counts each case once, several cases in parallel: other processes do not change a count.
 fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("instructions are counted on x86_64".to_owned());
@@ -202,19 +203,24 @@ fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
 }
 
 fn count_one(id: &Id, namespace: &[String]) -> Result<Row, String> {
-    let error = |what: &str| format!("{id}: {what}");
-    let temp = tempfile::Builder::new().prefix("atrace-instructions-").tempdir();
-    let temp = temp.map_err(|e| error(&e.to_string()))?;
+    let counts = run_one(id, namespace).map_err(|e| format!("{id}: {e}"))?;
+    let total = total(&counts).ok_or_else(|| format!("{id}: callgrind has counted nothing"))?;
+    let each = Interval::around(total as f64 / OPERATIONS as f64, 0.0);
+    Ok(Row { unit: INSTRUCTIONS.to_owned(), ..Row::new(id.to_string(), each, Sink::File) })
+}
+
+/// Runs the process of a case, and returns callgrind's output.
+fn run_one(id: &Id, namespace: &[String]) -> io::Result<String> {
+    let temp = tempfile::Builder::new().prefix("atrace-instructions-").tempdir()?;
     let place = |name: &str| temp.path().join(name);
-    std::fs::write(place("marker"), "").map_err(|e| error(&e.to_string()))?;
-    let exe = std::env::current_exe().map_err(|e| error(&e.to_string()))?;
+    std::fs::write(place("marker"), "")?;
     let mut command = Command::new(namespace.first().map_or("valgrind", String::as_str));
     command.args(namespace.iter().skip(1)).args((!namespace.is_empty()).then_some("valgrind"));
     command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no", "--fair-sched=try"]);
     command.arg(format!("--toggle-collect=*{FUNCTION}*"));
     command.arg(format!("--callgrind-out-file={}", place("counts").display()));
-    command.arg(exe).args(["--bench", "--case", &id.to_string()]);
-    // The environment that was made for this, and nothing else.
+    command.arg(std::env::current_exe()?).args(["--bench", "--case", &id.to_string()]);
+    // Only the environment that was prepared for the case.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     command.env("GLIBC_TUNABLES", TUNABLES).env("ATRACE_MARKER", place("marker"));
     command.env("ATRACE_PROPERTIES", place("properties"));
@@ -222,21 +228,16 @@ fn count_one(id: &Id, namespace: &[String]) -> Result<Row, String> {
     if id.who == Who::Ffi {
         command.env("ATRACE_BACKEND", format!("cutils:{}", cc_bench::cutils_library().display()));
     }
-    let output = command.stdin(Stdio::null()).output().map_err(|e| error(&e.to_string()))?;
+    let output = command.stdin(Stdio::null()).output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(error(&format!("its process ended with {}:\n{}", output.status, said.trim_end())));
+        let why = format!("its process ended with {}:\n{}", output.status, said.trim_end());
+        return Err(io::Error::other(why));
     }
-    let counts = std::fs::read_to_string(place("counts")).map_err(|e| error(&e.to_string()))?;
-    let total = total(&counts).ok_or_else(|| error("callgrind has counted nothing"))?;
-    let each = total as f64 / OPERATIONS as f64;
-    Ok(Row {
-        unit: INSTRUCTIONS.to_owned(),
-        ..Row::new(id.to_string(), Interval::around(each, 0.0), Sink::File)
-    })
+    std::fs::read_to_string(place("counts"))
 }
 
-/// The instructions that callgrind has counted, by the line of its file that has all; `None` where there are none.
+/// Returns the total from callgrind's output, or `None` if the output has no total.
 fn total(counts: &str) -> Option<u64> {
     let total = counts.lines().find_map(|line| line.strip_prefix("totals: "))?;
     total.trim().parse().ok().filter(|&total| total > 0)
@@ -247,7 +248,8 @@ fn answers(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Returns what starts a program in a namespace where ids have five digits; nothing where there is none.
+/// Returns the command that starts a program in a namespace with five-digit ids, or nothing if the kernel does not
+/// allow one.
 fn namespace() -> Vec<String> {
     let words = |rights: &[&str]| -> Vec<String> {
         let shell = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", FIVE_DIGITS, "sh"];
@@ -257,7 +259,7 @@ fn namespace() -> Vec<String> {
     [&[][..], &["--user", "--map-root-user"]].map(words).into_iter().find(works).unwrap_or_default()
 }
 
-/// The lower of each two counts.
+/// Takes the lower count of each case from two runs.
 fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
     for row in &mut rows {
         let other = again.iter().find(|other| other.id == row.id);
@@ -268,7 +270,7 @@ fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// The largest difference of two counts, as a part, and whose it is.
+/// Returns the largest relative difference between two runs, and the id of its case.
 fn difference(a: &[Row], b: &[Row]) -> (f64, String) {
     let each = a.iter().map(|a| {
         let b = b.iter().find(|b| b.id == a.id).map_or(f64::INFINITY, |b| b.median);
@@ -277,15 +279,15 @@ fn difference(a: &[Row], b: &[Row]) -> (f64, String) {
     each.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, String::new()))
 }
 
-/// How many instructions an operation may take: the content of `bounds.toml`.
+/// The upper bounds on the instructions of operations: the content of `bounds.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bounds {
-    /// The compiler whose code was counted.
+    /// The compiler that produced the counted code.
     rustc: String,
-    /// By how many percent a count may be above.
+    /// The percentage by which a count may exceed its bound.
     growth: f64,
-    /// The counts, by their ids.
+    /// The bounds by row id.
     instructions: BTreeMap<String, f64>,
 }
 
@@ -301,10 +303,10 @@ impl Bounds {
         Ok(bounds)
     }
 
-    /// Makes bounds of what was counted of this workspace's code.
+    /// Makes bounds from the counts of this workspace's own code.
     fn of(rustc: &str, rows: &[Row]) -> Self {
         let own = rows.iter().filter(|row| is_own(&Id::of(&row.id)));
-        // Two digits: what is below is the call of the loop.
+        // Two decimal digits: smaller fractions come from the call of the loop.
         let instructions = own.map(|row| (row.id.clone(), (row.median * 100.0).round() / 100.0)).collect();
         Self { rustc: version(rustc).to_owned(), growth: GROWTH, instructions }
     }
@@ -325,7 +327,7 @@ impl Bounds {
         row::replace(dir, name, text.as_bytes()).map_err(|e| e.to_string())
     }
 
-    /// These, if they are for the code of `rustc`.
+    /// Returns the bounds if they apply to the compiler `rustc`.
     fn for_compiler(self, rustc: &str) -> Result<Self, String> {
         match version(rustc) {
             here if here == self.rustc => Ok(self),
@@ -337,7 +339,7 @@ impl Bounds {
         }
     }
 
-    /// Holds counts against these: tells whether they pass, and what a person should know.
+    /// Compares counts with the bounds: tells whether the counts pass, and returns a message for the user.
     fn check(&self, rows: &[Row]) -> (bool, String) {
         let most = 1.0 + self.growth / 100.0;
         let (mut lines, mut passes, mut fewer) = (Vec::new(), !self.instructions.is_empty(), "");
@@ -355,23 +357,17 @@ impl Bounds {
             };
             passes &= part <= most;
             fewer = "; --update takes over those that take fewer";
-            let percent = (part - 1.0) * 100.0;
-            lines.push(format!(
-                "{what} {id}: {:.2} instructions, bound {bound:.2} ({percent:+.1} %)",
-                row.median
-            ));
+            let (count, percent) = (row.median, (part - 1.0) * 100.0);
+            lines.push(format!("{what} {id}: {count:.2} instructions, bound {bound:.2} ({percent:+.1} %)"));
         }
-        let known = |row: &&Row| is_own(&Id::of(&row.id)) && !self.instructions.contains_key(&row.id);
-        for Row { id, .. } in rows.iter().filter(known) {
+        let unknown = |row: &&Row| is_own(&Id::of(&row.id)) && !self.instructions.contains_key(&row.id);
+        for Row { id, .. } in rows.iter().filter(unknown) {
             lines.push(format!("UNKNOWN {id}: was counted, and has no bound"));
             passes = false;
         }
+        let (n, growth) = (self.instructions.len(), self.growth);
         lines.push(match passes {
-            true => format!(
-                "{} operations take at most {} % more instructions than their bounds{fewer}",
-                self.instructions.len(),
-                self.growth
-            ),
+            true => format!("{n} operations take at most {growth} % more instructions than their bounds{fewer}"),
             false => "FAILED: see above. If that is meant: run it with --update, and commit benches/bounds.toml with a word on why"
                 .to_owned(),
         });
@@ -379,7 +375,7 @@ impl Bounds {
     }
 }
 
-/// The number in what a compiler says of itself.
+/// Returns the version number in a compiler's description of itself.
 fn version(rustc: &str) -> &str {
     rustc.split(' ').nth(1).unwrap_or(rustc)
 }
@@ -476,7 +472,7 @@ mod tests {
             );
             return;
         }
-        // The command itself is the first of its namespace; those that it starts are what is counted.
+        // The first process of the namespace is the command itself. The counted processes are its children.
         let mut command = Command::new(&namespace[0]);
         let output =
             command.args(&namespace[1..]).args(["sh", "-c", "sh -c 'echo $$'; true"]).output().unwrap();

@@ -1,12 +1,12 @@
-//! Runs cases beside each other, so that drifts of the machine cancel in what is compared.
+//! Runs cases side by side, so that changes of the machine's speed cancel out in the comparisons.
 //!
-//! - [`paired`] does so in interleaved rounds in one process; [`threads`] with a growing number of threads.
-//! - [`workload`] does so with processes that take turns: whole programs, without instrumentation, with it, and traced.
-//! - [`instructions`] counts instructions, and holds them against bounds.
+//! - [`paired`] runs cases in interleaved rounds in one process; [`threads`] runs a case with several numbers of
+//!   threads.
+//! - [`workload`] runs whole programs in processes that take turns: without instrumentation, with instrumentation, and
+//!   traced.
+//! - [`instructions`] counts instructions and compares the counts with bounds.
 
-mod config;
 pub mod instructions;
-pub mod measured;
 pub mod paired;
 pub mod rounds;
 #[cfg(test)]

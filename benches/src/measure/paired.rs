@@ -1,12 +1,12 @@
 //! Compares cases in interleaved rounds.
 //!
-//! A machine is never the same twice: its clock, its caches and what else runs on it change within
-//! milliseconds. So no case is measured by itself. Every *round* runs one short slice of every
-//! case, in an order that changes each time, and what is compared is the two slices of one round;
-//! the median over hundreds of rounds then says how the cases differ, and its interval how sure
-//! that is. What disturbs one round, or all of them alike, cancels.
+//! A machine's speed changes within milliseconds: its clock, its caches and its other load vary. So no case is measured
+//! in isolation. Every *round* runs one short slice of every case, in an order that changes each time, and a comparison
+//! uses the two slices of a round. The median over hundreds of rounds tells how the cases differ, and its confidence
+//! interval tells how certain the difference is. A disturbance of a single round has little effect on the median, and a
+//! disturbance of all rounds cancels out.
 //!
-//! Slices are long beside the timer and short beside the scheduler's time slice.
+//! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
 //!
 //! ```
 //! use std::hint::black_box;
@@ -23,68 +23,61 @@
 //! assert!(measured.ratio("rust/add", "limit/empty_loop").is_none_or(|ratio| !ratio.sure));
 //! ```
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::catalogue::Id;
 use crate::catalogue::promises::Promise;
 use crate::harness::args::Args;
-use crate::harness::progress;
+use crate::harness::output;
 use crate::instruments::chain;
 use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
-pub use crate::measure::config::Config;
-use crate::measure::measured::{Compared, Measured};
-use crate::measure::rounds::{self, Comparison};
-use crate::stats::sample::Sample;
+use crate::measure::rounds::{self, Comparison, Stopped};
+use crate::row::{Above, Row, Sink, Versus};
+use crate::stats::Interval;
+use crate::stats::sample::{self, Sample};
 
-/// Something to measure: an id, and a closure that runs the operation as often as it is told.
+pub use crate::measure::rounds::Config;
+
+/// A measured case: an id, and a closure that runs the operation a given number of times.
 pub struct Case<'a> {
     id: String,
     run: Box<dyn FnMut(u64) + 'a>,
-    before: Option<Box<dyn FnMut() + 'a>>,
-    after: Option<Box<dyn FnMut() + 'a>>,
+    before: Box<dyn FnMut() + 'a>,
+    after: Box<dyn FnMut() + 'a>,
     most: u64,
 }
 
 impl<'a> Case<'a> {
-    /// Makes a case. `run(n)` runs the operation `n` times; its loop is part of what is measured,
-    /// and what it computes has to be consumed (`black_box`).
+    /// Makes a case. `run(n)` runs the operation `n` times and must consume the results (`black_box`). Its loop is part
+    /// of the measured time.
     pub fn new(id: impl Into<String>, run: impl FnMut(u64) + 'a) -> Self {
-        Self { id: id.into(), run: Box::new(run), before: None, after: None, most: 1 << 40 }
+        let [before, after] = [(); 2].map(|()| Box::new(|| ()) as Box<dyn FnMut()>);
+        Self { id: id.into(), run: Box::new(run), before, after, most: 1 << 40 }
     }
 
     /// Runs `f`, untimed, before each slice and its warm-up: to switch tracing on, for example.
     pub fn before(mut self, f: impl FnMut() + 'a) -> Self {
-        self.before = Some(Box::new(f));
+        self.before = Box::new(f);
         self
     }
 
     /// Runs `f`, untimed, after each slice.
     pub fn after(mut self, f: impl FnMut() + 'a) -> Self {
-        self.after = Some(Box::new(f));
+        self.after = Box::new(f);
         self
     }
 
-    /// Runs the operation at most so often at once, and as often at most to warm up: where what it fills has no room for more.
+    /// Limits the number of operations in a slice and in a warm-up, for operations that fill a buffer of limited size.
     pub fn at_most(mut self, most: u64) -> Self {
         self.most = most.max(1);
         self
     }
 
-    fn slice(&mut self, warm_up: u64, iters: u64) -> Duration {
-        self.timed(warm_up, iters).0
-    }
-
-    /// Runs a slice, between two chains.
+    /// Runs a slice between two runs of the reference chain (`instruments/chain.rs`).
     fn sample(&mut self, warm_up: u64, iters: u64) -> Sample {
-        let (took, chain) = self.timed(warm_up, iters);
-        Sample { ns: nanos(took, iters), chain }
-    }
-
-    fn timed(&mut self, warm_up: u64, iters: u64) -> (Duration, [f64; 2]) {
-        if let Some(before) = &mut self.before {
-            before();
-        }
+        (self.before)();
         if warm_up > 0 {
             (self.run)(warm_up);
         }
@@ -93,14 +86,12 @@ impl<'a> Case<'a> {
         (self.run)(iters);
         let took = start.elapsed();
         let after = chain::time();
-        if let Some(after) = &mut self.after {
-            after();
-        }
-        (took, [before, after])
+        (self.after)();
+        Sample { ns: nanos(took, iters), chain: [before, after] }
     }
 }
 
-/// Cases to run beside each other, and which of them to compare.
+/// The cases that run side by side, and the requested comparisons.
 pub struct Paired<'a> {
     config: Config,
     cases: Vec<Case<'a>>,
@@ -108,12 +99,12 @@ pub struct Paired<'a> {
 }
 
 impl<'a> Paired<'a> {
-    /// Begins with no cases.
+    /// Makes a set without cases.
     pub fn new(config: Config) -> Self {
         Self { config, cases: Vec::new(), comparisons: Vec::new() }
     }
 
-    /// Adds a case without anything to do before or after its slices.
+    /// Adds a case that needs no preparation before its slices and no work after them.
     pub fn case(&mut self, id: impl Into<String>, run: impl FnMut(u64) + 'a) {
         self.add(Case::new(id, run));
     }
@@ -122,26 +113,26 @@ impl<'a> Paired<'a> {
     ///
     /// # Panics
     ///
-    /// When there is one of the same id.
+    /// If a case with the same id exists.
     pub fn add(&mut self, case: Case<'a>) {
         assert!(self.cases.iter().all(|c| c.id != case.id), "two cases are called {:?}", case.id);
         self.cases.push(case);
     }
 
-    /// Asks for the ratio of the case `id` to the case `base`. Rounds go on until all these are
-    /// known well enough; the rows have them under `vs`.
+    /// Requests the ratio of the case `id` to the case `base`. Rounds continue until all requested ratios are known
+    /// well enough. The row has the ratio under `vs`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
         let (id, base) = (id.into(), base.into());
         self.comparisons.push(Compared { id, base, at_most: None, above: false });
     }
 
-    /// Asks for the ratio, and for the difference in nanoseconds, which the rows have under `above`.
+    /// Requests the ratio and the difference in nanoseconds. The row has the difference under `above`.
     pub fn compare_above(&mut self, id: impl Into<String>, base: impl Into<String>) {
         self.compare(id, base);
         self.comparisons.iter_mut().last().expect("it was added just now").above = true;
     }
 
-    /// Tells what is promised of the ratios that were asked for. These have rounds until that is decided.
+    /// Sets the promised limits of the requested ratios. Rounds continue until each promise is decided.
     pub fn promise(&mut self, promises: &[Promise]) {
         for Promise { id, base, at_most, .. } in promises {
             let [id, base] = [id, base].map(Id::to_string);
@@ -152,7 +143,7 @@ impl<'a> Paired<'a> {
         }
     }
 
-    /// Keeps the cases that the command line selects, with what they are compared to.
+    /// Keeps the cases that the command line selects, and the cases that they are compared with.
     pub fn select(&mut self, args: &Args) {
         self.comparisons.retain(|asked| args.selects(&asked.id));
         let needed = |id: &str| self.comparisons.iter().any(|asked| asked.base == id);
@@ -168,7 +159,7 @@ impl<'a> Paired<'a> {
     ///
     /// # Panics
     ///
-    /// When a comparison names no case.
+    /// If a comparison names an unknown case.
     pub fn run(mut self) -> Measured {
         let place = |id: &String| {
             self.cases.iter().position(|c| c.id == *id).unwrap_or_else(|| panic!("no case is called {id:?}"))
@@ -186,8 +177,8 @@ impl<'a> Paired<'a> {
         let start = Instant::now();
         let iters: Vec<_> = self.cases.iter_mut().map(|c| calibrate(c, &self.config)).collect();
         let slice = |case: usize| {
-            progress::step(&ids[case]);
-            let Iters { warm_up, slice } = iters[case];
+            output::step(&ids[case]);
+            let (warm_up, slice) = iters[case];
             self.cases[case].sample(warm_up, slice)
         };
         let (samples, stopped) =
@@ -196,34 +187,133 @@ impl<'a> Paired<'a> {
     }
 }
 
-/// How often a case runs its operation, untimed and timed.
-#[derive(Clone, Copy, Debug)]
-struct Iters {
-    warm_up: u64,
-    slice: u64,
-}
-
-/// Finds how often `case` runs in one slice.
-fn calibrate(case: &mut Case<'_>, config: &Config) -> Iters {
+/// Finds how many operations the warm-up and the slice of `case` have.
+fn calibrate(case: &mut Case<'_>, config: &Config) -> (u64, u64) {
     if config.once {
-        return Iters { warm_up: 0, slice: 1 };
+        return (0, 1);
     }
     let mut n = 1;
-    while case.slice(0, n) < config.slice / 4 && n < case.most {
+    let quarter = config.slice.as_secs_f64() * 1e9 / 4.0;
+    while case.sample(0, n).ns * (n as f64) < quarter && n < case.most {
         n = (n * 2).min(case.most);
     }
-    // The fastest of three: the one that nothing interrupted.
-    let per = (0..3).map(|_| nanos(case.slice(0, n), n)).fold(f64::INFINITY, f64::min);
+    // The fastest of three runs, because it was interrupted least.
+    let per = (0..3).map(|_| case.sample(0, n).ns).fold(f64::INFINITY, f64::min);
     let fit = |d: Duration| ((d.as_secs_f64() * 1e9 / per.max(1e-3)).round() as u64).min(case.most);
-    Iters { warm_up: fit(config.warm_up), slice: fit(config.slice).max(1) }
+    (fit(config.warm_up), fit(config.slice).max(1))
 }
 
 pub(crate) fn nanos(took: Duration, iters: u64) -> f64 {
     took.as_secs_f64() * 1e9 / iters as f64
 }
 
+/// A requested comparison of two cases.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Compared {
+    pub(crate) id: String,
+    pub(crate) base: String,
+    /// The highest ratio that is promised.
+    pub(crate) at_most: Option<f64>,
+    /// Whether the difference was requested, too.
+    pub(crate) above: bool,
+}
+
+/// The measured rounds of cases that ran side by side.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub(crate) ids: Vec<String>,
+    /// The slices of every case. Slices with the same index belong to the same round.
+    pub(crate) samples: Vec<Vec<Sample>>,
+    pub(crate) comparisons: Vec<Compared>,
+    /// Why the rounds ended.
+    pub stopped: Stopped,
+    pub(crate) took: Duration,
+    pub(crate) floor: Duration,
+}
+
+impl Measured {
+    /// Returns the ids of the cases.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.ids.iter().map(|id| &id[..])
+    }
+
+    fn samples(&self, id: &str) -> Option<&[Sample]> {
+        Some(&self.samples[self.ids.iter().position(|i| i == id)?])
+    }
+
+    /// Returns the duration of the reference chain at the speed that all times are converted to.
+    fn reference(&self) -> f64 {
+        sample::reference(self.samples.iter().flatten())
+    }
+
+    /// Returns the nanoseconds of one operation for every round, without conversion to the reference speed.
+    pub fn rounds(&self, id: &str) -> Option<Vec<f64>> {
+        Some(self.samples(id)?.iter().map(|sample| sample.ns).collect())
+    }
+
+    /// Returns the nanoseconds of one operation, at the reference speed.
+    pub fn ns(&self, id: &str) -> Option<Interval> {
+        sample::at_reference(self.samples(id)?, self.reference())
+    }
+
+    /// Returns the ratio of the time of case `id` to the time of case `base`.
+    pub fn ratio(&self, id: &str, base: &str) -> Option<Interval> {
+        sample::ratio(self.samples(id)?, self.samples(base)?)
+    }
+
+    /// Returns the time of case `id` minus the time of case `base` in nanoseconds, at the reference speed.
+    pub fn difference(&self, id: &str, base: &str) -> Option<Interval> {
+        sample::difference(self.samples(id)?, self.samples(base)?, self.reference())
+    }
+
+    /// Returns the ratio of (`id` − `base`) to `unit`.
+    pub fn excess(&self, id: &str, base: &str, unit: &str) -> Option<Interval> {
+        sample::excess(self.samples(id)?, self.samples(base)?, self.samples(unit)?)
+    }
+
+    /// Makes the rows of all cases, with the requested comparisons, in the order of the cases.
+    ///
+    /// A case has no row if it has no median, because a round's value was not a finite number.
+    pub fn rows(&self, sink: Sink) -> Vec<Row> {
+        self.ids.iter().filter_map(|id| self.row(id, sink)).collect()
+    }
+
+    /// Makes the row of one case.
+    pub fn row(&self, id: &str, sink: Sink) -> Option<Row> {
+        let mut row = Row::new(id, self.ns(id)?, sink).with_rounds(&self.rounds(id)?);
+        row.speeds = sample::range(self.samples(id)?, self.reference());
+        for Compared { base, above, .. } in self.comparisons.iter().filter(|asked| asked.id == id) {
+            if let Some(ratio) = self.ratio(id, base) {
+                row.vs.insert(base.clone(), Versus::from(ratio));
+            }
+            if let Some(ns) = self.difference(id, base).filter(|_| *above) {
+                row.above.insert(base.clone(), Above::from(ns));
+            }
+        }
+        Some(row)
+    }
+}
+
+impl fmt::Display for Measured {
+    /// Writes one line: how much was measured, and why the rounds ended.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounds = self.samples.iter().map(Vec::len).max().unwrap_or(0);
+        write!(f, "{} cases, {rounds} rounds in {:.1} s", self.ids.len(), self.took.as_secs_f64())?;
+        match self.stopped {
+            Stopped::Tight => write!(f, ": everything is decided")?,
+            Stopped::Rounds => write!(f, ": the most rounds allowed; mind the intervals")?,
+            Stopped::Budget => write!(f, ": time was up; mind the intervals")?,
+            Stopped::Once => return write!(f, ": each ran once, nothing was measured"),
+        }
+        if self.floor > Duration::ZERO {
+            write!(f, " (a reading of the timer takes {} ns)", self.floor.as_nanos())?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
-mod tests {
+mod paired_tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
@@ -299,7 +389,7 @@ mod tests {
             sorted.sort_unstable();
             assert_eq!(sorted, ["a", "b", "c", "d"]);
         }
-        // Of 24 orders, twenty draws find thirteen or so.
+        // Twenty random draws from 24 orders yield about thirteen different orders.
         let different: std::collections::BTreeSet<_> = orders.iter().collect();
         assert!(different.len() > 6, "{orders:?}");
     }
@@ -309,7 +399,7 @@ mod tests {
         let most = Cell::new(0);
         let mut case = Case::new("a", |n| most.set(most.get().max(n))).at_most(7);
         let iters = calibrate(&mut case, &Config::quick());
-        assert_eq!((iters.warm_up, iters.slice), (7, 7));
+        assert_eq!(iters, (7, 7));
         drop(case);
         assert_eq!(most.get(), 7);
     }
@@ -323,18 +413,18 @@ mod tests {
                 warmed.set(Some(Instant::now()));
             }
         });
-        let took = case.slice(2, 1);
+        let took = Duration::from_secs_f64(case.sample(2, 1).ns / 1e9);
         assert!(took <= warmed.get().unwrap().elapsed());
     }
 
     #[test]
     fn slices_are_as_long_as_the_fastest_try_says() {
-        // One try to find how often, three to find how long that takes: the second is the one that nothing interrupted.
+        // The first run finds the number of operations, and three runs time them. The second of these is the fastest.
         let mut tries = [50, 100, 0, 100].map(Duration::from_millis).into_iter();
         let mut case = Case::new("a", move |_| std::thread::sleep(tries.next().unwrap()));
         let config = Config { slice: Duration::from_millis(200), ..Config::quick() };
         let iters = calibrate(&mut case, &config);
-        assert!(iters.slice > 2, "{iters:?}");
+        assert!(iters.1 > 2, "{iters:?}");
     }
 
     #[test]
@@ -352,7 +442,7 @@ mod tests {
 
     #[test]
     fn what_is_known_well_enough_ends_the_run() {
-        // Without anything to do, an operation takes some millionths of a nanosecond: whatever else runs, that is tight.
+        // An empty operation takes some millionths of a nanosecond, so its interval is narrow on any machine.
         let mut paired = Paired::new(Config { min_rounds: 8, ..Config::quick() });
         paired.case("a", |_| ());
         paired.case("b", |_| ());
@@ -399,5 +489,39 @@ mod tests {
         paired.case("a", |_| ());
         paired.compare("a", "c");
         drop(paired.run());
+    }
+}
+
+#[cfg(test)]
+mod measured_tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_ratios_that_were_asked_for() {
+        let measured = Measured {
+            ids: vec!["rust/a".into(), "cc/a".into()],
+            samples: [1.0, 4.0].map(|ns| vec![Sample::of(ns); 20]).into(),
+            comparisons: vec![Compared {
+                id: "rust/a".into(),
+                base: "cc/a".into(),
+                at_most: None,
+                above: true,
+            }],
+            stopped: Stopped::Tight,
+            took: Duration::from_millis(1234),
+            floor: Duration::from_nanos(20),
+        };
+        let rows = measured.rows(Sink::Null);
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows[0].median, rows[0].noisy, rows[0].sink), (1.0, false, Sink::Null));
+        assert_eq!(rows[0].vs["cc/a"].ratio, 0.25);
+        assert!(rows[0].vs_process.is_empty() && rows[1].vs.is_empty());
+        assert_eq!((rows[0].above["cc/a"].ns, rows[0].speeds), (-3.0, Some([1.0, 1.0])));
+        assert_eq!(measured.difference("rust/a", "cc/a").unwrap().median, -3.0);
+        assert!(measured.ratio("rust/a", "cc/b").is_none());
+        assert_eq!(
+            measured.to_string(),
+            "2 cases, 20 rounds in 1.2 s: everything is decided (a reading of the timer takes 20 ns)"
+        );
     }
 }

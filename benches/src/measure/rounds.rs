@@ -1,31 +1,33 @@
-//! Rounds of slices, until what is compared is decided.
+//! Runs rounds of slices until the comparisons are decided.
 //!
-//! Each round runs a slice of every case, in an order that changes. A comparison is settled when its promise is decided, or,
-//! where nothing is promised, when its ratio or difference is known well enough. A case that no open comparison needs has no
-//! slices any more, so the time goes where something is undecided.
+//! Each round runs a slice of every case, in an order that changes. A comparison is settled when its promise is
+//! decided. A comparison without a promise is settled when its ratio or difference is known well enough. A case gets no
+//! more slices once no open comparison needs it, so the time goes to the undecided comparisons.
+//!
+//! [`Config`] limits the duration and the number of rounds, and sets the required precision.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::config::Config;
+use crate::harness::args::Args;
 use crate::promise::Verdict;
 use crate::stats::sample::{self, Sample};
 
-/// Why there were no more rounds.
+/// Why the rounds ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Everything is decided, or known well enough.
+    /// Every comparison is settled.
     Tight,
-    /// There were as many as allowed, and not everything is known well enough.
+    /// The maximum number of rounds was reached before every comparison was settled.
     Rounds,
-    /// Time was up, and not everything is known well enough.
+    /// The time was used up before every comparison was settled.
     Budget,
-    /// A test: nothing was measured.
+    /// The bench runs as a test, and nothing was measured.
     Once,
 }
 
-/// Two cases that are compared, by their places, and the highest ratio that is promised, if any.
+/// A comparison of two cases, by their indices, and the highest promised ratio, if any.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) of: usize,
@@ -34,7 +36,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Whether nothing is to be learnt from more rounds.
+    /// Tells whether more rounds are unnecessary.
     fn is_settled(&self, samples: &[Vec<Sample>], config: &Config) -> bool {
         let (of, base) = (&samples[self.of], &samples[self.base]);
         let Some(ratio) = sample::ratio(of, base).filter(|ratio| ratio.sure) else { return false };
@@ -50,7 +52,7 @@ impl Comparison {
     }
 }
 
-/// Runs rounds of `cases`. `slice(case)` runs one of them; `elapsed()` tells the time since the first.
+/// Runs rounds of `cases`. `slice(case)` runs a slice of a case; `elapsed()` returns the time since the first slice.
 pub(crate) fn run(
     config: &Config,
     cases: usize,
@@ -76,11 +78,8 @@ pub(crate) fn run(
         }
         next_check = (rounds + rounds.div_ceil(8)).min(config.max_rounds);
         open.retain(|comparison| !comparison.is_settled(&samples, config));
-        active.retain(|&case| {
-            open.iter().any(|comparison| [comparison.of, comparison.base].contains(&case))
-                || comparisons.iter().all(|comparison| ![comparison.of, comparison.base].contains(&case))
-                    && is_noisy(&samples[case])
-        });
+        let is_in = |all: &[Comparison], case| all.iter().any(|of| [of.of, of.base].contains(&case));
+        active.retain(|&case| is_in(&open, case) || !is_in(comparisons, case) && is_noisy(&samples[case]));
         if active.is_empty() {
             return (samples, Stopped::Tight);
         }
@@ -94,9 +93,80 @@ pub(crate) fn run(
     unreachable!("the rounds end by themselves")
 }
 
-/// Whether the time itself is not known, of a case that is compared with nothing.
+/// Tells whether the median time of a case is still too uncertain. This decides about cases that are compared with
+/// nothing.
 fn is_noisy(samples: &[Sample]) -> bool {
     sample::at_reference(samples, sample::reference(samples)).is_none_or(|ns| ns.is_noisy())
+}
+
+/// The duration, the number of rounds and the required precision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The duration of a slice: 0.2 to 1 ms. A slice of a slower case is a single operation.
+    pub slice: Duration,
+    /// The duration of the untimed warm-up before each slice, which brings code and data into the caches. Zero means no
+    /// warm-up.
+    pub warm_up: Duration,
+    /// The minimum number of rounds of a comparison.
+    pub min_rounds: usize,
+    /// The maximum number of rounds of a comparison.
+    pub max_rounds: usize,
+    /// The maximum duration of all rounds together, once `min_rounds` have run.
+    pub budget: Duration,
+    /// A comparison without a promise is settled when half its ratio's interval is within this fraction of the ratio…
+    pub tight: f64,
+    /// …or when half its difference's interval is within this number of nanoseconds.
+    pub tight_ns: f64,
+    /// Whether the thread is pinned to one CPU while measuring.
+    pub pin: bool,
+    /// The seed of the random order of cases.
+    pub seed: u64,
+    /// Whether to run one operation of every case and measure nothing.
+    pub once: bool,
+}
+
+impl Config {
+    /// Returns the configuration of a full run.
+    pub fn full() -> Self {
+        Self {
+            slice: Duration::from_micros(300),
+            warm_up: Duration::from_micros(30),
+            min_rounds: 200,
+            max_rounds: 3000,
+            budget: Duration::from_secs(12),
+            tight: 0.005,
+            tight_ns: 0.02,
+            pin: true,
+            seed: 0xA7ACE,
+            once: false,
+        }
+    }
+
+    /// Returns the configuration of a run with `--quick`.
+    pub fn quick() -> Self {
+        Self {
+            min_rounds: 60,
+            max_rounds: 400,
+            budget: Duration::from_millis(2500),
+            tight: 0.01,
+            tight_ns: 0.05,
+            ..Self::full()
+        }
+    }
+
+    /// Returns the configuration for a bench that runs as a test.
+    pub fn test() -> Self {
+        Self { once: true, min_rounds: 1, max_rounds: 1, pin: false, ..Self::full() }
+    }
+
+    /// Returns the configuration that the command line selects.
+    pub fn of(args: &Args) -> Self {
+        match args {
+            Args { test: true, .. } => Self::test(),
+            Args { quick: true, .. } => Self::quick(),
+            _ => Self::full(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -109,7 +179,7 @@ mod tests {
         Config { min_rounds: 16, max_rounds, ..Config::full() }
     }
 
-    /// Runs cases, whose n-th slice takes so long; returns how many slices each had.
+    /// Runs cases whose n-th slice takes `ns[case](n)`. Returns the number of slices of each case.
     fn slices(
         config: &Config,
         comparisons: &[Comparison],
@@ -135,12 +205,12 @@ mod tests {
         let wild = |n: usize| if n.is_multiple_of(2) { 70.0 } else { 130.0 };
         let steady = |_: usize| 100.0;
         let all: [&dyn Fn(usize) -> f64; 4] = [&wild, &steady, &steady, &steady];
-        // Decided, though not tight; tight; undecided.
+        // `far` is decided but not precise, `tight` is precise, and `near` stays undecided.
         let (far, near) = (compared(0, 1, Some(2.0)), compared(0, 1, Some(1.0)));
         let tight = compared(2, 3, None);
         assert_eq!(slices(&config(400), &[far, tight], &all), (vec![16; 4], Stopped::Tight));
         assert_eq!(slices(&config(400), &[near, tight], &all), (vec![400, 400, 16, 16], Stopped::Rounds));
-        // What is compared with nothing goes on while it is noisy.
+        // A case that is compared with nothing continues while its time is noisy.
         assert_eq!(slices(&config(400), &[tight], &all), (vec![400, 16, 16, 16], Stopped::Rounds));
     }
 

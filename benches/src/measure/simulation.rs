@@ -1,44 +1,44 @@
-//! Proves on machines whose truth is known that promises are decided, and rightly: the rounds are those of a real
-//! measurement, only the slices and the clock are simulated.
+//! Tests on simulated machines that promises are decided, and decided correctly. The rounds are the real code; only the
+//! slices and the clock are simulated, so the true ratio is known.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::config::Config;
-use super::rounds::{Comparison, run};
+use super::rounds::{Comparison, Config, run};
 use crate::promise::Verdict;
 use crate::stats::Interval;
 use crate::stats::sample::{Sample, compare, ratio};
 
-/// What disturbs a machine; times are microseconds.
+/// A simulated machine, with its disturbances. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     name: &'static str,
-    /// A second state, that comes and goes.
+    /// A slower state that comes and goes.
     slow: Option<Slow>,
-    /// A speed that wanders by a third.
+    /// Whether the speed drifts by up to a third.
     drifts: bool,
-    /// Somebody else takes half of the time, in bursts: how long they last, and the time between.
+    /// Bursts in which another program takes half of the time: the mean duration of a burst, and the mean time between
+    /// bursts.
     bursts: Option<[f64; 2]>,
-    /// How often the host stops the processor for milliseconds, in a second.
+    /// How often in a second the host stops the processor for milliseconds.
     stops: f64,
 }
 
 /// A state in which everything takes longer.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
-    /// How many times as long an operation takes, and the chain.
+    /// The factor by which an operation is slower, and the factor by which the reference chain is slower.
     operation: f64,
     chain: f64,
-    /// How long it lasts, and the time between.
+    /// The mean duration of the state, and the mean time between two such states.
     lasts: [f64; 2],
 }
 
 const QUIET: Machine = Machine { name: "quiet", slow: None, drifts: false, bursts: None, stops: 0.0 };
 
-/// Each with how its ratio is to the limit.
+/// Returns the simulated machines, each with the true ratios to test, as fractions of the promised limit.
 fn machines() -> Vec<(Machine, &'static [f64])> {
     const NEAR: &[f64] = &[0.995, 1.005];
     const FAR: &[f64] = &[0.90, 0.97, 1.03, 1.10];
@@ -46,15 +46,16 @@ fn machines() -> Vec<(Machine, &'static [f64])> {
     vec![
         (QUIET, NEAR),
         (Machine { name: "two speeds, for seconds", slow: slow(1.7, 1.7, [6e5; 2]), ..QUIET }, FAR),
-        // Between the two sides of a comparison, and within them.
+        // The speed changes between the two slices of a comparison, and within a slice.
         (Machine { name: "two speeds, for a slice", slow: slow(1.7, 1.7, [500.0; 2]), ..QUIET }, FAR),
         (Machine { name: "slow memory", slow: slow(1.4, 1.7, [2e3, 4e3]), ..QUIET }, FAR),
-        // On the other hyperthread: the chain, which waits for itself, hardly notices.
+        // Another thread runs on the second hyperthread. The chain mostly waits for its own results, so it is hardly
+        // slowed down.
         (Machine { name: "a busy sibling", slow: slow(1.25, 1.02, [2e4, 4e4]), ..QUIET }, FAR),
         (Machine { name: "a sibling, for a slice", slow: slow(1.25, 1.02, [300.0, 900.0]), ..QUIET }, FAR),
         (Machine { name: "drifting", drifts: true, ..QUIET }, FAR),
         (Machine { name: "a neighbour", bursts: Some([6e3, 14e3]), ..QUIET }, FAR),
-        // Shorter than a slice: they hit one side, and not the chains.
+        // The bursts are shorter than a slice: they hit one slice of a comparison, and not the chains.
         (Machine { name: "short bursts", bursts: Some([100.0, 500.0]), ..QUIET }, FAR),
         (Machine { name: "a host that stops it", stops: 100.0, ..QUIET }, FAR),
         (
@@ -70,7 +71,7 @@ fn machines() -> Vec<(Machine, &'static [f64])> {
     ]
 }
 
-/// A machine at a moment.
+/// The current state of a simulated machine.
 struct Simulated {
     machine: Machine,
     random: Rng,
@@ -78,7 +79,7 @@ struct Simulated {
     is_slow: bool,
     drift: f64,
     is_burst: bool,
-    /// When the state, and the burst, ends.
+    /// When the current slow or normal state ends, and when the current burst or pause ends.
     until: [f64; 2],
 }
 
@@ -88,14 +89,14 @@ impl Simulated {
         Self { machine, random, now: 0.0, is_slow: false, drift: 1.0, is_burst: false, until: [0.0; 2] }
     }
 
-    /// A factor near 1, as no two runs are the same; outliers are to one side.
+    /// Returns a random factor near 1 for the variation between runs. Outliers only slow down.
     fn jitter(&mut self, part: f64) -> f64 {
         let normal = (0..4).map(|_| self.random.f64() - 0.5).sum::<f64>() * 1.7;
         let outlier = if self.random.f64() < 0.02 { self.random.f64() } else { 0.0 };
         1.0 + part * normal + outlier
     }
 
-    /// How long something lasts that lasts so long on average.
+    /// Returns a random duration with this mean (exponential distribution).
     fn lasts(&mut self, mean: f64) -> f64 {
         -(1.0 - self.random.f64()).ln() * mean
     }
@@ -116,7 +117,8 @@ impl Simulated {
         }
     }
 
-    /// How long work takes that would take so many microseconds, which pass. It goes in steps, as it can change meanwhile.
+    /// Returns how long work takes whose undisturbed duration is `micros`, and advances the time. The work runs in
+    /// steps, because the state can change meanwhile.
     fn takes(&mut self, micros: f64, jitter: f64, is_chain: bool) -> f64 {
         const STEP: f64 = 50.0;
         let (steps, jitter) = ((micros / STEP).ceil(), self.jitter(jitter));
@@ -125,7 +127,7 @@ impl Simulated {
             let slow = self.machine.slow.filter(|_| self.is_slow);
             let slow = slow.map_or(1.0, |slow| if is_chain { slow.chain } else { slow.operation });
             let mut took = micros / steps * slow * self.drift * jitter;
-            // Short work may be spared.
+            // A burst need not hit work that is shorter than a step.
             if self.is_burst && self.random.f64() * STEP < micros && self.random.bool() {
                 took += self.random.f64() * 2.0 * STEP;
             }
@@ -138,12 +140,12 @@ impl Simulated {
         all
     }
 
-    /// The shortest of three chains of two microseconds.
+    /// Returns the shortest of three chains of two microseconds.
     fn chain(&mut self) -> f64 {
         (0..3).map(|_| self.takes(2.0, 0.002, true)).fold(f64::INFINITY, f64::min)
     }
 
-    /// A slice, of so many microseconds, of an operation that truly takes so many nanoseconds.
+    /// Simulates a slice of `micros` microseconds, of an operation whose true time is `ns` nanoseconds.
     fn slice(&mut self, ns: f64, micros: f64) -> Sample {
         let before = self.chain();
         let took = self.takes(micros, 0.01, false);
@@ -152,7 +154,7 @@ impl Simulated {
     }
 }
 
-/// How many of these promises are kept, missed and open, as a full run says.
+/// Returns how many of `runs` simulated full runs end with the promise kept, missed and open.
 fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [u32; 3] {
     const LIMIT: f64 = 1.05;
     let mut counted = [0; 3];
@@ -162,7 +164,7 @@ fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [u32; 3] {
         let slice =
             |case: usize| simulated.borrow_mut().slice([400.0 * LIMIT * of_limit, 400.0][case], 300.0);
         let elapsed = || Duration::from_secs_f64(simulated.borrow().now / 1e6);
-        // A third of the rounds that a full run may have.
+        // A third of the rounds of a full run.
         let config = Config { max_rounds: 1000, ..Config::full() };
         let (samples, _) = run(&config, 2, &compared, slice, elapsed);
         let verdict = Verdict::at_most(LIMIT, ratio(&samples[0], &samples[1]).unwrap());
@@ -173,7 +175,7 @@ fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [u32; 3] {
     counted
 }
 
-/// Decided in nine runs of ten, and wrong in one of twenty at most.
+/// At most one run in ten stays open, and at most one in twenty is decided wrongly.
 #[test]
 fn promises_are_decided_and_rightly() {
     for (machine, truths) in machines() {
@@ -188,8 +190,8 @@ fn promises_are_decided_and_rightly() {
     }
 }
 
-/// What a traced slice of 12 ms takes above an untraced one of 2 ms, of the writes alone, which it truly consists of: the
-/// messages are written for so many microseconds beside it.
+/// Returns the difference between a traced slice of 12 ms and an untraced slice of 2 ms, as a multiple of the raw
+/// writes. The true result is 1. The raw writes run beside the slices for `micros` microseconds.
 fn above_of_writes(machine: Machine, micros: f64) -> f64 {
     let ratio = |seed: u64| {
         let mut simulated = Simulated::new(machine, seed * 7919);
@@ -204,8 +206,8 @@ fn above_of_writes(machine: Machine, micros: f64) -> f64 {
     Interval::of(&(0..15).map(ratio).collect::<Vec<_>>()).unwrap().median
 }
 
-/// What hits one slice in a hundred of a millisecond hits one in eight of those that last 12 ms: what is long is compared with what
-/// is long.
+/// A disturbance that hits one in a hundred slices of a millisecond hits one in eight slices of 12 ms. So long slices
+/// must be compared with long slices.
 #[test]
 fn messages_are_written_for_as_long_as_what_they_are_compared_with() {
     let mut misjudged = 0;
@@ -219,14 +221,15 @@ fn messages_are_written_for_as_long_as_what_they_are_compared_with() {
     assert!(misjudged >= 2, "{misjudged} machines misjudge what is compared with a millisecond's writes");
 }
 
-/// Why slices of different speed are left out rather than scaled: an operation that waits for memory or the kernel is not
-/// slowed down as the chain is.
+/// Shows why slices at different speeds are left out and not scaled: a disturbance slows down an operation that waits
+/// for memory or the kernel less than the chain.
 #[test]
 fn scaling_would_be_wrong_where_an_operation_is_slowed_less_than_the_chain() {
     let sample = |ns: f64, chain: f64| Sample { ns, chain: [chain; 2] };
     let (mut of, mut base) = (Vec::new(), Vec::new());
     for round in 0..90 {
-        // In two of three rounds, the machine changes between the two slices. 1.7 for the chain is 1.4 for the operation.
+        // In two of three rounds, the machine's speed changes between the two slices. The change slows the chain by
+        // 1.7, and the operation by 1.4.
         let (first, second) =
             [((1.0, 1.0), (1.4, 1.7)), ((1.0, 1.0), (1.4, 1.7)), ((1.4, 1.7), (1.4, 1.7))][round % 3];
         of.push(sample(100.0 * first.0, first.1));

@@ -1,14 +1,15 @@
-//! Measures how a case behaves when several threads run it.
+//! Measures how the cost of a case grows with the number of threads.
 //!
-//! What counts is the CPU time of one operation: threads that wait for each other's cache lines
-//! burn it, threads that merely wait for a CPU don't, so that eight threads can be measured on two
-//! CPUs. Every round runs every number of threads, in an order that changes.
+//! The result is the CPU time of one operation. Threads that wait for each other's cache lines use CPU time, and
+//! threads that wait for a CPU do not, so eight threads can be measured on two CPUs. Every round runs every number of
+//! threads, in an order that changes.
 //!
-//! One thread is measured as the single thread of its process. From the second on, the kernel
-//! shares the table of open files, and each system call on a file costs more; that is part of what
-//! several threads cost.
+//! The measurement of one thread runs in a process with a single thread. When a second thread exists, the kernel shares
+//! the table of open files, and each system call on a file costs more. This cost is part of the result.
 
-use std::sync::Barrier;
+use std::io;
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::instruments::clock::thread_cpu;
@@ -16,7 +17,7 @@ use crate::measure::paired::{Config, nanos};
 use crate::row::{Row, Sink, Versus};
 use crate::stats::{self, Interval};
 
-/// How often a case ran with several numbers of threads, and what it cost.
+/// The measured CPU times of a case with several numbers of threads.
 #[derive(Clone, Debug)]
 pub struct Scaling {
     threads: Vec<usize>,
@@ -24,30 +25,29 @@ pub struct Scaling {
     rounds: Vec<Vec<f64>>,
 }
 
-/// Runs a case on each of these numbers of threads.
+/// Runs a case on each number of threads.
 ///
-/// `make(i)` is called on thread `i` and makes what that thread runs, so that each has its own
-/// state. The calling thread is the first; it should be the only one of its process, and not be
-/// [pinned](crate::instruments::cpu::Pin), since those it starts would be too.
+/// `make(i)` is called on thread `i` and makes the closure that the thread runs, so each thread has its own state. The
+/// calling thread is thread 0. It should be the only thread of its process, and should not be
+/// [pinned](crate::instruments::cpu::Pin), because the started threads would inherit the pinning.
 ///
 /// # Panics
 ///
-/// When a number of threads is zero. A case that panics aborts the process: the other threads would
-/// wait for it forever.
+/// If a number of threads is zero. A panic in a case aborts the process, because the other threads would wait forever.
 pub fn scale<F: FnMut(u64)>(threads: &[usize], config: &Config, make: impl Fn(usize) -> F + Sync) -> Scaling {
     let [scaling] = scale_beside(threads, config, || (), [&|i| Box::new(make(i))]);
     scaling
 }
 
-/// What makes what thread `i` runs.
+/// Makes the closure that thread `i` runs.
 pub type Make<'a> = &'a (dyn Fn(usize) -> Box<dyn FnMut(u64) + 'a> + Sync);
 
-/// The same for several cases, in the same rounds, each as often as the first. `before` is called before each of them, while no
-/// other thread runs.
+/// Runs several cases like [`scale`], in the same rounds, with the same number of operations as the first case.
+/// `before` is called before each measurement, while no other thread runs.
 ///
 /// # Panics
 ///
-/// As [`scale`].
+/// Like [`scale`].
 pub fn scale_beside<const N: usize>(
     threads: &[usize],
     config: &Config,
@@ -56,7 +56,7 @@ pub fn scale_beside<const N: usize>(
 ) -> [Scaling; N] {
     assert!(threads.iter().all(|&n| n > 0), "no thread runs nothing");
     let iters = calibrate(config, &mut before, cases[0](0));
-    // A thread is started in each round: enough of them to be sure, not as many as for slices.
+    // Each round starts threads, so there are fewer rounds than for slices.
     let rounds = if config.once { 1 } else { (config.min_rounds / 4).max(12) };
     let none = || Scaling { threads: threads.to_vec(), rounds: vec![Vec::new(); threads.len()] };
     let mut all = std::array::from_fn(|_| none());
@@ -84,7 +84,7 @@ fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F 
         let start = thread_cpu();
         run(iters);
         let took = thread_cpu() - start;
-        // A thread that ends makes the table of open files the others' alone again: all stay.
+        // All threads stay until the end: when the last other thread ends, the table of open files is unshared again.
         barrier.wait();
         std::mem::forget(bomb);
         took
@@ -97,7 +97,8 @@ fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F 
     nanos(total, iters * threads as u64)
 }
 
-/// Aborts when it is dropped, which is only when something unwinds.
+/// Aborts the process when it is dropped, which only happens in a panic. Otherwise other threads would wait for the
+/// panicked thread forever.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -106,7 +107,77 @@ impl Drop for AbortOnUnwind {
     }
 }
 
-/// Finds how often the case runs in a slice of CPU time, long enough to start threads for.
+/// A crew: threads that wait for a job and run it at the same time. Starting a job allocates nothing. The threads end
+/// when the crew is dropped.
+pub struct Crew<J, R> {
+    shared: Arc<Shared<J, R>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared<J, R> {
+    /// The barrier at which all threads meet before and after a job.
+    meet: Barrier,
+    /// The next job, or `None` to end the threads.
+    job: Mutex<Option<J>>,
+    results: Vec<Mutex<Option<R>>>,
+}
+
+impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
+    /// Starts `count` threads. `make(i)` is called on thread `i` and makes the closure that handles jobs. A panic in it
+    /// aborts the process.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if a thread could not be started.
+    pub fn start<F: FnMut(J) -> R>(
+        count: usize,
+        make: impl Fn(usize) -> F + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let results = (0..count).map(|_| Mutex::new(None)).collect();
+        let shared = Arc::new(Shared { meet: Barrier::new(count + 1), job: Mutex::new(None), results });
+        let make = Arc::new(make);
+        let start = |i: usize| {
+            let (shared, make) = (Arc::clone(&shared), Arc::clone(&make));
+            std::thread::Builder::new().spawn(move || {
+                let bomb = AbortOnUnwind;
+                let mut work = make(i);
+                loop {
+                    shared.meet.wait();
+                    let job = *shared.job.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Some(job) = job else { break };
+                    let result = Some(work(job));
+                    *shared.results[i].lock().unwrap_or_else(PoisonError::into_inner) = result;
+                    shared.meet.wait();
+                }
+                std::mem::forget(bomb);
+            })
+        };
+        let threads = (0..count).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { shared, threads })
+    }
+
+    /// Runs a job on all threads, and returns their results in the order of the threads.
+    pub fn run(&self, job: J) -> impl Iterator<Item = R> {
+        let Shared { meet, job: next, results } = &*self.shared;
+        *next.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        meet.wait();
+        meet.wait();
+        results.iter().filter_map(|result| result.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+impl<J, R> Drop for Crew<J, R> {
+    fn drop(&mut self) {
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shared.meet.wait();
+        for thread in self.threads.drain(..) {
+            // The join cannot fail: a panic aborts the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Finds the number of operations in a slice of CPU time that is long enough to justify starting threads.
 fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64)) -> u64 {
     if config.once {
         return 1;
@@ -126,18 +197,18 @@ fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64
 }
 
 impl Scaling {
-    /// Returns the CPU nanoseconds of one operation on this many threads.
+    /// Returns the CPU nanoseconds of one operation with this number of threads.
     pub fn ns(&self, threads: usize) -> Option<Interval> {
         Interval::of(self.rounds(threads)?)
     }
 
-    /// Returns how many times as much CPU time an operation takes as on `base` threads.
+    /// Returns the ratio of the CPU time of an operation to that on `base` threads.
     pub fn ratio(&self, threads: usize, base: usize) -> Option<Interval> {
         stats::ratio(self.rounds(threads)?, self.rounds(base)?)
     }
 
-    /// Returns how many times as much more CPU time an operation takes than on `base` threads as one of `other` does, which
-    /// ran in the same rounds.
+    /// Returns how the growth of CPU time from `base` threads to `threads` compares with the growth of `other`, which
+    /// ran in the same rounds: the ratio of the two growth factors.
     pub fn growth(&self, other: &Self, threads: usize, base: usize) -> Option<Interval> {
         let of = |scaling: &Self| {
             let (many, few) = (scaling.rounds(threads)?, scaling.rounds(base)?);
@@ -146,7 +217,7 @@ impl Scaling {
         stats::ratio(&of(self)?, &of(other)?)
     }
 
-    /// Makes a row `<id>/<n>_threads` for every number of threads, compared to the first of them.
+    /// Makes a row `<id>/<n>_threads` for every number of threads, compared with the first number.
     pub fn rows(&self, id: &str, sink: Sink) -> Vec<Row> {
         let name = |n: usize| format!("{id}/{n}_thread{}", if n == 1 { "" } else { "s" });
         let row = |&n: &usize| {
@@ -183,9 +254,9 @@ mod tests {
                 ran.fetch_add(n, Relaxed);
             }
         });
-        // Thread 0 once more, to calibrate.
+        // Thread 0 has a third run for the calibration.
         assert_eq!(made.map(|m| m.into_inner()), [3, 1, 1, 1]);
-        // Each of the five ran once to warm up and once timed.
+        // Each of the five threads ran one warm-up operation and one timed operation.
         assert_eq!(ran.into_inner(), 10);
         assert!(scaling.ns(4).is_some() && scaling.ns(2).is_none());
     }
@@ -201,10 +272,10 @@ mod tests {
 
     #[test]
     fn what_shares_nothing_does_not_grow() {
-        // More threads than CPUs, and whatever else runs: CPU time is all that counts.
+        // There may be more threads than CPUs, and other load: only CPU time counts.
         let scaling = scale(&[1, 2, 4], &Config::quick(), |_| crate::instruments::chain::run::<2>);
         let ratio = scaling.ratio(4, 1).unwrap();
-        // Two hyperthreads of one core share its units: half as much again would be no surprise.
+        // Two hyperthreads of a core share its execution units, so a growth by half is possible.
         assert!((0.6..1.8).contains(&ratio.median), "{ratio:?}");
         let rows = scaling.rows("limit/chain", Sink::None);
         assert_eq!(

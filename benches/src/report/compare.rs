@@ -1,59 +1,64 @@
-//! Results that were kept, and what has become of them.
+//! Saves results under a name, and compares today's results with saved results.
 //!
-//! `--save NAME` keeps the rows; `--compare NAME --max-regression 5%` holds those of today against them and fails where one
-//! is worse *for sure*, which is never said of a difference that the intervals explain:
+//! `--save NAME` saves the rows. `--compare NAME --max-regression 5%` compares today's rows with the saved rows and
+//! fails if a row is *certainly* worse. A difference that the confidence intervals explain is never a failure:
 //!
-//! - **Ratios** are compared first, since what the machine did in between is in both halves of one. It has become worse
-//!   when the lower bound of today's, divided by the upper bound of the saved one, is above 1 + the maximum.
-//! - A row that is compared to nothing, and is not itself what others are compared to (`limit/`, `cc/`, peers), is compared by
-//!   its **time**, each divided by how much faster or slower the machine has become: the median, over the bench's `limit/`
-//!   and `cc/` rows, of today's time by the saved one. The bounds are used in the same way.
-//! - What tracing adds to a **workload** has become worse when the lower bound of today's, divided by how the machine has
-//!   changed, is above the upper bound of the saved one by more than the maximum of that, 2 ns and 1 % of the workload.
-//! - Of ratios and times the median must have grown by more than half a nanosecond: below is where the linker put the code.
-//! - **Instructions** have neither intervals nor such a floor. **Allocations** may not grow by a hundredth of one.
-//! - A row that is **missing** today, and was not noisy then, fails. What is **noisy**, or was compared by fewer than six pairs,
-//!   is named and not judged. When nothing at all could be judged, that fails.
-//! - The rows of one device are compared with those of the same device.
+//! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
+//!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
+//!   the maximum.
+//! - A row is compared by its **time** if it has no ratio and is not itself a base of comparison (`limit/`, `cc/`,
+//!   peers). The times are first corrected for the change of the machine, which is the median, over the bench's
+//!   `limit/` and `cc/` rows, of today's time divided by the saved time. The bounds are used as for ratios.
+//! - What tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the change of
+//!   the machine, exceeds the upper bound of the saved addition by more than the largest of three allowances: the
+//!   maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
+//! - For ratios and times, the median must also have grown by more than half a nanosecond. Smaller changes can come
+//!   from the placement of the code by the linker.
+//! - **Instructions** have no intervals and no such minimum. **Allocations** must not grow by a hundredth of an
+//!   allocation.
+//! - A row that is **missing** today fails, unless the saved row was noisy. A **noisy** row, or a row that was compared
+//!   by fewer than six pairs, is reported and not judged. If nothing could be judged, the comparison fails.
+//! - The rows of a device are compared with the saved rows of the same device.
 //!
-//! An interval is over the rounds of one process: what differs from process to process it does not know of. So a failure
-//! is worth a second run of the bench. With `--save` too, a failed comparison saves nothing.
+//! An interval covers the rounds of one process, and not the differences between processes. So after a failure, a
+//! second run of the bench is worthwhile. If a comparison fails, `--save` in the same command saves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::input::{Input, Machine, place};
+use super::input::{Input, Machine, Problems, entries, place};
 use super::model::Section;
-use super::reading::Problems;
 use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 use crate::table::number::{count, percent, ratio, time};
 
-/// Below this, a time is a matter of where the linker put the code.
+/// Smaller differences of times can come from the placement of the code by the linker.
 const FLOOR_NS: f64 = 0.5;
-/// What tracing adds to a workload may move by this many nanoseconds, or by this part of the workload.
+/// What tracing adds to a workload may change by this many nanoseconds, or by this fraction of the workload, whichever
+/// is more.
 const ZERO_NS: f64 = 2.0;
 const ZERO_PART: f64 = 0.01;
-/// What is counted over thousands of operations may differ by the growth of a container.
+/// Allocations, counted over thousands of operations, may differ by the growth of a container.
 const FLOOR_ALLOCS: f64 = 0.01;
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
     measured.join("saved").join(name)
 }
 
-/// Keeps the rows of all benches under a name; returns how many.
+/// Saves the rows of all benches under a name, and returns their number.
 pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String, String> {
     if input.is_damaged {
-        return Err(format!(
-            "nothing is saved as {name}: not all of {} can be read; see the report",
-            measured.display()
-        ));
+        let measured = measured.display();
+        return Err(format!("nothing is saved as {name}: not all of {measured} can be read; see the report"));
     }
     let to = directory(measured, name);
-    let places =
-        [("", &input.here)].into_iter().chain(input.devices.iter().map(|(name, place)| (&name[..], place)));
-    let places: Vec<_> = places.filter(|(_, place)| !place.benches.is_empty()).collect();
+    let devices = input.devices.iter().map(|(name, place)| (&name[..], place));
+    let places: Vec<_> = [("", &input.here)]
+        .into_iter()
+        .chain(devices)
+        .filter(|(_, place)| !place.benches.is_empty())
+        .collect();
     if places.iter().all(|(_, place)| place.benches.values().all(|bench| bench.rows.is_empty())) {
         return Err(format!("there are no rows in {} to save: run `cargo bench`", measured.display()));
     }
@@ -61,7 +66,7 @@ pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String,
         let path = path.display().to_string();
         move |e: std::io::Error| format!("{path}: {e}")
     };
-    // All of the new is there before the old goes.
+    // The new files are complete before the old files are removed.
     let parent = measured.join("saved");
     std::fs::create_dir_all(&parent).map_err(io(&parent))?;
     let temp = tempfile::Builder::new().prefix(".saving-").tempdir_in(&parent).map_err(io(&parent))?;
@@ -82,12 +87,12 @@ pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String,
     Ok(format!("saved as {name}: {rows} rows of {benches} benches, in {}", to.display()))
 }
 
-/// Names come from names of files; what was cleaned in them must not lead elsewhere.
+/// Makes a file name. The parts come from file names, and the replaced characters must not lead to another directory.
 fn file_name(name: &str) -> String {
     name.chars().map(|c| if c == '/' { '_' } else { c }).collect()
 }
 
-/// Today's results beside those kept.
+/// The comparison of today's results with saved results.
 #[derive(Debug, Default)]
 pub(crate) struct Against {
     name: String,
@@ -101,16 +106,16 @@ pub(crate) struct Against {
     problems: Vec<String>,
 }
 
-/// What has changed in a row.
+/// A change in a row.
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
-    /// The row, with its place and bench.
+    /// The row, with its machine and bench.
     row: String,
-    /// What of it.
+    /// The compared property of the row.
     what: String,
     then: String,
     now: String,
-    /// By how much, with the least and the most that the intervals allow.
+    /// The change, with the lowest and the highest change that the intervals allow.
     by: [f64; 3],
 }
 
@@ -120,29 +125,22 @@ impl Change {
     }
 }
 
-/// Compares today's results with those kept under `name`.
+/// Compares today's results with the results saved under `name`.
 pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> Result<Against, String> {
     let dir = directory(measured, name);
     if !dir.is_dir() {
         let parent = measured.join("saved");
-        let known: Vec<String> =
-            super::reading::entries(&parent, &mut Problems::default()).into_keys().collect();
-        let known = if known.is_empty() {
-            "nothing was saved yet".to_owned()
-        } else {
-            format!("saved: {}", known.join(", "))
-        };
-        return Err(format!(
-            "--compare {name}: there is no {} ({known}); `--save {name}` makes it",
-            dir.display()
-        ));
+        let known: Vec<String> = entries(&parent, &mut Problems::default()).into_keys().collect();
+        let (known, dir) = (known.join(", "), dir.display());
+        let known = if known.is_empty() { "nothing was saved yet" } else { &format!("saved: {known}") };
+        return Err(format!("--compare {name}: there is no {dir} ({known}); `--save {name}` makes it"));
     }
     let mut problems = Problems::default();
     let then = place(&dir, &mut problems);
     let mut all = Against { name: name.to_owned(), max, ..Against::default() };
     all.place("", &then, &input.here);
     let nothing = Machine::default();
-    for (device, path) in super::reading::entries(&dir.join("devices"), &mut problems) {
+    for (device, path) in entries(&dir.join("devices"), &mut problems) {
         let then = place(&path, &mut problems);
         all.place(&format!("{device}: "), &then, input.devices.get(&device).unwrap_or(&nothing));
     }
@@ -151,32 +149,28 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
 }
 
 impl Against {
-    /// Whether nothing has become worse, and something could be told.
+    /// Tells whether nothing is worse, and at least one row was judged.
     pub(crate) fn passes(&self) -> bool {
         self.worse.is_empty() && self.missing.is_empty() && self.judged > 0 && self.problems.is_empty()
     }
 
     fn place(&mut self, prefix: &str, then: &Machine, now: &Machine) {
         for (bench, old) in &then.benches {
-            let rows: BTreeMap<&str, &Row> = now
-                .benches
-                .get(bench)
-                .map(|bench| bench.rows.iter().map(|row| (&row.id[..], row)).collect())
-                .unwrap_or_default();
+            let rows = now.benches.get(bench).into_iter().flat_map(|bench| &bench.rows);
+            let rows: BTreeMap<&str, &Row> = rows.map(|row| (&row.id[..], row)).collect();
             let drift = drift(&old.rows, &rows);
             let workload = old.rows.iter().any(|row| !row.above.is_empty());
             for old in &old.rows {
                 let name = format!("{prefix}{bench}: {}", old.id);
                 match rows.get(&old.id[..]) {
                     Some(new) => self.row(&name, old, new, drift, workload),
-                    // A row that said nothing then is not missed.
+                    // A missing row is no failure if the saved row was noisy.
                     None if old.noisy => {}
                     None => self.missing.push(name),
                 }
             }
-            self.new += rows
-                .len()
-                .saturating_sub(old.rows.iter().filter(|old| rows.contains_key(&old.id[..])).count());
+            let kept = old.rows.iter().filter(|old| rows.contains_key(&old.id[..])).count();
+            self.new += rows.len().saturating_sub(kept);
         }
     }
 
@@ -190,41 +184,31 @@ impl Against {
         let own = is_own(&now.id);
         let mut compared = false;
         for (base, a) in then.vs.iter().chain(&then.vs_process).filter(|(base, _)| own && **base != then.id) {
-            let Some(b) = now.versus(base) else {
-                self.missing.push(format!("{name}: the ratio to {base}"));
+            let b = now.versus(base);
+            compared |= b.is_some();
+            let what = format!("ratio to {base}");
+            let Some(b) = self.known(name, &format!("the {what}"), b.map(|b| (b, a.sure && b.sure))) else {
                 continue;
             };
-            compared = true;
-            if !(a.sure && b.sure) {
-                self.noisy.push(format!("{name}: the ratio to {base}"));
-                continue;
-            }
-            // How much of today's time has been added.
+            // How much of today's time was added since then.
             let added = now.median * (1.0 - a.ratio / b.ratio);
             let by = [b.ratio / a.ratio, b.low / a.high, b.high / a.low];
-            let change = Change::new(name, format!("ratio to {base}"), [a.ratio, b.ratio].map(ratio), by);
-            self.judge(change, added.abs() > FLOOR_NS);
+            self.judge(Change::new(name, what, [a.ratio, b.ratio].map(ratio), by), added.abs() > FLOOR_NS);
         }
         for (base, a) in then.above.iter().filter(|_| own) {
-            let Some(b) = now.above.get(base) else {
-                self.missing.push(format!("{name}: what it is above {base}"));
-                continue;
-            };
-            if !(a.sure && b.sure) {
-                self.noisy.push(format!("{name}: what it is above {base}"));
-                continue;
-            }
+            let (b, what) = (now.above.get(base), format!("what it is above {base}"));
+            let Some(b) = self.known(name, &what, b.map(|b| (b, a.sure && b.sure))) else { continue };
             let without = (then.median - a.ns).abs();
             let room = (self.max * a.ns.abs()).max(ZERO_NS).max(ZERO_PART * without);
             let worse = b.low / drift > a.high + room;
             self.judged += 1;
             if worse || b.high / drift < a.low - room {
-                let what = format!("what it is above {base}, by {} of the machine", ratio(drift));
+                let what = format!("{what}, by {} of the machine", ratio(drift));
                 let change = Change::new(name, what, [a.ns, b.ns].map(time), [f64::INFINITY; 3]);
                 if worse { self.worse.push(change) } else { self.better.push(change) }
             }
         }
-        // Of a workload, all else is the workload's own.
+        // In a workload, the other times are the workload's own.
         if compared || !own || workload {
             return;
         }
@@ -248,6 +232,16 @@ impl Against {
         self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
     }
 
+    /// Returns today's value of a row if it exists and is known well enough. Otherwise it records why not.
+    fn known<T>(&mut self, row: &str, what: &str, now: Option<(T, bool)>) -> Option<T> {
+        match now {
+            Some((now, true)) => return Some(now),
+            Some(_) => self.noisy.push(format!("{row}: {what}")),
+            None => self.missing.push(format!("{row}: {what}")),
+        }
+        None
+    }
+
     fn judge(&mut self, change: Change, matters: bool) {
         self.judged += 1;
         if matters && change.by[1] > 1.0 + self.max {
@@ -267,8 +261,7 @@ impl Against {
             }
             (0, 0) => format!("no row is more than {max} worse than in {name} ({judged} comparisons)"),
             (_, missing) => {
-                let rows: BTreeSet<&str> = self.worse.iter().map(|change| &change.row[..]).collect();
-                let worse = rows.len();
+                let worse = self.worse.iter().map(|change| &change.row[..]).collect::<BTreeSet<_>>().len();
                 format!(
                     "FAILED: against {name}, {worse} rows are more than {max} worse and {missing} are missing"
                 )
@@ -276,7 +269,7 @@ impl Against {
         }
     }
 
-    /// What the report says of it.
+    /// Makes the report's section about the comparison.
     pub(crate) fn section(&self) -> Section {
         let title = format!("Compared with {}", self.name);
         Section::new("compared", title, Vec::new()).with_text(self.to_string().lines())
@@ -293,14 +286,12 @@ impl fmt::Display for Against {
             }
             writeln!(f)?;
         }
-        for row in &self.missing {
-            writeln!(f, "MISSING  {row}")?;
-        }
-        for problem in &self.problems {
-            writeln!(f, "PROBLEM  {problem}")?;
-        }
-        for row in &self.noisy {
-            writeln!(f, "noisy    {row}: not judged")?;
+        for (what, lines, more) in [
+            ("MISSING ", &self.missing, ""),
+            ("PROBLEM ", &self.problems, ""),
+            ("noisy   ", &self.noisy, ": not judged"),
+        ] {
+            lines.iter().try_for_each(|line| writeln!(f, "{what} {line}{more}"))?;
         }
         for c in &self.better {
             writeln!(f, "better   {}, {}: {} → {}", c.row, c.what, c.then, c.now)?;
@@ -312,12 +303,12 @@ impl fmt::Display for Against {
     }
 }
 
-/// Whether a row is about this workspace's code, and not about what that is compared to.
+/// Tells whether a row measures this workspace's code, and not a base of comparison.
 fn is_own(id: &str) -> bool {
     matches!(Id::of(id).who, Who::Rust | Who::Ffi | Who::Perfetto)
 }
 
-/// How many times as long everything takes that has nothing to do with this workspace.
+/// Returns the change of the machine: the factor by which rows without this workspace's code have become slower.
 fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
     let fixed =
         |row: &&Row| matches!(Id::of(&row.id).who, Who::Limit | Who::Cc) && !row.noisy && row.unit == "ns";
@@ -447,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_the_linker_may_add_is_not_judged() {
-        // Twice as long as before, beside something that took as long: half of it has been added.
+        // The row takes twice as long as before and its base takes as long as before, so half of the time was added.
         let by_ratio = |median: f64| {
             let mut all = nothing_yet(0.05);
             let of = |ratio| {

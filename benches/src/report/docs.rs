@@ -1,16 +1,17 @@
-//! What the documentation says of costs: the lines in `README.md` and `docs/costs.md`, and the plot, from the same rows.
+//! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, and the plot, all from the same
+//! rows.
 //!
-//! Both texts carry a mark of the rows that the lines are of, so that a test can tell when one was made without the other.
+//! Both texts contain a mark, a hash of the rows, so that a test can detect when only one of them was updated.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::content::{self, LINES};
 use super::input::Machine;
-use super::{html, plot, write};
+use super::{html, write};
 use crate::table::number::{digits, ratio};
 
-/// What stands before and after the lines in the README.
+/// The text before and after the lines in the README.
 const BEGIN: &str = "<!-- costs ";
 const END: &str = "<!-- /costs -->";
 
@@ -26,45 +27,39 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     for (dir, name) in [(root, "README.md"), (&docs, "costs.md")] {
         let path = dir.join(name);
         let old = std::fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
-        let new = replaced(&old, &lines);
-        texts.push((
-            dir,
-            name,
-            new.ok_or_else(|| format!("{}: nothing between `{BEGIN}…` and `{END}`", path.display()))?,
-        ));
+        let none = || format!("{}: nothing between `{BEGIN}…` and `{END}`", path.display());
+        texts.push((dir, name, replaced(&old, &lines).ok_or_else(none)?));
     }
     if let Some(plot) = content::main_plot(here) {
-        let style = Some(html::PLOT_STYLE);
-        write(&docs, "costs.svg", &plot::svg(&plot, style).into_string())?;
+        write(&docs, "costs.svg", &html::file(&plot))?;
     }
     texts.iter().try_for_each(|(dir, name, text)| write(dir, name, text))?;
     Ok(format!("the lines of README.md and docs/costs.md, and docs/costs.svg, in {}", root.display()))
 }
 
-/// The lines as a table, between their marks.
+/// Makes the lines as a table between their marks.
 fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for (what, bench, id, bases) in LINES {
         let Some(row) = here.row(bench, id) else { continue };
-        let ratios = bases
-            .iter()
-            .filter_map(|(base, name)| row.versus(base).map(|v| format!("{} of {name}", ratio(v.ratio))));
-        let ratios: Vec<String> = ratios.collect();
-        // A string takes all that is written to it.
+        let ratio =
+            |(base, name): &(&str, &str)| Some(format!("{} of {name}", ratio(row.versus(base)?.ratio)));
+        let ratios: Vec<String> = bases.iter().filter_map(ratio).collect();
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "| {what} | **{}** | {} |", digits(row.median), ratios.join(", "));
     }
     let _ = write!(out, "\n{}\n{END}", content::about_run(here));
     out
 }
 
-/// A number that other rows would not have: Fowler, Noll and Vo's hash of all of them.
+/// Returns a hash of all shown rows (Fowler, Noll and Vo), so that other rows give another mark.
 fn mark(here: &Machine) -> u32 {
     let text = here.benches.values().map(|bench| serde_json::to_string(&bench.rows).unwrap_or_default());
     let bytes = text.flat_map(String::into_bytes);
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Returns a text with the lines in the place of those that it has.
+/// Returns a text in which the new lines replace the old lines.
 fn replaced(text: &str, lines: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

@@ -1,16 +1,17 @@
-//! The report as one HTML file that needs nothing else: no script, no font, no network.
+//! Writes the report as a single HTML file without scripts, fonts or network access. A plot is an SVG image in the
+//! page's colours, with several marks on a line and a logarithmic axis of nanoseconds.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::model::{Finding, Part, Plot, Report, Section};
-use super::plot;
+use crate::report::model::{Finding, Group, Line, Part, Plot, Point, Report, Section, Series};
 use crate::table;
+use crate::table::number::{coordinate as at, time};
 
-/// The colours and letters of plots, on a page or alone.
-pub(crate) const PLOT_STYLE: &str = include_str!("plot.css");
+/// The colours and fonts of plots, in a page or in a file of their own.
+const PLOT_STYLE: &str = include_str!("plot.css");
 const PAGE_STYLE: &str = include_str!("page.css");
 
-/// Nothing is loaded and nothing runs, whatever a measured file may hold.
+/// The policy that nothing is loaded or executed, whatever a measured file contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 pub(crate) fn page(report: &Report) -> String {
@@ -86,8 +87,229 @@ fn figure(plot: &Plot) -> Markup {
     html! {
         figure id=(format!("plot-{}", plot.id)) data-plot="dots" {
             h3 { (plot.title) }
-            div class="scroll" { (plot::svg(plot, None)) }
+            div class="scroll" { (svg(plot, None)) }
             @if !plot.caption.is_empty() { figcaption { (plot.caption) } }
         }
+    }
+}
+
+// The layout of a plot in units of about a pixel: its width, the ends of the axis, the height of a line.
+const WIDTH: f64 = 820.0;
+const LEFT: f64 = 200.0;
+const RIGHT: f64 = 620.0;
+const LINE: f64 = 26.0;
+const HEADING: f64 = 26.0;
+const AXIS: f64 = 22.0;
+
+/// Draws a plot as a separate file.
+pub(crate) fn file(plot: &Plot) -> String {
+    svg(plot, Some(PLOT_STYLE)).into_string()
+}
+
+/// Draws a plot, or nothing if the plot has no points. With a style, the image is a separate file.
+fn svg(plot: &Plot, style: Option<&str>) -> Markup {
+    let points = || plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
+    let Some(axis) = Axis::of(points()) else { return html! {} };
+    let title = if style.is_some() { 30.0 } else { 0.0 };
+    let (legend, legend_height) = legend(points(), title);
+    let top = title + legend_height + 4.0;
+    let mut y = top;
+    let mut groups: Vec<(f64, &Group)> = Vec::new();
+    for group in plot.groups.iter().filter(|group| !group.lines.is_empty()) {
+        groups.push((y, group));
+        y += HEADING + LINE * group.lines.len() as f64;
+    }
+    let bottom = y + 4.0;
+    let height = bottom + AXIS + 18.0;
+    let view = format!("0 0 {} {}", at(WIDTH), at(height));
+    html! {
+        svg class="plot" viewBox=(view) role="img" aria-label=(plot.title)
+            xmlns=[style.map(|_| "http://www.w3.org/2000/svg")]
+            width=[style.map(|_| at(WIDTH))] height=[style.map(|_| at(height))] {
+            @if let Some(style) = style {
+                style { (PreEscaped(style)) }
+                rect class="ground" width="100%" height="100%" rx="8" {}
+                text class="title" x="12" y="24" { (plot.title) }
+            }
+            (legend)
+            @for power in axis.low..=axis.high {
+                @let x = at(axis.x(10_f64.powi(power)));
+                line class="grid" x1=(x) x2=(x) y1=(at(top + 4.0)) y2=(at(bottom)) {}
+                text class="tick" x=(x) y=(at(bottom + 15.0)) text-anchor="middle" { (power_label(power)) }
+            }
+            text class="tick" x=(at(f64::midpoint(LEFT, RIGHT))) y=(at(bottom + 33.0))
+                text-anchor="middle" { "each step ten times as long; 95 % intervals" }
+            @for (start, group) in &groups {
+                text class="heading" x="2" y=(at(start + 18.0)) { (group.title) }
+                @for (index, line) in group.lines.iter().enumerate() {
+                    (draw_line(line, start + HEADING + LINE * (index as f64 + 0.5), &axis))
+                }
+            }
+        }
+    }
+}
+
+fn draw_line(line: &Line, middle: f64, axis: &Axis) -> Markup {
+    let y = at(middle + 4.0);
+    html! {
+        line class="row" x1=(at(LEFT)) x2=(at(RIGHT)) y1=(at(middle)) y2=(at(middle)) {}
+        text class="label" x=(at(LEFT - 10.0)) y=(y) text-anchor="end" { (line.label) }
+        text class="text" x=(at(RIGHT + 10.0)) y=(y) { (line.text) }
+        @for (index, point) in line.points.iter().enumerate() {
+            (draw_point(point, middle + spread(index, line.points.len()), axis))
+        }
+    }
+}
+
+/// Returns the vertical offset of a mark, so that equal values of a line do not hide each other.
+fn spread(index: usize, of: usize) -> f64 {
+    let (index, of) = (index as f64, of as f64);
+    (index - (of - 1.0) / 2.0) * (4.5_f64).min(14.0 / of)
+}
+
+fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
+    let [low, middle, high] = [point.low, point.median, point.high].map(|value| axis.x(value));
+    let noisy = if point.noisy { "; noisy: counts as not measured" } else { "" };
+    let [least, median, most] = [point.low, point.median, point.high].map(time);
+    let tip = format!("{}: {median} (95 %: {least} to {most}){noisy}", point.of);
+    let class = format!("point {}{}", point.series.class(), if point.noisy { " noisy" } else { "" });
+    html! {
+        g class=(class) {
+            title { (tip) }
+            @if high - low > 1.0 {
+                line class="interval" x1=(at(low)) x2=(at(high)) y1=(at(y)) y2=(at(y)) {}
+            }
+            (mark(point.series, middle, y))
+        }
+    }
+}
+
+/// Draws a mark. The series differ in shape and in colour.
+fn mark(series: Series, x: f64, y: f64) -> Markup {
+    let path = match series {
+        Series::Rust => return html! { circle class="mark" cx=(at(x)) cy=(at(y)) r="5" {} },
+        Series::Limit => format!("M{} {}v11h2.4v-11z", at(x - 1.2), at(y - 5.5)),
+        Series::Cc => format!("M{} {}h8v8h-8z", at(x - 4.0), at(y - 4.0)),
+        Series::Ffi => format!("M{} {}l5 5l-5 5l-5 -5z", at(x), at(y - 5.0)),
+    };
+    html! { path class="mark" d=(path) {} }
+}
+
+/// Draws the legend above the plot, and returns its height.
+fn legend<'a>(points: impl Iterator<Item = &'a Point>, top: f64) -> (Markup, f64) {
+    let used: std::collections::BTreeSet<Series> = points.map(|point| point.series).collect();
+    let (mut x, mut y) = (8.0, 16.0);
+    let mut items = Vec::new();
+    for series in used {
+        let width = 22.0 + 6.4 * series.label().chars().count() as f64;
+        if x + width > WIDTH && x > 8.0 {
+            (x, y) = (8.0, y + 20.0);
+        }
+        items.push((x, y, series));
+        x += width + 10.0;
+    }
+    let markup = html! {
+        @for (x, y, series) in items {
+            g class=(format!("point {}", series.class())) { (mark(series, x + 6.0, top + y - 4.0)) }
+            text class="legend" x=(at(x + 18.0)) y=(at(top + y)) { (series.label()) }
+        }
+    };
+    (markup, y + 8.0)
+}
+
+/// Maps values to positions, between two powers of ten.
+#[derive(Debug)]
+struct Axis {
+    low: i32,
+    high: i32,
+}
+
+impl Axis {
+    fn of<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Self> {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for point in points {
+            // A bound of zero has no logarithm.
+            low = low.min(if point.low > 1e-3 { point.low } else { point.median });
+            high = high.max(point.high);
+        }
+        let power = |x: f64| x.clamp(1e-3, 1e15).log10();
+        let (least, most) = (power(low).floor() as i32, power(high).ceil() as i32);
+        (low <= high).then_some(Self { low: least, high: most.max(least + 1) })
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        let place = (value.max(1e-3).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
+        LEFT + place.clamp(0.0, 1.0) * (RIGHT - LEFT)
+    }
+}
+
+/// Formats a power of ten nanoseconds.
+fn power_label(power: i32) -> String {
+    let (unit, rest) = match power {
+        ..3 => ("ns", power),
+        3..6 => ("µs", power - 3),
+        6..9 => ("ms", power - 6),
+        _ => ("s", power - 9),
+    };
+    format!("{} {unit}", 10_f64.powi(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(medians: &[(f64, f64, f64)]) -> Plot {
+        let point = |&(low, median, high): &(f64, f64, f64)| Point {
+            series: Series::Rust,
+            median,
+            low,
+            high,
+            noisy: false,
+            of: "rust/<b>".to_owned(),
+        };
+        let line = |values| Line { label: "a".into(), text: "b".into(), points: vec![point(values)] };
+        let lines = medians.iter().map(line).collect();
+        let groups = vec![Group { title: "t".into(), lines }];
+        Plot { id: "p".into(), title: "T".into(), caption: String::new(), groups }
+    }
+
+    /// Returns the values of an attribute in all elements that have it.
+    fn numbers(svg: &str, attribute: &str) -> Vec<f64> {
+        let begin = format!(" {attribute}=\"");
+        let parts = svg.split(&begin).skip(1);
+        parts.map(|part| part.split('"').next().unwrap().parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn marks_are_where_their_values_are() {
+        let plot = plot(&[(1.0, 1.0, 1.0), (30.0, 31.622_776_6, 40.0), (1000.0, 1000.0, 1000.0)]);
+        let x = numbers(&svg(&plot, None).into_string(), "cx");
+        // The first mark belongs to the legend.
+        assert_eq!(x[1..], [LEFT, (LEFT + RIGHT) / 2.0, RIGHT]);
+    }
+
+    #[test]
+    fn nothing_is_drawn_outside() {
+        let wild = [(-5.0, 0.0, 1e15), (1e-9, 1e-9, 1e-9), (0.0, 0.0, 0.0), (1e14, 1e14, 1e15)];
+        let text = svg(&plot(&wild), None).into_string();
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        assert!(text.contains("rust/&lt;b&gt;") && !text.contains("<b>"), "{text}");
+        for attribute in ["cx", "x1", "x2"] {
+            let all = numbers(&text, attribute);
+            assert!(all.iter().all(|x| (0.0..=WIDTH).contains(x)), "{attribute}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_plot_is_nothing() {
+        assert_eq!(svg(&plot(&[]), None).into_string(), "");
+    }
+
+    #[test]
+    fn powers_have_the_unit_that_fits() {
+        assert_eq!(
+            [-1, 0, 2, 3, 7, 10].map(power_label),
+            ["0.1 ns", "1 ns", "100 ns", "1 µs", "10 ms", "10 s"]
+        );
     }
 }

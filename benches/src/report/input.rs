@@ -1,53 +1,58 @@
-//! What the benches have left, read by someone who trusts none of it.
+//! Reads the files of the benches, and validates everything.
 //!
-//! A run may have been cut short, a disk full, a file edited or written by another version. Whatever can be used
-//! is; the rest is named in a problem and left out. No number that comes out of here is infinite, and every
-//! interval holds its median.
+//! A run may have been interrupted, a disk may have been full, and a file may have been edited or written by another
+//! version. Usable parts are used, and other parts are reported as problems and left out. All returned numbers are
+//! finite, and every interval contains its median.
+//!
+//! Files may belong to other users: the reading cannot block, does not follow endless or huge files, and removes
+//! characters that change how the surrounding text is displayed. Criterion's data is in
+//! `<case>/new/{benchmark,estimates}.json`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::criterion::{self, Estimate};
-use super::reading::{Problems, clean, entries, json};
 use crate::promise::{self, Judged};
 use crate::row::environment::{self, Environment};
-use crate::row::{PERCENTS, Row, Versus};
+use crate::row::{self, PERCENTS, Row, Versus};
+use crate::table::number::time;
 
-/// No file of ours has a hundredth of so many rows.
+/// The highest number of rows in a file, over a hundred times what a bench writes.
 const MAX_ROWS: usize = 5_000;
-/// Nor ids this long.
+/// The highest length of an id.
 const MAX_ID: usize = 200;
-/// A number beyond this, in nanoseconds eleven days, was not measured.
+/// The highest plausible number: eleven days in nanoseconds.
 const MAX_NUMBER: f64 = 1e15;
 const MAX_DEVICES: usize = 50;
 
-/// Everything that was measured, on this machine and on devices.
+/// All measured results, of this machine and of devices.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     pub(crate) here: Machine,
     pub(crate) devices: BTreeMap<String, Machine>,
     pub(crate) problems: Problems,
-    /// Whether something that was measured could not be read.
+    /// Whether a measured file could not be read.
     pub(crate) is_damaged: bool,
 }
 
-/// What was measured on one machine.
+/// The results of one machine.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
-    /// By the name of the bench.
+    /// The benches by name.
     pub(crate) benches: BTreeMap<String, Bench>,
-    /// What `device.json` says.
+    /// The content of `device.json`.
     pub(crate) device: BTreeMap<String, String>,
-    /// What the benches have judged.
+    /// The judged promises of the benches.
     pub(crate) judged: Vec<(String, Vec<Judged>)>,
-    /// Criterion's estimates, by its full id.
+    /// Criterion's estimates, by Criterion's full id.
     pub(crate) criterion: BTreeMap<String, Estimate>,
 }
 
-/// What one bench has left.
+/// The results of one bench.
 #[derive(Debug, Default)]
 pub(crate) struct Bench {
     pub(crate) rows: Vec<Row>,
@@ -55,21 +60,21 @@ pub(crate) struct Bench {
 }
 
 impl Machine {
-    /// Returns the row `id` of a bench.
+    /// Returns a row of a bench by its id.
     pub(crate) fn row(&self, bench: &str, id: &str) -> Option<&Row> {
         self.benches.get(bench)?.rows.iter().find(|row| row.id == id)
     }
 }
 
 impl Input {
-    /// Reads the directory of rows and that of Criterion.
+    /// Reads the directory of rows and Criterion's directory.
     pub(crate) fn read(measured: &Path, criterion: &Path) -> Self {
         let mut input = Self::default();
         input.here = place(measured, &mut input.problems);
         let (judged, unread) = promise::read(measured);
         input.here.judged = judged;
         unread.into_iter().for_each(|problem| input.problems.add(problem));
-        for (name, path) in directories(measured, &mut input.problems) {
+        for (name, path) in entries(measured, &mut input.problems) {
             let record = path.join("device.json");
             if !record.exists() {
                 continue;
@@ -81,12 +86,10 @@ impl Input {
             let mut device = place(&path, &mut input.problems);
             match json(&record) {
                 Ok(Value::Object(fields)) => {
-                    let text = |value: &Value| match value {
-                        Value::String(s) => s.clone(),
-                        other => other.to_string(),
-                    };
-                    device.device =
-                        fields.iter().take(50).map(|(key, value)| (key.clone(), text(value))).collect();
+                    let text =
+                        |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    let fields = fields.iter().take(50).map(|(key, value)| (key.clone(), text(value)));
+                    device.device = fields.collect();
                 }
                 Ok(_) => input.problems.add(format!("{}: not an object", record.display())),
                 Err(e) => input.problems.add(e),
@@ -94,7 +97,7 @@ impl Input {
             input.devices.insert(clean(&name, 100), device);
         }
         input.is_damaged = !input.problems.is_empty();
-        for (id, estimate, first) in criterion::read(criterion, &mut input.problems) {
+        for (id, estimate, first) in read(criterion, &mut input.problems) {
             let place = first.and_then(|first| input.devices.get_mut(&first));
             place.unwrap_or(&mut input.here).criterion.insert(id, estimate);
         }
@@ -102,7 +105,7 @@ impl Input {
     }
 }
 
-/// Reads the measured files right in `dir`, with their environments.
+/// Reads the measured files directly in `dir`, with their environments.
 pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
     let mut place = Machine::default();
     for (name, path) in entries(dir, problems) {
@@ -110,45 +113,29 @@ pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
         if path.is_dir() {
             continue;
         }
-        let rows = match json(&path) {
-            Ok(value) => rows(value, &path, problems),
-            Err(e) => {
-                problems.add(e);
-                continue;
-            }
-        };
+        let Ok(rows) = json(&path).map_err(|e| problems.add(e)) else { continue };
+        let rows = rows_of(rows, &path, problems);
         let environment = dir.join(environment::DIRECTORY).join(&name);
-        let environment = match environment.exists().then(|| json(&environment)) {
-            None => None,
-            Some(Ok(value)) => match Environment::deserialize(value) {
-                Ok(environment) => Some(environment),
-                Err(e) => {
-                    problems.add(format!("{}: {e}", environment.display()));
-                    None
-                }
-            },
-            Some(Err(e)) => {
-                problems.add(e);
-                None
-            }
+        let read = || {
+            let known = Environment::deserialize(json(&environment)?);
+            known.map_err(|e| format!("{}: {e}", environment.display()))
         };
+        let environment = environment.exists().then(read).transpose();
+        let environment = environment.map_err(|e| problems.add(e)).ok().flatten();
         place.benches.insert(clean(bench, 100), Bench { rows, environment });
     }
     place
 }
 
-/// Reads the rows of one file, each by itself.
-fn rows(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
+/// Reads the rows of a file. An invalid row does not affect the others.
+fn rows_of(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
     let Value::Array(values) = value else {
         problems.add(format!("{}: not an array of rows", path.display()));
         return Vec::new();
     };
     if values.len() > MAX_ROWS {
-        problems.add(format!(
-            "{}: {} rows, of which the first {MAX_ROWS} are read",
-            path.display(),
-            values.len()
-        ));
+        let (path, all) = (path.display(), values.len());
+        problems.add(format!("{path}: {all} rows, of which the first {MAX_ROWS} are read"));
     }
     let mut rows: Vec<Row> = Vec::new();
     for (index, value) in values.into_iter().take(MAX_ROWS).enumerate() {
@@ -167,7 +154,7 @@ fn rows(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
     rows
 }
 
-/// Returns the row without what makes no sense, or why it makes none.
+/// Returns the row without its invalid parts, or why the row is invalid.
 fn checked(mut row: Row) -> Result<Row, String> {
     if row.id.is_empty() || row.id.len() > MAX_ID {
         return Err(format!("an id has 1 to {MAX_ID} bytes, not {}", row.id.len()));
@@ -197,7 +184,8 @@ fn checked(mut row: Row) -> Result<Row, String> {
     Ok(row)
 }
 
-/// Whether these are a median and its interval. Written with five digits each, they may overlap in the last.
+/// Tells whether the interval contains the median. The numbers have five digits, so the last digit may be rounded
+/// across.
 fn holds(low: f64, median: f64, high: f64) -> bool {
     let slack = 1e-3 * median.abs();
     [low, median, high].iter().all(|x| x.abs() <= MAX_NUMBER)
@@ -205,8 +193,190 @@ fn holds(low: f64, median: f64, high: f64) -> bool {
         && median <= high + slack
 }
 
-fn directories(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
-    let mut all = entries(dir, problems);
-    all.retain(|_, path| path.is_dir());
-    all
+/// The highest size of a file, a hundred times the size of real files.
+const MAX_FILE: u64 = 16 << 20;
+/// The most characters of a text.
+const MAX_TEXT: usize = 300;
+/// The highest number of problems that are listed individually.
+const MAX_PROBLEMS: usize = 50;
+
+/// The data that could not be used, with reasons.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    all: Vec<String>,
+    more: usize,
+}
+
+impl Problems {
+    pub(crate) fn add(&mut self, problem: impl Into<String>) {
+        match self.all.len() < MAX_PROBLEMS {
+            true => self.all.push(clean(&problem.into(), 500)),
+            false => self.more += 1,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn into_vec(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.all.push(format!("and {} more", self.more));
+        }
+        self.all
+    }
+}
+
+/// Removes control characters and characters that change the direction of writing, which could change how the
+/// surrounding text is displayed. Cuts the text to `max` characters.
+pub(crate) fn clean(text: &str, max: usize) -> String {
+    let bad = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut chars = text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c });
+    let mut out: String = chars.by_ref().take(max).collect();
+    if chars.next().is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// Reads a JSON file of limited size.
+pub(crate) fn json(path: &Path) -> Result<Value, String> {
+    let read = || -> io::Result<Value> {
+        // Other kinds of file could block or never end.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("not a file"));
+        }
+        let mut text = Vec::new();
+        File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE {
+            return Err(io::Error::other(format!("larger than {} MiB", MAX_FILE >> 20)));
+        }
+        Ok(cleaned(serde_json::from_slice(&text)?))
+    };
+    read().map_err(|e| format!("{} can't be read: {e}", path.display()))
+}
+
+/// Applies [clean] to all texts of a value.
+fn cleaned(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(clean(&text, MAX_TEXT)),
+        Value::Array(all) => all.into_iter().map(cleaned).collect(),
+        Value::Object(all) => {
+            all.into_iter().map(|(key, value)| (clean(&key, MAX_TEXT), cleaned(value))).collect()
+        }
+        other => other,
+    }
+}
+
+/// Returns the entries of a directory by name. A missing directory is empty.
+pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => entries
+            .filter_map(Result::ok)
+            .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+            .filter(|(name, _)| !name.starts_with('.'))
+            .take(10_000)
+            .collect(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(e) => {
+            problems.add(format!("{} can't be read: {e}", dir.display()));
+            BTreeMap::new()
+        }
+    }
+}
+
+/// The highest number of cases, and the highest depth of directories that Criterion uses.
+const MAX_CASES: usize = 2_000;
+const MAX_DEPTH: usize = 5;
+
+/// Criterion's estimate of a case in nanoseconds: lower bound, median, upper bound.
+pub(crate) type Estimate = [f64; 3];
+
+/// Reads all cases below `dir`. Returns the full id of each case, its estimate, and the top directory of the case,
+/// which for a device has the device's name.
+pub(crate) fn read(dir: &Path, problems: &mut Problems) -> Vec<(String, Estimate, Option<String>)> {
+    let mut found = Vec::new();
+    let mut todo: Vec<(PathBuf, usize, Option<String>)> = vec![(dir.to_owned(), 0, None)];
+    while let Some((dir, depth, first)) = todo.pop() {
+        for (name, path) in entries(&dir, problems).into_iter().rev() {
+            if !path.is_dir() || matches!(&name[..], "base" | "change" | "report") {
+                continue;
+            }
+            if name == "new" {
+                if found.len() == MAX_CASES {
+                    problems.add(format!("{}: more than {MAX_CASES} cases", dir.display()));
+                    return found;
+                }
+                match case(&path) {
+                    Ok((id, estimate)) => found.push((id, estimate, first.clone())),
+                    Err(e) => problems.add(e),
+                }
+            } else if depth < MAX_DEPTH {
+                let first = first.clone().or_else(|| Some(name.clone()));
+                todo.push((path, depth + 1, first));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the directory of Criterion's data.
+pub(super) fn home() -> PathBuf {
+    row::env_path("CRITERION_HOME").unwrap_or_else(|| row::target_dir().join("criterion"))
+}
+
+/// Returns Criterion's results for these cases, a line for each case. Criterion itself prints the time of a long name
+/// on another line, where a search for times does not show the name.
+pub fn lines(names: &[String]) -> String {
+    lines_of(&home(), names)
+}
+
+fn lines_of(home: &Path, names: &[String]) -> String {
+    let found = read(home, &mut Problems::default());
+    let line = |name: &String| {
+        let (_, estimate, _) = found.iter().find(|(id, ..)| id == name)?;
+        let [low, median, high] = *estimate;
+        Some(format!("{name:<32} time:   [{} {} {}]\n", time(low), time(median), time(high)))
+    };
+    names.iter().filter_map(line).collect()
+}
+
+fn case(dir: &Path) -> Result<(String, Estimate), String> {
+    let benchmark = json(&dir.join("benchmark.json"))?;
+    let id = benchmark.get("full_id").and_then(Value::as_str);
+    let id = id.ok_or_else(|| format!("{}: benchmark.json has no full_id", dir.display()))?;
+    let estimates = json(&dir.join("estimates.json"))?;
+    let number = |pointer: &str| estimates.pointer(pointer).and_then(Value::as_f64).filter(|x| *x >= 0.0);
+    let interval = ["confidence_interval/lower_bound", "point_estimate", "confidence_interval/upper_bound"];
+    let [Some(low), Some(median), Some(high)] = interval.map(|name| number(&format!("/median/{name}")))
+    else {
+        return Err(format!("{}: estimates.json has no median with its interval", dir.display()));
+    };
+    if !(low <= median && median <= high && high <= 1e15) {
+        return Err(format!("{}: {median} is not a median between {low} and {high}", dir.display()));
+    }
+    Ok((id.to_owned(), [low, median, high]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_stands_beside_its_time() {
+        let home = tempfile::tempdir().unwrap();
+        let name = "BM_TracingOnAtraceAsyncForTrackBegin".to_owned();
+        let dir = home.path().join(&name).join("new");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("benchmark.json"), format!(r#"{{"full_id": "{name}"}}"#)).unwrap();
+        let bounds = r#"{"lower_bound": 6.02, "upper_bound": 6.06}"#;
+        let estimates =
+            format!(r#"{{"median": {{"point_estimate": 6.04, "confidence_interval": {bounds}}}}}"#);
+        std::fs::write(dir.join("estimates.json"), estimates).unwrap();
+        let lines = lines_of(home.path(), &[name.clone(), "nobody".to_owned()]);
+        assert_eq!(lines, format!("{name} time:   [6.02 ns 6.04 ns 6.06 ns]\n"));
+    }
 }

@@ -1,4 +1,4 @@
-//! What the report says, before it is HTML or JSON.
+//! The content of the report, independent of HTML and JSON.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::table::Table;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) title: String,
-    /// On what.
+    /// A description of the machine and the run.
     pub(crate) about: String,
     pub(crate) findings: Vec<Finding>,
     pub(crate) warnings: Vec<String>,
     pub(crate) sections: Vec<Section>,
-    /// All rows as they were measured, by place and bench; here is "".
+    /// All measured rows, by machine and bench. The name of this machine is empty.
     pub(crate) measured: BTreeMap<String, BTreeMap<String, Measured>>,
 }
 
-/// What a bench left.
+/// The rows and the environment of a bench.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Measured {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,11 +30,11 @@ pub(crate) struct Measured {
     pub(crate) rows: Vec<Row>,
 }
 
-/// One of the numbers that matter most.
+/// A key number.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     pub(crate) what: String,
-    /// None where it was not measured.
+    /// The value, or `None` if it was not measured.
     pub(crate) value: Option<String>,
     pub(crate) beside: Vec<String>,
 }
@@ -48,12 +48,12 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Without a text.
+    /// Makes a section without a text.
     pub(crate) fn new(id: impl Into<String>, title: impl Into<String>, parts: Vec<Part>) -> Self {
         Self { id: id.into(), title: title.into(), text: Vec::new(), parts }
     }
 
-    /// Says something above its parts.
+    /// Sets the text above the parts.
     pub(crate) fn with_text<S: Into<String>>(mut self, text: impl IntoIterator<Item = S>) -> Self {
         self.text = text.into_iter().map(Into::into).collect();
         self
@@ -65,11 +65,11 @@ impl Section {
 pub(crate) enum Part {
     Table(Table),
     Plot(Plot),
-    /// Shown when asked for.
+    /// A table that is shown when the user unfolds it.
     Folded(String, Table),
 }
 
-/// Who a row is about: decides on its mark.
+/// The subject of a row, which determines its mark in a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Series {
@@ -90,13 +90,12 @@ impl Series {
     }
 
     pub(crate) fn label(self) -> &'static str {
-        const LABELS: [&str; 4] = [
-            "limit (nothing traced, or the raw write)",
-            "C++ (libcutils)",
-            "Rust (this workspace)",
-            "Rust through libcutils",
-        ];
-        LABELS[self as usize]
+        match self {
+            Self::Limit => "limit (nothing traced, or the raw write)",
+            Self::Cc => "C++ (libcutils)",
+            Self::Rust => "Rust (this workspace)",
+            Self::Ffi => "Rust through libcutils",
+        }
     }
 
     pub(crate) fn class(self) -> &'static str {
@@ -121,7 +120,7 @@ pub(crate) struct Group {
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
     pub(crate) label: String,
-    /// What is said at its end.
+    /// The text at the end of the line.
     pub(crate) text: String,
     pub(crate) points: Vec<Point>,
 }
@@ -133,7 +132,7 @@ pub(crate) struct Point {
     pub(crate) low: f64,
     pub(crate) high: f64,
     pub(crate) noisy: bool,
-    /// The row that it is of.
+    /// The row that the point shows.
     pub(crate) of: String,
 }
 
@@ -144,7 +143,7 @@ impl Point {
     }
 }
 
-/// A name as part of an id of the page.
+/// Makes a part of an HTML id from a name.
 pub(crate) fn slug(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }

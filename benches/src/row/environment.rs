@@ -1,10 +1,11 @@
-//! What was measured on, and what else happened there meanwhile: left beside the rows, so that a number can
-//! still be judged when nobody remembers the day.
+//! The environment of a measurement: the machine, its configuration, and its other load. It is stored beside the rows,
+//! so that the numbers can be judged later.
 //!
-//! Each bench leaves `environment/<bench>.json` in the directory of measured files when it writes its rows. The
-//! load is that between [`start`] and then: what the CPUs did that was not this process and the processes it
-//! started and waited for.
+//! Each bench writes `environment/<bench>.json` in the directory of measured files when it writes its rows. The load
+//! covers the time from [`start`] to the writing: the CPU time that was used by neither this process nor the children
+//! that it has waited for.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,24 +14,24 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::replacement::replace;
+use super::replace;
 
-/// The directory of these files within that of the rows.
+/// The directory of the environments, within the directory of the rows.
 pub const DIRECTORY: &str = "environment";
 
-/// A machine, what ran on it, and what was built how. What could not be learnt is empty.
+/// The machine, its load, and the versions of the software. Unknown values are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
-    /// When it was recorded, in seconds since 1970.
+    /// The time of recording, in seconds since 1970.
     pub time: u64,
-    /// How long the bench had run by then, in seconds.
+    /// The duration of the bench until then, in seconds.
     pub seconds: f64,
     /// The model of the CPU.
     pub cpu: String,
-    /// How many CPUs this program may run on.
+    /// The number of CPUs that this program may run on.
     pub cpus: usize,
-    /// Whether the machine is a guest of another.
+    /// Whether the machine is a virtual machine.
     pub guest: bool,
     /// The architecture of the program.
     pub arch: String,
@@ -38,9 +39,9 @@ pub struct Environment {
     pub system: String,
     /// The kernel's release.
     pub kernel: String,
-    /// What the kernel does against SRSO, which decides what a return from a system call costs.
+    /// The kernel's mitigation of SRSO, which affects the cost of a return from a system call.
     pub returns: String,
-    /// What decides on the clock of each group of CPUs, each value once; none in most guests.
+    /// The distinct frequency governors of the CPUs; most virtual machines have none.
     pub governors: Vec<String>,
     /// The Rust compiler.
     pub rustc: String,
@@ -48,22 +49,22 @@ pub struct Environment {
     pub cxx: String,
     /// The commit of the sources.
     pub commit: String,
-    /// Whether the sources had been changed since.
+    /// Whether the sources differed from the commit.
     pub changed: bool,
-    /// Where the library said that events went.
+    /// Where the library said that its events went.
     pub sink: String,
-    /// Whether the run was to take less time.
+    /// Whether the run was short (`--quick`).
     pub quick: bool,
-    /// What else the machine did meanwhile.
+    /// The other load of the machine.
     pub load: Option<Load>,
 }
 
-/// What else a machine did.
+/// The other load of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The part of all CPUs' time that other programs took.
+    /// The fraction of all CPUs' time that other programs used.
     pub others: f64,
-    /// The part that the host gave to other guests.
+    /// The fraction of all CPUs' time that the host gave to other virtual machines.
     pub stolen: f64,
     /// The average number of runnable threads in the minute before the start.
     pub before: f64,
@@ -74,7 +75,9 @@ impl Environment {
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
-        let (seconds, load) = START.get().map_or((0.0, None), Start::until_now);
+        let start = START.get();
+        let seconds = start.map_or(0.0, |start| start.at.elapsed().as_secs_f64());
+        let load = start.and_then(|start| start.ticks?.until(Ticks::now()?, start.average));
         Self {
             time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             seconds: (seconds * 10.0).round() / 10.0,
@@ -97,16 +100,11 @@ impl Environment {
     }
 }
 
-/// Begins to watch what else the machine does. The first call counts.
+/// Begins to observe the load. Only the first call has an effect.
 pub fn start() {
-    let _ = START.set(Start {
-        at: Instant::now(),
-        ticks: Ticks::now(),
-        average: std::fs::read_to_string("/proc/loadavg")
-            .ok()
-            .and_then(|text| text.split(' ').next()?.parse().ok())
-            .unwrap_or(0.0),
-    });
+    let average = std::fs::read_to_string("/proc/loadavg").ok();
+    let average = average.and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0.0);
+    let _ = START.set(Start { at: Instant::now(), ticks: Ticks::now(), average });
 }
 
 static START: OnceLock<Start> = OnceLock::new();
@@ -117,14 +115,7 @@ struct Start {
     average: f64,
 }
 
-impl Start {
-    fn until_now(&self) -> (f64, Option<Load>) {
-        let load = || self.ticks?.until(Ticks::now()?, self.average);
-        (self.at.elapsed().as_secs_f64(), load())
-    }
-}
-
-/// What the CPUs have done since the start of the machine, in ticks.
+/// CPU times since the start of the machine, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ticks {
     all: u64,
@@ -144,11 +135,11 @@ impl Ticks {
     fn parse(stat: &str, own: &str) -> Option<Self> {
         let cpu = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let cpu: Vec<u64> = cpu.split_whitespace().map_while(|n| n.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; what guests of ours did is part of user.
+        // user nice system idle iowait irq softirq steal; the time of our guests is part of user.
         let &[user, nice, system, idle, wait, irq, soft, stolen, ..] = &cpu[..] else { return None };
         let busy = user + nice + system + irq + soft;
-        // Behind the name, which may hold anything: the 12th to the 15th are this process' user and system
-        // time and those of the children it has waited for.
+        // After the name, which may contain any characters, the 12th to the 15th field are the user and system time of
+        // this process and of the children that it has waited for.
         let own = own.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
         let own = own.map_while(|n| n.parse::<u64>().ok()).sum();
         Some(Self { all: busy + idle + wait + stolen, busy, stolen, own })
@@ -183,15 +174,13 @@ fn pretty_name(os_release: &str) -> String {
 
 fn governors() -> Vec<String> {
     let policies = std::fs::read_dir("/sys/devices/system/cpu/cpufreq").into_iter().flatten().flatten();
-    let read = |dir: PathBuf| std::fs::read_to_string(dir.join("scaling_governor")).ok();
-    let mut all: Vec<_> =
-        policies.filter_map(|policy| Some(read(policy.path())?.trim().to_owned())).collect();
-    all.sort();
-    all.dedup();
-    all
+    let read =
+        |dir: PathBuf| Some(std::fs::read_to_string(dir.join("scaling_governor")).ok()?.trim().to_owned());
+    let all: BTreeSet<_> = policies.filter_map(|policy| read(policy.path())).collect();
+    all.into_iter().collect()
 }
 
-/// Returns the commit of the sources that this was built from, if they are still there.
+/// Returns the commit of the sources that this program was built from, if the sources still exist.
 pub(crate) fn commit() -> String {
     git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default()
 }
@@ -205,20 +194,20 @@ fn git(args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Writes the environment of `bench`, as it is now, below `dir`.
+/// Writes the current environment of `bench` below `dir`.
 pub(crate) fn write_to(dir: &Path, bench: &str) -> io::Result<()> {
     let text = serde_json::to_string_pretty(&Environment::here())? + "\n";
     replace(&dir.join(DIRECTORY), &format!("{bench}.json"), text.as_bytes())
 }
 
-/// Reads the environment of `bench` below `dir`, if it is there.
+/// Reads the environment of `bench` below `dir`, if it exists.
 pub(crate) fn read_from(dir: &Path, bench: &str) -> Option<Environment> {
     serde_json::from_slice(&std::fs::read(dir.join(DIRECTORY).join(format!("{bench}.json"))).ok()?).ok()
 }
 
-/// Says when something was, in UTC.
+/// Formats a time in UTC.
 pub fn date(time: u64) -> String {
-    // Later than the year 9999 is nonsense from a damaged file.
+    // A time after the year 9999 comes from a damaged file.
     let at = UNIX_EPOCH + Duration::from_secs(time.min(253_402_300_799));
     humantime::format_rfc3339_seconds(at).to_string().replace('T', " ").replace('Z', " UTC")
 }

@@ -1,14 +1,469 @@
-//! What everybody exchanges: the measured file, which a bench leaves in `target/overhead/` for the report, the tests and
-//! the next run.
+//! Measured rows. A bench writes its rows to a file in `target/overhead/` for the report, the tests and the next run.
 //!
-//! A file is a JSON array of rows. Whatever a later version adds is ignored by an earlier one.
+//! A file is a JSON array of rows. Earlier versions ignore fields that later versions add. Files are replaced as a
+//! whole.
 
 pub mod environment;
-mod file;
-mod model;
-mod replacement;
 
-pub use self::file::{can_write, dir, read, write, write_to};
-pub(crate) use self::file::{env_path, target_dir};
-pub use self::model::{Above, PERCENTS, Rounds, Row, Sink, Versus};
-pub(crate) use self::replacement::replace;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::Permissions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::instruments::alloc::PerOp;
+use crate::stats::Interval;
+
+/// Where the messages went while a row was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sink {
+    /// A real `trace_marker`.
+    Tracefs,
+    /// Android's libcutils.
+    Cutils,
+    /// Android's libandroid.
+    Ndk,
+    /// The memory that is shared with Perfetto's service.
+    Perfetto,
+    /// A temporary file.
+    File,
+    /// `/dev/null`.
+    Null,
+    /// Nowhere.
+    #[default]
+    None,
+    /// A sink that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl fmt::Display for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The name that the file uses.
+        let name = serde_json::to_value(self).unwrap_or_default();
+        f.pad(name.as_str().unwrap_or_default())
+    }
+}
+
+/// The ratio of a row to another row, with a 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Versus {
+    /// The median of the ratios of all rounds.
+    #[serde(serialize_with = "tidy")]
+    pub ratio: f64,
+    /// Its lower bound.
+    #[serde(serialize_with = "tidy")]
+    pub low: f64,
+    /// Its upper bound.
+    #[serde(serialize_with = "tidy")]
+    pub high: f64,
+    /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
+    #[serde(default = "yes", skip_serializing_if = "is_so")]
+    pub sure: bool,
+}
+
+impl From<Interval> for Versus {
+    fn from(Interval { median: ratio, low, high, sure }: Interval) -> Self {
+        Self { ratio, low, high, sure }
+    }
+}
+
+impl From<Versus> for Interval {
+    fn from(Versus { ratio: median, low, high, sure }: Versus) -> Self {
+        Self { median, low, high, sure }
+    }
+}
+
+/// The difference between two rows, with a 95 % interval, from processes that take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Above {
+    /// The median of the differences, in nanoseconds.
+    #[serde(serialize_with = "tidy")]
+    pub ns: f64,
+    /// Its lower bound.
+    #[serde(serialize_with = "tidy")]
+    pub low: f64,
+    /// Its upper bound.
+    #[serde(serialize_with = "tidy")]
+    pub high: f64,
+    /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
+    #[serde(default = "yes", skip_serializing_if = "is_so")]
+    pub sure: bool,
+    /// The additional allocations, if both rows have counts.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    pub allocs: Option<f64>,
+    /// The additional bytes, if both rows have counts.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    pub bytes: Option<f64>,
+    /// The ratio of the difference to the raw writes of the messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_writes: Option<Versus>,
+}
+
+impl From<Interval> for Above {
+    fn from(Interval { median: ns, low, high, sure }: Interval) -> Self {
+        Self { ns, low, high, sure, allocs: None, bytes: None, raw_writes: None }
+    }
+}
+
+impl Above {
+    /// Returns the nanoseconds with their interval.
+    pub fn interval(&self) -> Interval {
+        Interval { median: self.ns, low: self.low, high: self.high, sure: self.sure }
+    }
+}
+
+/// One measured case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// `<who>/<name>`, such as `rust/tracing_off_begin/10`.
+    pub id: String,
+    /// The unit of the three numbers.
+    pub unit: String,
+    /// The median.
+    #[serde(serialize_with = "tidy")]
+    pub median: f64,
+    /// The lower bound of its 95 % interval.
+    #[serde(serialize_with = "tidy")]
+    pub low: f64,
+    /// The upper bound of its 95 % interval.
+    #[serde(serialize_with = "tidy")]
+    pub high: f64,
+    /// Allocations of one operation; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    pub allocs: Option<f64>,
+    /// Bytes allocated by one operation; absent if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    pub bytes: Option<f64>,
+    /// Where messages went.
+    pub sink: Sink,
+    /// Whether the interval is too wide for a useful result. A noisy row counts as missing.
+    pub noisy: bool,
+    /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
+    #[serde(default = "yes", skip_serializing_if = "is_so")]
+    pub sure: bool,
+    /// Ratios to other rows, from interleaved rounds in one process.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vs: BTreeMap<String, Versus>,
+    /// Ratios to other rows, from alternating processes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vs_process: BTreeMap<String, Versus>,
+    /// The distribution of the rounds, if it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
+    /// The range of the processor's speed during the measurement, without 5 % at each end, as factors of slowdown
+    /// relative to the reference speed. The three numbers are at the reference speed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speeds: Option<[f64; 2]>,
+    /// The differences to other rows. In a workload's row, the keys are the names of other modes (see
+    /// [`crate::measure::workload`]); in other rows, the keys are ids of rows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub above: BTreeMap<String, Above>,
+    /// Other counts by name: per operation (polls, messages), or absolute (living threads).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "tidy_map")]
+    pub counts: BTreeMap<String, f64>,
+}
+
+/// The distribution of the rounds of a case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rounds {
+    /// The number of rounds.
+    pub n: usize,
+    /// The quantiles at [`PERCENTS`].
+    #[serde(serialize_with = "tidy_all")]
+    pub at: Vec<f64>,
+}
+
+/// The percentages of the quantiles in [`Rounds`].
+pub const PERCENTS: [usize; 11] = [0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100];
+
+impl Rounds {
+    /// Returns the distribution of `samples`, or `None` if there is no sample, or if a sample is not a finite number.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
+            return None;
+        }
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let at = PERCENTS.map(|percent| sorted[((n * percent).div_ceil(100)).saturating_sub(1)]);
+        Some(Self { n, at: at.to_vec() })
+    }
+}
+
+impl Row {
+    /// Makes a row of nanoseconds without comparisons.
+    pub fn new(id: impl Into<String>, ns: Interval, sink: Sink) -> Self {
+        Self {
+            id: id.into(),
+            unit: "ns".into(),
+            median: ns.median,
+            low: ns.low,
+            high: ns.high,
+            sink,
+            noisy: ns.is_noisy(),
+            sure: ns.sure,
+            ..Self::default()
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn around(id: &str, median: f64, half: f64) -> Self {
+        Self::new(id, Interval::around(median, half), Sink::Tracefs)
+    }
+
+    /// Returns the median with its interval.
+    pub fn interval(&self) -> Interval {
+        Interval { median: self.median, low: self.low, high: self.high, sure: self.sure }
+    }
+
+    /// Returns the ratio to another row, from interleaved rounds or alternating processes.
+    pub fn versus(&self, base: &str) -> Option<&Versus> {
+        self.vs.get(base).or_else(|| self.vs_process.get(base))
+    }
+
+    /// Sets the distribution of the rounds.
+    pub fn with_rounds(mut self, samples: &[f64]) -> Self {
+        self.rounds = Rounds::of(samples);
+        self
+    }
+
+    /// Sets the allocations, if they were counted.
+    pub fn with_allocs(mut self, counted: Option<PerOp>) -> Self {
+        self.allocs = counted.map(|c| c.allocs);
+        self.bytes = counted.map(|c| c.bytes);
+        self
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn is_so(yes: &bool) -> bool {
+    *yes
+}
+
+/// Formats a number with five digits, which is more precise than any interval. Whole numbers keep all digits and have
+/// no point, because they are counts.
+fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    let rounded: f64 = if x.fract() == 0.0 { *x } else { format!("{x:.4e}").parse().unwrap_or(*x) };
+    if rounded.fract() == 0.0 && rounded.abs() < 9e15 {
+        serializer.serialize_i64(rounded as i64)
+    } else {
+        serializer.serialize_f64(rounded)
+    }
+}
+
+fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    x.map(Tidy).serialize(serializer)
+}
+
+/// A number inside another value, formatted by `tidy`.
+#[derive(Serialize)]
+struct Tidy(#[serde(serialize_with = "tidy")] f64);
+
+fn tidy_all<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().copied().map(Tidy))
+}
+
+fn tidy_map<S: Serializer>(map: &BTreeMap<String, f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(map.iter().map(|(name, &x)| (name, Tidy(x))))
+}
+
+/// Returns the directory of measured files: the directory in `ATRACE_OVERHEAD_DIR`, otherwise `overhead` in the target
+/// directory that this program was built in.
+///
+/// The target directory is `CARGO_TARGET_DIR` if that is absolute; otherwise the nearest directory above the program
+/// that cargo has marked (`CACHEDIR.TAG`) or that is called `target`; otherwise `target` in the current directory.
+pub fn dir() -> PathBuf {
+    env_path("ATRACE_OVERHEAD_DIR").unwrap_or_else(|| target_dir().join("overhead"))
+}
+
+/// Returns the target directory that this program was built in.
+pub(crate) fn target_dir() -> PathBuf {
+    target_dir_of(env_path("CARGO_TARGET_DIR"), std::env::current_exe().ok().as_deref())
+}
+
+/// Returns the path in an environment variable. An empty variable counts as unset.
+pub(crate) fn env_path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn target_dir_of(target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
+    let is_target = |dir: &&Path| {
+        dir.join("CACHEDIR.TAG").is_file() || dir.file_name().is_some_and(|name| name == "target")
+    };
+    target
+        .filter(|dir| dir.is_absolute())
+        .or_else(|| exe?.ancestors().skip(1).find(is_target).map(Path::to_owned))
+        .unwrap_or_else(|| PathBuf::from("target"))
+}
+
+/// Writes the rows of `bench` to its file in [`dir`], writes the [environment] beside it, and returns the path of the
+/// file.
+///
+/// # Errors
+///
+/// The system's error, with the file's path. The old file exists until the new file is complete.
+pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
+    let dir = dir();
+    let path = write_to(&dir, bench, rows)?;
+    environment::write_to(&dir, bench)?;
+    Ok(path)
+}
+
+/// Checks that the rows of `bench` can be written.
+///
+/// # Errors
+///
+/// Like [`write()`].
+pub fn can_write(bench: &str) -> io::Result<()> {
+    let dir = dir();
+    let path = dir.join(format!("{bench}.json"));
+    let all = || std::fs::create_dir_all(&dir).and_then(|()| tempfile::tempfile_in(&dir)).map(drop);
+    all().map_err(|e| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))
+}
+
+/// Writes the rows of `bench` to its file in `dir`, and returns the path.
+///
+/// # Errors
+///
+/// Like [`write()`].
+pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
+    let name = format!("{bench}.json");
+    // A row per line, which makes files easy to read and to compare.
+    let line = |row: &Row| Ok(format!("\n{}", serde_json::to_string(row)?));
+    let rows = rows.iter().map(line).collect::<io::Result<Vec<_>>>()?;
+    replace(dir, &name, format!("[{}\n]\n", rows.join(",")).as_bytes())?;
+    Ok(dir.join(name))
+}
+
+/// Reads a measured file.
+///
+/// # Errors
+///
+/// The system's error or `InvalidData`, with the file's path.
+pub fn read(path: &Path) -> io::Result<Vec<Row>> {
+    let all = || Ok(serde_json::from_slice(&std::fs::read(path)?)?);
+    all().map_err(|e: io::Error| io::Error::new(e.kind(), format!("reading {}: {e}", path.display())))
+}
+
+/// Replaces the file `name` in `dir` atomically: a reader gets either the old or the new content. Makes `dir` if it
+/// does not exist.
+pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let path = dir.join(name);
+    let all = || {
+        std::fs::create_dir_all(dir)?;
+        let mut temp = tempfile::Builder::new().prefix(".overhead-").tempfile_in(dir)?;
+        temp.write_all(content)?;
+        // A temporary file is only readable by its owner; a result is readable by everyone, like a newly created file.
+        temp.as_file().set_permissions(Permissions::from_mode(0o644))?;
+        temp.persist(&path).map_err(|e| e.error)?;
+        Ok(())
+    };
+    all().map_err(|e: io::Error| io::Error::new(e.kind(), format!("writing {}: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod model_tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_form_of_the_design() {
+        let mut row = Row::around("rust/tracing_off_begin/10", 0.88, 0.01);
+        row.low = 0.870_000_000_01;
+        row.high = 0.9;
+        (row.allocs, row.bytes) = (Some(0.0), Some(2_400_512.0));
+        let versus = Versus { ratio: 0.15, low: 0.14, high: 0.16, sure: true };
+        row.vs.insert("cc/tracing_off_begin/10".into(), versus);
+        assert_eq!(
+            serde_json::to_string(&row).unwrap(),
+            r#"{"id":"rust/tracing_off_begin/10","unit":"ns","median":0.88,"low":0.87,"high":0.9,"allocs":0,"bytes":2400512,"sink":"tracefs","noisy":false,"vs":{"cc/tracing_off_begin/10":{"ratio":0.15,"low":0.14,"high":0.16}}}"#
+        );
+    }
+
+    #[test]
+    fn a_workloads_row_has_more() {
+        let mut row = Row::around("rust/x/on", 1000.0, 1.0);
+        let raw_writes = Some(Versus { ratio: 1.05, low: 1.0, high: 1.1, sure: false });
+        let ns = Interval { median: 800.0, low: 790.0, high: 810.000_001, sure: true };
+        let above = Above { allocs: Some(0.0), raw_writes, ..Above::from(ns) };
+        row.above.insert("nosub".into(), above);
+        row.counts.insert("polls".into(), 3.0);
+        let json = serde_json::to_string(&row).unwrap();
+        let expected = concat!(
+            r#""noisy":false,"above":{"nosub":{"ns":800,"low":790,"high":810,"allocs":0,"#,
+            r#""raw_writes":{"ratio":1.05,"low":1,"high":1.1,"sure":false}}},"counts":{"polls":3}}"#
+        );
+        assert!(json.ends_with(expected), "{json}");
+        let read: Row = serde_json::from_str(&json).unwrap();
+        assert_eq!((read.counts, read.above["nosub"].sure), (row.counts, true));
+        assert!(!read.above["nosub"].raw_writes.unwrap().sure);
+    }
+
+    #[test]
+    fn rounds_are_kept_by_their_ranks() {
+        let samples: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        let rounds = Rounds::of(&samples).unwrap();
+        assert_eq!(rounds.n, 200);
+        assert_eq!(rounds.at, [1.0, 2.0, 10.0, 20.0, 50.0, 100.0, 150.0, 180.0, 190.0, 198.0, 200.0]);
+        assert_eq!(Rounds::of(&[3.5]).unwrap().at, [3.5; 11]);
+        assert_eq!((Rounds::of(&[]), Rounds::of(&[f64::NAN])), (None, None));
+        let row = Row::around("a", 1.0, 0.0).with_rounds(&[1.000_000_1, 2.0]);
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(text.ends_with(r#""rounds":{"n":2,"at":[1,1,1,1,1,1,2,2,2,2,2]}}"#), "{text}");
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_ignored() {
+        let text = r#"{"id": "a", "unit": "ns", "median": 1, "low": 1, "high": 1, "sink": "uprobe",
+            "noisy": false, "instructions": 12, "vs": {"b": {"ratio": 1, "low": 1, "high": 1, "p": 0.5}}}"#;
+        let row: Row = serde_json::from_str(text).unwrap();
+        assert_eq!((row.sink, row.allocs, row.vs["b"].ratio), (Sink::Other, None, 1.0));
+    }
+}
+
+#[cfg(test)]
+mod file_tests {
+    use super::*;
+    use crate::row::Versus;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let nested = dir.path().join("a/b");
+        let mut rows = vec![Row::around("rust/x", 627.25, 1.5), Row::around("cc/x", 1.0, 0.5)];
+        rows[0].allocs = Some(1.5);
+        rows[0].vs_process.insert("cc/x".into(), Versus { ratio: 3.0, low: 2.5, high: 4.0, sure: true });
+        let path = write_to(&nested, "main", &rows).unwrap();
+        assert_eq!(path, nested.join("main.json"));
+        assert_eq!(read(&path).unwrap(), rows);
+        assert!(rows[1].noisy);
+        write_to(&nested, "main", &rows[..1]).unwrap();
+        assert_eq!(read(&path).unwrap(), rows[..1]);
+        write_to(&nested, "main", &[]).unwrap();
+        assert_eq!(read(&path).unwrap(), []);
+        assert_eq!(std::fs::read_dir(&nested).unwrap().count(), 1);
+        let none = read(&nested.join("none.json")).unwrap_err();
+        assert!(none.to_string().contains("none.json"), "{none}");
+    }
+
+    #[test]
+    fn the_directory_is_found() {
+        let temp = tempfile::tempdir().unwrap();
+        let exe = temp.path().join("odd/release/deps/bench-0");
+        let some = |s: &str| Some(PathBuf::from(s));
+        assert_eq!(target_dir_of(some("/t"), Some(&exe)), Path::new("/t"));
+        let named = Path::new("/w/target/release/deps/bench-0");
+        assert_eq!(target_dir_of(some("relative"), Some(named)), Path::new("/w/target"));
+        assert_eq!(target_dir_of(None, Some(&exe)), Path::new("target"));
+        std::fs::create_dir_all(exe.parent().unwrap()).unwrap();
+        std::fs::write(temp.path().join("odd/CACHEDIR.TAG"), "").unwrap();
+        assert_eq!(target_dir_of(None, Some(&exe)), temp.path().join("odd"));
+    }
+}

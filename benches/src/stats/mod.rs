@@ -1,9 +1,9 @@
-//! Medians, and how sure they are.
+//! Medians and their confidence intervals.
 //!
-//! Rounds on a shared machine have outliers in one direction and no known distribution, so nothing
-//! here assumes one: the interval of a median is made of two of the samples themselves. Whether a
-//! sample lies below the true median is a fair coin, so the number that do is binomial, and the
-//! ranks are those that a fair coin leaves outside with at most 5 % probability.
+//! Rounds on a shared machine have outliers in one direction and no known distribution, so this module assumes no
+//! distribution. The bounds of a median's interval are two of the samples. Each sample is below the true median with a
+//! probability of one half, so the number of samples below is binomially distributed. The ranks of the bounds are
+//! chosen so that the median is outside with a probability of at most 5 %.
 
 pub mod sample;
 
@@ -12,8 +12,7 @@ use fastrand::Rng;
 /// The confidence of every interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A row whose interval reaches further than this part of its median to each side is noisy, if it
-/// is also wider than [`NOISY_NS`].
+/// A row is noisy if half its interval exceeds this fraction of its median, and also exceeds [`NOISY_NS`].
 pub const NOISY_RATIO: f64 = 0.05;
 
 /// Half an interval of at most this many nanoseconds is never noisy, however small the median.
@@ -28,19 +27,19 @@ pub struct Interval {
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// Whether there were samples enough (six) for bounds of 95 %. If not, they are the smallest
-    /// and the largest sample and promise less.
+    /// Whether there were enough samples (six) for bounds of 95 %. Otherwise the bounds are the smallest and the
+    /// largest sample, with a lower confidence.
     pub sure: bool,
 }
 
 impl Interval {
-    /// Makes the interval of what is known to `half` to each side.
+    /// Makes an interval that extends by `half` to each side of the median.
     pub const fn around(median: f64, half: f64) -> Self {
         Self { median, low: median - half, high: median + half, sure: true }
     }
 
-    /// Returns the median of `samples` with its interval; `None` where there is none: no sample, or
-    /// one that is not a finite number.
+    /// Returns the median of `samples` with its interval, or `None` if there is no sample, or if a sample is not a
+    /// finite number.
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -54,15 +53,16 @@ impl Interval {
         Some(Self { median, low: sorted[cut], high: sorted[n - 1 - cut], sure: outside.is_some() })
     }
 
-    /// Returns the median of samples that come in clusters, such as those that the same processes gave, with an interval
-    /// that holds also where samples of a cluster are more alike than others; `None` where there is no sample, or
-    /// one that is not a finite number.
+    /// Returns the median of samples that come in clusters, such as the samples of a process. The interval is valid
+    /// even if the samples of a cluster are more alike than samples of different clusters. Returns `None` if there is
+    /// no sample, or if a sample is not a finite number.
     ///
-    /// The interval is a bootstrap's: where 95 % of the medians lie of as many clusters, drawn with repetition. That
-    /// is too narrow for few clusters (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with
-    /// clustered errors", 2008), so it is widened twice: by as much as Student's distribution is wider than the normal
-    /// one, and by as much as the deviation in a sample is narrower than that of what it is from. Both are for
-    /// the number of clusters of equal size that would say as much. The draws are the same in each run.
+    /// The interval comes from a bootstrap: it contains 95 % of the medians of random sets of as many clusters, drawn
+    /// with repetition. Such an interval is too narrow for few clusters (Cameron, Gelbach and Miller, "Bootstrap-based
+    /// improvements for inference with clustered errors", 2008), so it is widened by two factors: the ratio of
+    /// Student's distribution to the normal distribution, and the ratio of the true deviation to the deviation in a
+    /// sample. Both factors use the effective number of clusters, as if all clusters had equal size. The random draws
+    /// are the same in each run.
     pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
         let clusters: Vec<&[f64]> =
             clusters.iter().map(|all| &all[..]).filter(|all| !all.is_empty()).collect();
@@ -82,7 +82,7 @@ impl Interval {
         };
         let mut medians: Vec<f64> = (0..DRAWS).filter_map(|_| draw()).collect();
         medians.sort_by(f64::total_cmp);
-        // One cluster says nothing about others.
+        // A single cluster tells nothing about the differences between clusters.
         let wider = widening(effective(&clusters)).unwrap_or(1.0);
         let tail = DRAWS / 40;
         let low = median - (median - medians[tail]) * wider;
@@ -95,27 +95,45 @@ impl Interval {
         })
     }
 
+    /// Converts the interval to another unit. `f` must be increasing.
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Self {
+        Self { median: f(self.median), low: f(self.low), high: f(self.high), ..self }
+    }
+
+    /// Returns the difference to an independent interval. The bounds combine the extremes of both intervals.
+    pub fn minus(&self, other: &Self) -> Self {
+        let (median, sure) = (self.median - other.median, self.sure && other.sure);
+        Self { median, low: self.low - other.high, high: self.high - other.low, sure }
+    }
+
+    /// Returns the ratio to an independent interval, with bounds like [`minus`](Self::minus). Both intervals are above
+    /// zero.
+    pub fn over(&self, other: &Self) -> Self {
+        let (median, sure) = (self.median / other.median, self.sure && other.sure);
+        Self { median, low: self.low / other.high, high: self.high / other.low, sure }
+    }
+
     /// Returns half the width of the interval.
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
     }
 
-    /// Returns half the width of the interval as a part of the median; infinite for a median of 0.
+    /// Returns half the width of the interval as a fraction of the median; infinite for a median of 0.
     pub fn relative(&self) -> f64 {
         let half = self.half_width();
         if half == 0.0 { 0.0 } else { half / self.median.abs() }
     }
 
-    /// Tells whether this, in nanoseconds, is too uncertain to mean anything.
+    /// Tells whether the interval, in nanoseconds, is too wide for a useful result.
     pub fn is_noisy(&self) -> bool {
         !self.sure || (self.relative() > NOISY_RATIO && self.half_width() > NOISY_NS)
     }
 }
 
-/// How many draws a bootstrap has.
+/// The number of draws of a bootstrap.
 const DRAWS: usize = 1000;
 
-/// The median, without sorting all; `None` of nothing.
+/// Returns the median without sorting all samples, or `None` if there is no sample.
 fn middle(samples: &mut [f64]) -> Option<f64> {
     let n = samples.len();
     if n == 0 {
@@ -129,16 +147,16 @@ fn middle(samples: &mut [f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// How many clusters of equal size say as much as these.
+/// Returns the effective number of clusters: the number of clusters of equal size with the same information.
 fn effective(clusters: &[&[f64]]) -> f64 {
     let sizes = clusters.iter().map(|all| all.len() as f64);
     sizes.clone().sum::<f64>().powi(2) / sizes.map(|size| size * size).sum::<f64>()
 }
 
-/// By how much the interval of a bootstrap has to be wider with so many clusters; `None` with less than two.
+/// Returns the factor by which the interval of a bootstrap is widened, or `None` for fewer than two clusters.
 fn widening(clusters: f64) -> Option<f64> {
     let freedom = Some(clusters - 1.0).filter(|&n| n >= 1.0)?;
-    // The normal distribution's 97.5 %, and Student's after Cornish and Fisher.
+    // The 97.5 % quantiles of the normal distribution, and of Student's after Cornish and Fisher.
     let z = 1.959_964_f64;
     let [z3, z5, z7] = [3, 5, 7].map(|power| z.powi(power));
     let student = z
@@ -148,10 +166,10 @@ fn widening(clusters: f64) -> Option<f64> {
     Some(student / z * ((freedom + 1.0) / freedom).sqrt())
 }
 
-/// How many of `n` sorted samples may be left out at each end, or `None` where even the outermost
-/// two don't hold the median with 95 % confidence.
+/// Returns how many of `n` sorted samples are outside the interval at each end, or `None` if even the outermost samples
+/// do not contain the median with 95 % confidence.
 fn outside(n: usize) -> Option<usize> {
-    // In logarithms: 0.5^n is below the smallest f64 from 1075 samples on.
+    // Logarithms, because 0.5^n is below the smallest f64 for 1075 samples and more.
     let f = |x: usize| x as f64;
     let mut ln_p = -f(n) * std::f64::consts::LN_2;
     let mut tail = 0.0;
@@ -162,7 +180,7 @@ fn outside(n: usize) -> Option<usize> {
         }
         ln_p += (f(n - k) / f(k + 1)).ln();
     }
-    // Not reached: the tail up to the middle is at least a half.
+    // Unreachable: the tail up to the middle is at least a half.
     None
 }
 
@@ -170,7 +188,7 @@ fn outside(n: usize) -> Option<usize> {
 ///
 /// # Panics
 ///
-/// When they don't have the same number of rounds.
+/// If the numbers of rounds differ.
 pub fn ratio(a: &[f64], b: &[f64]) -> Option<Interval> {
     assert_eq!(a.len(), b.len(), "rounds come in pairs");
     Interval::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
@@ -193,13 +211,13 @@ mod tests {
 
     #[test]
     fn ranks_are_those_of_the_tables() {
-        // Sign test tables, 5 % two-sided: the samples left out at each end.
+        // From tables of the sign test, 5 % two-sided: the number of samples outside at each end.
         let table = [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (12, Some(2)), (20, Some(5))];
         for (n, expected) in table {
             assert_eq!(outside(n), expected, "n = {n}");
         }
         assert_eq!(outside(100), Some(39));
-        // Where the normal distribution is as good: n/2 - 1.96 sqrt(n)/2.
+        // For large n, the normal approximation holds: n/2 - 1.96 sqrt(n)/2.
         let (n, expected) = (10_000, 5_000 - 98);
         assert!(outside(n).unwrap().abs_diff(expected) <= 1);
     }
@@ -226,7 +244,7 @@ mod tests {
         let mut random = Rng::with_seed(7);
         let mut held = 0;
         for _ in 0..2000 {
-            // Skewed, with outliers, as rounds are; the median of u² is a quarter.
+            // Skewed samples with outliers, like rounds; the median of u² is a quarter.
             let samples: Vec<f64> = (0..25)
                 .map(|_| {
                     let u = random.f64();
@@ -259,7 +277,7 @@ mod tests {
             let wider = widening(n).unwrap();
             assert!((wider * 1.96 / (n / (n - 1.0)).sqrt() - t).abs() < 0.01, "{n}: {wider}");
         }
-        // With two degrees of freedom these terms of the series make 4.171; the table has 4.303.
+        // With two degrees of freedom, these terms of the series give 4.171; the table has 4.303.
         let few = widening(3.0).unwrap() * 1.959_964 / 1.5_f64.sqrt();
         assert!((few - 4.171).abs() < 0.005, "{few}");
         assert_eq!(widening(1.0), None);
@@ -283,13 +301,14 @@ mod tests {
             naively += holds(Interval::of(&clusters.concat()).unwrap());
         }
         assert!((276..=297).contains(&held), "{held} of 300");
-        // What clusters are for.
+        // The interval without clusters is too narrow.
         assert!(naively < 220, "{naively} of 300");
     }
 
     #[test]
     fn the_interval_of_clusters_is_widened_to_both_sides() {
-        // Of two clusters, one draw in four is the lower twice, and one the upper: far more than one in forty.
+        // With two clusters, one draw in four has the lower cluster twice, and one in four the upper cluster twice: far
+        // more than one in forty.
         let interval = Interval::of_clusters(&[vec![1.0], vec![3.0]]).unwrap();
         let wider = widening(2.0).unwrap();
         assert!(wider > 2.0);

@@ -1,23 +1,24 @@
-//! What a slice says, and what two say of each other that ran side by side.
+//! The sample of a slice, and comparisons of slices that ran side by side.
 
 use serde::{Deserialize, Serialize};
 
 use super::Interval;
 
-/// Two slices ran at the same speed if the chains beside them differ by at most this part.
+/// Two slices ran at the same speed if the durations of the chains beside them differ by at most this fraction.
 pub const SAME_SPEED: f64 = 0.03;
 
-/// A slice: what one operation took, and how fast the processor was.
+/// The sample of a slice: the time of one operation, and the speed of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The nanoseconds of one operation.
     pub ns: f64,
-    /// The nanoseconds of a [chain of known length](crate::instruments::chain::time), right before and right after.
+    /// The nanoseconds of a [chain](crate::instruments::chain::time), work of a known length, directly before and
+    /// directly after the slice.
     pub chain: [f64; 2],
 }
 
 impl Sample {
-    /// A sample of which nobody knows how fast the processor was.
+    /// Makes a sample without information about the processor's speed.
     pub fn of(ns: f64) -> Self {
         Self { ns, chain: [1.0; 2] }
     }
@@ -26,7 +27,7 @@ impl Sample {
         f64::midpoint(self.chain[0], self.chain[1])
     }
 
-    /// What the operation would have taken where the chain takes `reference` nanoseconds.
+    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds.
     pub fn at(&self, reference: f64) -> f64 {
         self.ns * reference / self.chain()
     }
@@ -36,23 +37,22 @@ impl Sample {
     }
 }
 
-/// Tells whether the processor was equally fast during all of them, from before to after.
+/// Tells whether the processor had the same speed before and after all of these slices.
 pub fn equally_fast(all: &[Sample]) -> bool {
     let chains = || all.iter().flat_map(|sample| sample.chain);
     let least = chains().fold(f64::INFINITY, f64::min);
     chains().all(|chain| chain <= least * (1.0 + SAME_SPEED))
 }
 
-/// Returns how long the chain takes at the reference speed: what a tenth of the slices were at least as fast as. One that
-/// happens to be the fastest is nothing to go by.
+/// Returns the duration of the chain at the reference speed: the first decile over all slices. The minimum would depend
+/// on a single slice.
 pub fn reference<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
     let mut chains: Vec<f64> = samples.into_iter().map(Sample::chain).collect();
     chains.sort_by(f64::total_cmp);
     chains.get(chains.len() / 10).copied().unwrap_or(1.0)
 }
 
-/// Returns the range of speeds, without the twentieth at each end: how many times as long as at the reference speed the
-/// same work took.
+/// Returns the range of speeds without 5 % at each end, as factors of slowdown relative to the reference speed.
 pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     let mut all: Vec<f64> = samples.iter().map(|sample| sample.chain() / reference).collect();
     all.sort_by(f64::total_cmp);
@@ -60,20 +60,20 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     Some([*all.get(cut)?, *all.get(all.len() - 1 - cut)?])
 }
 
-/// Returns how many times as long slices took than others that ran side by side. Where fewer than
-/// six pairs ran at the same speed, all are compared, and the interval is not sure.
+/// Returns the ratio of slices to slices that ran side by side with them. If fewer than six pairs ran at the same
+/// speed, all pairs are compared, and the interval is not sure.
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     compare_pairs(of, base, 1.0, |[of, base]| of.ns / base.ns)
 }
 
-/// Returns how much longer slices took than others that ran side by side, at the reference speed. Where fewer than
-/// six pairs ran at the same speed, all are compared, and the interval is not sure.
+/// Returns the difference between slices that ran side by side, at the reference speed. If fewer than six pairs ran at
+/// the same speed, all pairs are compared, and the interval is not sure.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     compare_pairs(of, base, reference, |[of, base]| of.at(reference) - base.at(reference))
 }
 
-/// Returns how many times as long as `unit` slices took beyond those of `base`. Where fewer than six of the three ran at the
-/// same speed, all are compared, and the interval is not sure.
+/// Returns the ratio (`of` − `base`) / `unit` of slices that ran side by side. If fewer than six triples ran at the
+/// same speed, all triples are compared, and the interval is not sure.
 pub fn excess(of: &[Sample], base: &[Sample], unit: &[Sample]) -> Option<Interval> {
     let all: Vec<_> = of.iter().zip(base).zip(unit).map(|((of, base), unit)| [*of, *base, *unit]).collect();
     let f = |[of, base, unit]: [Sample; 3]| (of.ns - base.ns) / unit.ns;
@@ -90,8 +90,8 @@ fn compare_pairs(
     compare(&[pairs], reference, f, |clusters| Interval::of(&clusters[0]))
 }
 
-/// Returns the interval of `f` of slices that ran side by side and during which the processor was equally fast. Where that
-/// were too few to be sure, it is that of all, as if each had run at the reference speed, and not [sure](Interval::sure).
+/// Returns the interval of `f` over slices that ran side by side at the same speed. If these are too few, the interval
+/// is over all slices, converted to the reference speed, and is not [sure](Interval::sure).
 pub(crate) fn compare<const N: usize>(
     clusters: &[Vec<[Sample; N]>],
     reference: f64,
@@ -126,7 +126,7 @@ mod tests {
         let (fast, slow) = (sample(10.0, 100.0, 101.0), sample(34.0, 170.0, 171.0));
         let between = sample(15.0, 100.0, 170.0);
         assert!(equally_fast(&[fast, fast]) && equally_fast(&[slow, slow]) && !equally_fast(&[fast, slow]));
-        // One that changed while it ran is as fast as none, not even itself.
+        // A slice during which the speed changed does not have the same speed as any slice, not even as itself.
         assert!(!equally_fast(&[between]));
         let same = Interval::around(1.0, 0.0);
         let (of, base) = ([fast, slow, fast, between].repeat(3), [fast, slow, slow, between].repeat(3));

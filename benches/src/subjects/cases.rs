@@ -1,24 +1,24 @@
-//! What a program does with `tracing`: the bodies of the original benchmark.
+//! The `tracing` cases: the bodies of AOSP's benchmark.
 
 use std::hint::black_box;
 use std::sync::{LazyLock, OnceLock};
 
 use crate::catalogue::TracingCase;
 
-/// What is shown by `Debug`; made once, as only what `tracing` allocates is counted.
+/// A value that is recorded with `Debug`. It is made once, so that only the allocations of `tracing` are counted.
 static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
 
-/// Runs operations, so many, with something around them.
+/// Runs a number of operations with something around them.
 type Around = fn(fn(u64), u64);
 
 static AROUND: OnceLock<Around> = OnceLock::new();
 
-/// Has this around the operations of this process from now on.
+/// Sets the function that runs around the operations of this process.
 pub fn run_within(around: Around) {
     let _ = AROUND.set(around);
 }
 
-/// Runs the operation of a case so many times.
+/// Runs the operation of a case `n` times.
 #[inline(always)]
 pub fn run(case: TracingCase, n: u64) {
     match AROUND.get() {

@@ -4,42 +4,42 @@ use std::ffi::CString;
 
 use atrace::{
     AtraceTag, Name, atrace_async_begin, atrace_async_end, atrace_async_for_track_begin,
-    atrace_async_for_track_end, atrace_begin, atrace_begin_args, atrace_begin_fmt, atrace_end,
-    atrace_instant, atrace_instant_args, atrace_instant_for_track, atrace_int, atrace_int64,
-    atrace_int64_name, begin_scoped_event, trace_method, trace_name,
+    atrace_async_for_track_end, atrace_begin, atrace_begin_args, atrace_counter, atrace_end, atrace_instant,
+    atrace_instant_args, atrace_instant_for_track, atrace_int, atrace_int64, begin_scoped_event,
+    trace_method, trace_name,
 };
 
 use crate::catalogue::{EVENTS, Event};
 
-/// The tag of events, where nothing else is said.
+/// The default tag of events.
 const TAG: AtraceTag = AtraceTag::App;
 const TRACK: &str = "bench track";
 
-/// Runs an operation this often.
+/// Runs an operation the given number of times.
 pub type Run = Box<dyn FnMut(u64)>;
 
-/// What one operation of an event is, in Rust and in C++.
+/// The measured operation of a kind of event, in Rust and in C++.
 pub struct Operation {
     /// The kind of event.
     pub event: &'static Event,
-    /// By Rust.
+    /// The operation in Rust.
     pub rust: Run,
-    /// By C++; none where it has nothing like it, or not on this device.
+    /// The operation in C++, or `None` if C++ or this device has no such function.
     pub cc: Option<Run>,
-    /// Why not on this device.
+    /// Why this device lacks the C++ function.
     pub missing: Option<&'static str>,
 }
 
-/// Makes a name of so many characters.
+/// Makes a name of `length` characters.
 pub fn text(length: usize) -> String {
     "0123456789".chars().cycle().take(length).collect()
 }
 
-/// The same name for C++.
+/// Makes the C++ form of a name.
 ///
 /// # Panics
 ///
-/// If the name has a NUL in it.
+/// If the name contains a NUL.
 pub fn c_text(text: &str) -> CString {
     CString::new(text).expect("bench names have no NUL")
 }
@@ -55,16 +55,16 @@ fn operation(event: &'static Event) -> Operation {
     Operation { event, rust: in_rust::<{ TAG.bits() }>(event), cc, missing }
 }
 
-/// The name of a callsite, by Perfetto's way sent once.
+/// The name of a callsite. The Perfetto backend sends it once.
 static LITERAL: Name = Name::new("0123456789");
 
-/// What one operation of an event is in Rust, of this tag: a constant, as programs give it.
+/// Returns the Rust operation of an event. The tag is a constant, as in programs.
 ///
 /// # Panics
 ///
-/// If it is no event of the catalogue.
+/// If the event is not in the catalogue.
 pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
-    // Not a value that the closures below have to keep.
+    // A constant expression, so that the closures below do not capture it.
     let tag = || const { AtraceTag::from_bits_retain(TAGS) };
     let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
     match event.name {
@@ -86,7 +86,7 @@ pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
             Box::new(move |n| (0..n).for_each(|_| atrace_instant_for_track(tag(), TRACK, &name)))
         }
         "begin_fmt" => {
-            Box::new(move |n| (0..n).for_each(|i| atrace_begin_fmt(tag(), format_args!("frame {i}"))))
+            Box::new(move |n| (0..n).for_each(|i| atrace_begin_args(tag(), format_args!("frame {i}"), &[])))
         }
         "method" if TAGS == TAG.bits() => Box::new(|n| (0..n).for_each(|_| traced())),
         "method" => Box::new(|n| (0..n).for_each(|_| traced_as::<TAGS>())),
@@ -94,9 +94,7 @@ pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
         "instant_literal" => {
             Box::new(move |n| (0..n).for_each(|_| atrace_instant_args(tag(), &LITERAL, &[])))
         }
-        "int64_literal" => {
-            Box::new(move |n| (0..n).for_each(|i| atrace_int64_name(tag(), &LITERAL, i as i64)))
-        }
+        "int64_literal" => Box::new(move |n| (0..n).for_each(|i| atrace_counter(tag(), &LITERAL, i as i64))),
         "scoped_literal" => Box::new(move |n| (0..n).for_each(|_| named::<TAGS>())),
         other => unreachable!("{other} is no event of the catalogue"),
     }
@@ -121,7 +119,7 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-/// Not generic, as most methods aren't, and neither is its name; inlined as one of the caller's crate would be.
+/// Not generic, like most methods, so the name is not generic either; inlined like a function of the caller's crate.
 #[inline]
 fn traced() {
     trace_method!(TAG);

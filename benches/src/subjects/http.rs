@@ -1,78 +1,71 @@
-//! The HTTP server that threads and tasks ask, in a process of its own, and the exchange with it.
+//! The HTTP server that the bench's threads and tasks send requests to, in a process of its own, and the exchange with
+//! it.
 //!
-//! The server answers `GET /<delay>/<number>` after that many milliseconds with that number, so whoever asks knows that
-//! the answer is to *this* question. It knows its one client: anything else that it is asked closes the connection.
+//! The server answers `GET /<delay>/<number>` after that many milliseconds with that number, so a client knows that the
+//! answer belongs to its request. The server only supports this client: for any other request, it closes the
+//! connection.
 //!
-//! - The server ends when its stdin does, which is when whoever started it ends. When it is
-//!   [adopted](crate::harness::child::adopt), the kernel also kills it then.
-//! - A connection carries one question. The client [resets](reset) it after the answer: at ten thousand a second, closing
-//!   would leave all ports waiting for stragglers (`TIME_WAIT`) in three seconds.
-//! - The server never closes first after an answer: an early end of the stream would wake an asynchronous client once
-//!   more, or not, by chance.
+//! - The server ends when its stdin is closed, which happens when its parent ends. If it is started [in a
+//!   mode](crate::harness::child::in_mode), the kernel also kills it then.
+//! - A connection carries one request. The client [resets](reset) the connection after the answer: at ten thousand a
+//!   second, normally closed connections would occupy all ports (`TIME_WAIT`) within three seconds.
+//! - After an answer, the server never closes first: an early end of the stream would wake an asynchronous client an
+//!   additional time, at random.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Cursor, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 
-/// What the line begins with that says where the server listens.
+use crate::harness::child::Helper;
+
+/// The prefix of the line with the server's address.
 const READY: &str = "atrace-benches http: ";
 
-/// How many connections are served at a time: each client's, and that which it has just left.
+/// The number of connections that are served at a time: for each client, its connection and the connection that it has
+/// just left.
 const WORKERS: usize = 4;
 
-/// A server in a process of its own, which ends when this is dropped.
+/// A server in a process of its own. Dropping this value ends the process.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
+    _process: Helper,
     address: SocketAddr,
 }
 
 impl Server {
-    /// Starts a server: `command` has to be a program that calls [`serve`].
+    /// Starts a server. The program of `command` must call [`serve`].
     ///
     /// # Errors
     ///
-    /// When it can't be started, or ends.
+    /// If the server can't be started, or ends.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let mut said = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
-        let mut line = String::new();
-        while said.read_line(&mut line)? > 0 {
-            if let Some((_, address)) = line.split_once(READY) {
-                let address = address.trim().parse().map_err(io::Error::other)?;
-                return Ok(Self { child, address });
+        let mut process = Helper::start(command)?;
+        match process.hear(READY)? {
+            Some(address) => {
+                Ok(Self { address: address.parse().map_err(io::Error::other)?, _process: process })
             }
-            line.clear();
+            None => Err(io::Error::other(format!("the HTTP server ended with {}", process.end()?))),
         }
-        drop(child.stdin.take());
-        Err(io::Error::other(format!("the HTTP server ended with {}", child.wait()?)))
     }
 
-    /// Returns where it listens.
+    /// Returns the server's address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It has nothing to finish.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Is the server: listens on a port of the loopback device, says on stdout which, and serves until stdin ends.
+/// Runs as the server: listens on a port of the loopback device, prints the address on stdout, and serves until stdin
+/// is closed.
 ///
 /// # Errors
 ///
-/// What the system answered.
+/// The system's error.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -86,21 +79,21 @@ pub fn serve() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(drop)
 }
 
-/// Serves one connection after the other.
+/// Serves connections one after the other.
 fn work(listener: &TcpListener) {
-    // A delay is not to be 50 µs longer so that others can be served at once.
+    // Without a timer slack of 1 ns, a delay would be up to 50 µs longer.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     loop {
         match listener.accept() {
-            // A question that can't be read or answered is seen by the client, whose connection is closed.
+            // An error is visible to the client, because its connection is closed.
             Ok((stream, _)) => drop(talk(&stream)),
-            // Out of descriptors or memory: others give some back.
+            // Out of descriptors or memory: other threads will release some.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// Answers the question of one connection, and waits until the client has left.
+/// Answers the request of a connection, and waits until the client has left.
 fn talk(mut stream: &TcpStream) -> io::Result<()> {
     let mut buffer = [0; 96];
     let mut filled = 0;
@@ -118,19 +111,19 @@ fn talk(mut stream: &TcpStream) -> io::Result<()> {
     stream.read(&mut buffer).map(drop)
 }
 
-/// The delay and the number that a question asks for.
+/// Returns the delay and the number of a request.
 fn asked(question: &[u8]) -> Option<(u64, u64)> {
     let path = std::str::from_utf8(question).ok()?.strip_prefix("GET /")?;
     let (delay, number) = path.split_once(" HTTP/1.1\r\n")?.0.split_once('/')?;
     Some((delay.parse().ok()?, number.parse().ok()?))
 }
 
-/// A short text that is not on the heap.
+/// A short text on the stack.
 type Text = Cursor<[u8; 128]>;
 
 fn text(args: fmt::Arguments<'_>) -> Text {
     let mut text = Text::new([0; 128]);
-    // It fits, with the longest numbers.
+    // The text fits, even with the longest numbers.
     let _ = text.write_fmt(args);
     text
 }
@@ -147,11 +140,10 @@ fn answer(number: u64) -> Text {
     ))
 }
 
-/// One question and its answer, without the way they travel: the same for clients that block and others. Allocates
-/// nothing.
+/// A request and its answer, independent of the transport, for blocking and asynchronous clients. Allocates nothing.
 ///
-/// Write the [question](Self::question), then read into the [room](Self::room) and say how much that was, until the
-/// answer is complete.
+/// Write the [request](Self::question), then repeatedly read into the [buffer](Self::room) and report the length to
+/// [`received`](Self::received), until the answer is complete.
 #[derive(Debug)]
 pub struct Exchange {
     question: Text,
@@ -161,27 +153,27 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins to ask for `number`, to be answered after `delay` milliseconds.
+    /// Makes a request for `number`, to be answered after `delay` milliseconds.
     pub fn new(delay: u32, number: u64) -> Self {
         let question = text(format_args!("GET /{delay}/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         Self { question, expected: answer(number), answer: [0; 128], filled: 0 }
     }
 
-    /// What is to be sent.
+    /// Returns the bytes of the request.
     pub fn question(&self) -> &[u8] {
         bytes(&self.question)
     }
 
-    /// Where to read the next part of the answer to.
+    /// Returns the buffer for the next part of the answer.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.answer[self.filled..]
     }
 
-    /// Takes the next `read` bytes that were read, and tells whether the answer is complete.
+    /// Takes the next `read` bytes in the buffer, and tells whether the answer is complete.
     ///
     /// # Errors
     ///
-    /// When it is another than it should be.
+    /// If the answer is wrong.
     pub fn received(&mut self, read: usize) -> io::Result<bool> {
         if read == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended too early"));
@@ -196,20 +188,21 @@ impl Exchange {
     }
 }
 
-/// Closes a connection, when it is dropped, without leaving anything of it behind. What was not delivered is lost.
+/// Makes the connection close with a reset when it is dropped, so that the kernel keeps no state. Undelivered data is
+/// lost.
 ///
 /// # Errors
 ///
-/// What the system answered.
+/// The system's error.
 pub fn reset(stream: impl AsFd) -> io::Result<()> {
     Ok(set_socket_linger(stream, Some(Duration::ZERO))?)
 }
 
-/// Asks one question on a connection of its own, and waits for the right answer.
+/// Sends one request on a new connection, and waits for the right answer.
 ///
 /// # Errors
 ///
-/// When there is none, or another.
+/// If there is no answer, or a wrong answer.
 pub fn get(address: SocketAddr, delay: u32, number: u64) -> io::Result<()> {
     let mut exchange = Exchange::new(delay, number);
     let mut stream = TcpStream::connect(address)?;

@@ -1,4 +1,4 @@
-//! Memory as a program shares it with Perfetto's service, to be filled by copies and nothing else, and read by a process beside.
+//! Shared memory like that of Perfetto's service, filled only by copies, and read by another process.
 #![allow(unsafe_code, reason = "the memory is mapped, and others may write to it")]
 
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// A mapping of memory that could be another process', too.
+/// A mapping of memory that another process may map as well.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
@@ -18,29 +18,29 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Makes so many bytes, all of which are there.
+    /// Makes a mapping of `len` bytes, all of which are allocated.
     ///
     /// # Errors
     ///
-    /// What the system answered.
+    /// The system's error.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = File::from(memfd_create("atrace-bench", MemfdFlags::CLOEXEC)?);
         file.set_len(len as u64)?;
         Self::map(file, len)
     }
 
-    /// Opens what another process has [made](Self::path), all of it.
+    /// Opens the whole memory that another process has [made](Self::path).
     ///
     /// # Errors
     ///
-    /// What the system answered.
+    /// The system's error.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         Self::map(file, len)
     }
 
-    /// Where other processes open it, as long as this one has it.
+    /// Returns the path under which other processes can open the memory while this process has it open.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
@@ -50,25 +50,26 @@ impl Shared {
         Ok(Self { file, memory, at: 0 })
     }
 
-    /// Reads all of it; returns the sum of its bytes.
+    /// Reads the whole memory; returns the sum of its bytes.
     pub fn sum(&self) -> u64 {
-        // SAFETY: within the mapping; others may write there meanwhile, so each is read as it is then.
+        // SAFETY: the address is within the mapping; other processes may write meanwhile, so each byte is read with a
+        // volatile read.
         let byte = |at| unsafe { self.memory.as_ptr().add(at).read_volatile() };
         (0..self.memory.len()).map(|at| u64::from(byte(at))).sum()
     }
 
-    /// Copies these bytes behind those before, or at the start where they have no room there.
+    /// Copies bytes behind the previous copy, or to the start if the rest of the memory is too small.
     ///
     /// # Panics
     ///
-    /// If they are more than all of it.
+    /// If the bytes are larger than the memory.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         if bytes.len() > self.memory.len() - self.at {
             assert!(bytes.len() <= self.memory.len(), "so many bytes have no room");
             self.at = 0;
         }
-        // SAFETY: there is room for so many in the mapping, which no reference is to.
+        // SAFETY: the mapping has room for the bytes, and no reference points to it.
         unsafe {
             self.memory.as_mut_ptr().add(self.at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         };
@@ -84,7 +85,7 @@ mod tests {
     fn copies_lie_behind_each_other() {
         let mut shared = Shared::new(4096).unwrap();
         let bytes = |shared: &Shared| {
-            // SAFETY: it is mapped, and nobody writes to it now.
+            // SAFETY: the memory is mapped, and nobody writes to it now.
             unsafe { std::slice::from_raw_parts(shared.memory.as_ptr(), shared.memory.len()) }.to_vec()
         };
         let other = Shared::open(&shared.path()).unwrap();

@@ -1,17 +1,48 @@
-//! The kinds of subscriber that take turns.
+//! The kinds of subscriber that take turns: this workspace's subscribers, their baselines, and the peers, which are
+//! subscribers of other projects. Each peer has its own Cargo feature, so that the default build stays small.
+//!
+//! A peer is set up as its documentation shows, except that fields are recorded, as in this workspace's subscriber, and
+//! nothing is kept: output goes to `/dev/null`, because files would grow by gigabytes. So a peer's row is its lowest
+//! cost. Some peers leave work to a thread of their own. Their time only includes the caller's share; their allocations
+//! are those of the whole process, without C++ allocations.
 
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
-use tracing::span;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Metadata, Subscriber, span};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Layer, registry};
 
-use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
+use crate::catalogue::{SUBSCRIBERS, State, Subscriber as Kind, Way};
 
-use super::subject::{Subject, install};
-use crate::catalogue::{SUBSCRIBERS, State};
+/// A kind of subscriber that can be installed.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    /// The kind of subscriber.
+    pub of: Kind,
+    /// Installs the subscriber as the global default.
+    pub install: fn(),
+}
 
-/// Wants everything and does nothing.
+impl Subject {
+    /// Tells whether the subscriber allocates the same in each run. A registry occasionally allocates memory for more
+    /// spans.
+    pub fn allocates_exactly(&self) -> bool {
+        let Kind { peer, mode, kind, .. } = self.of;
+        peer.is_none() && mode != "registry" && !kind.starts_with("layer")
+    }
+}
+
+/// Makes a subscriber the global default.
+///
+/// # Panics
+///
+/// If a global default exists already.
+#[inline]
+pub fn install(subscriber: impl Subscriber + Send + Sync) {
+    tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
+}
+
+/// A subscriber that enables everything and does nothing.
 struct Noop {
     level: LevelFilter,
 }
@@ -48,25 +79,17 @@ impl Subscriber for Noop {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Returns all, the baselines first.
+/// Returns all subjects, baselines first.
 ///
-/// Inlined with what they install: a program installs its subscriber itself, and what is compiled into a program finds its
-/// threads' memory without a call.
+/// Inlined together with the installed code: a program installs its subscriber itself, and code in the program accesses
+/// thread-local memory without a call.
 #[inline]
 pub fn all() -> Vec<Subject> {
-    let own = SUBSCRIBERS.iter().map(|subscriber| Subject {
-        name: subscriber.mode,
-        peer: None,
-        kind: subscriber.kind,
-        on: subscriber.state == State::On,
-        way: subscriber.way,
-        install: installer(subscriber.mode),
-        compared_to: subscriber.compared_to,
-    });
-    own.chain(super::peers::all()).collect()
+    let own = SUBSCRIBERS.iter().map(|of| Subject { of: *of, install: installer(of.mode) });
+    own.chain(peers()).collect()
 }
 
-/// What makes the subscriber of a mode the global default.
+/// Returns the function that installs the subscriber of a mode.
 #[inline]
 fn installer(mode: &str) -> fn() {
     match mode.strip_prefix("perfetto_").unwrap_or(mode) {
@@ -87,6 +110,173 @@ fn installer(mode: &str) -> fn() {
     }
 }
 
+/// Makes a peer. An empty kind is the peer's default state; another kind is another configuration.
+pub const fn peer(mode: &'static str, peer: &'static str, kind: &'static str, install: fn()) -> Subject {
+    let compared_to = &["no_subscriber"];
+    let (way, state) = (Way::Limit, State::Off);
+    Subject { of: Kind { mode, peer: Some(peer), kind, way, state, compared_to, counted: false }, install }
+}
+
+/// Returns the peers whose features are enabled.
+fn peers() -> Vec<Subject> {
+    let all: &[Subject] = &[
+        // Encodes and writes on the caller's thread under a mutex: an event at once, a span when it is closed. Nothing
+        // is buffered.
+        #[cfg(feature = "peer-tracing-perfetto")]
+        peer("peer-tracing-perfetto", "peer-tracing-perfetto", "", || {
+            let layer = tracing_perfetto::PerfettoLayer::new(std::sync::Mutex::new(null()));
+            install(registry().with(layer.with_debug_annotations(true)));
+        }),
+        // Encodes on the caller's thread into a buffer of the thread, and writes the buffer when it is full. By
+        // default, a span is a slice on its own track for its lifetime. As `threads`, the peer writes what this
+        // workspace writes: slices on the threads that enter a span, and the place where the span was made.
+        #[cfg(feature = "peer-tracing-perfetto-file")]
+        peer("peer-tracing-perfetto-file", "peer-tracing-perfetto-file", "", || {
+            install_file(tracing_perfetto_file::PerfettoLayer::builder(null()));
+        }),
+        #[cfg(feature = "peer-tracing-perfetto-file")]
+        peer("peer-tracing-perfetto-file-threads", "peer-tracing-perfetto-file", "threads", || {
+            let builder = tracing_perfetto_file::PerfettoLayer::builder(null());
+            let threads = tracing_perfetto_file::SpanMode::ThreadTracks;
+            install_file(builder.span_mode(threads).with_source_locations());
+        }),
+        // Sends events to a thread that converts them to JSON and writes the JSON. The channel is unbounded: a caller
+        // never waits, nothing is dropped, and if the thread falls behind, the process' memory grows.
+        #[cfg(feature = "peer-tracing-chrome")]
+        peer("peer-tracing-chrome", "peer-tracing-chrome", "", || {
+            let builder = tracing_chrome::ChromeLayerBuilder::new().writer(null());
+            let (layer, guard) = builder.include_args(true).build();
+            // Dropping the guard would wait for the thread.
+            std::mem::forget(guard);
+            install(registry().with(layer));
+        }),
+        // Queues events for Tracy's thread, which keeps all events in memory until a server asks for them; here, no
+        // server asks. Nothing is dropped, so every operation takes the same path. Collecting only for a server is
+        // another build (`ondemand`), not a mode.
+        #[cfg(feature = "peer-tracing-tracy")]
+        peer("peer-tracing-tracy", "peer-tracing-tracy", "", || {
+            install(registry().with(tracing_tracy::TracyLayer::default()));
+        }),
+        #[cfg(feature = "peer-fastrace")]
+        peer("peer-fastrace-tracing", "peer-fastrace-tracing", "", fastrace::install),
+        #[cfg(feature = "peer-perfetto-sdk")]
+        peer("peer-tracing-perfetto-sdk", "peer-tracing-perfetto-sdk", "", perfetto_sdk::on),
+        #[cfg(feature = "peer-perfetto-sdk")]
+        peer("peer-tracing-perfetto-sdk-off", "peer-tracing-perfetto-sdk", "off", perfetto_sdk::off),
+    ];
+    all.to_vec()
+}
+
+/// The file that a peer writes to.
+#[cfg(any(
+    feature = "peer-tracing-perfetto",
+    feature = "peer-tracing-perfetto-file",
+    feature = "peer-tracing-chrome"
+))]
+fn null() -> std::fs::File {
+    std::fs::OpenOptions::new().write(true).open("/dev/null").expect("/dev/null can be written to")
+}
+
+#[cfg(feature = "peer-tracing-perfetto-file")]
+fn install_file(builder: tracing_perfetto_file::PerfettoLayerBuilder) {
+    let (layer, guard) = builder.with_debug_annotations().build();
+    // Dropping the guard would end it with this function.
+    std::mem::forget(guard);
+    install(registry().with(layer));
+}
+
+/// fastrace through its layer for `tracing`. When a span ends, it is sent to a thread through a channel that wakes the
+/// thread when half full and drops nothing. The thread passes the spans to a reporter, which discards them.
+#[cfg(feature = "peer-fastrace")]
+mod fastrace {
+    use std::hint::black_box;
+
+    use fastrace::Span;
+    use fastrace::collector::{Config, Reporter, SpanContext, SpanRecord};
+    use fastrace_tracing::FastraceCompatLayer;
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::registry;
+
+    use crate::subjects::cases;
+
+    /// The number of operations in a request.
+    const REQUEST: u64 = 100;
+
+    struct Discard;
+
+    impl Reporter for Discard {
+        fn report(&mut self, spans: Vec<SpanRecord>) {
+            drop(black_box(spans));
+        }
+    }
+
+    pub(super) fn install() {
+        fastrace::set_reporter(Discard, Config::default());
+        cases::run_within(requests);
+        super::install(registry().with(FastraceCompatLayer::new()));
+    }
+
+    /// Runs the operations in requests. fastrace only records an event within a span, and keeps it until the span ends,
+    /// so events outside a span would be ignored, and events in a single span would pile up. A row includes a hundredth
+    /// of two spans.
+    fn requests(case: fn(u64), n: u64) {
+        let mut left = n;
+        while left > 0 {
+            let now = left.min(REQUEST);
+            let root = Span::root("bench request", SpanContext::random());
+            let _parent = root.set_local_parent();
+            let _entered = tracing::info_span!("bench request").entered();
+            case(now);
+            left -= now;
+        }
+    }
+}
+
+/// Encodes on the caller's thread into memory that is shared with the service. The service is a thread of this process,
+/// and moves the data to a ring buffer that overwrites its oldest data. "Off" is without a session, "on" is with a
+/// session that has the category.
+#[cfg(feature = "peer-perfetto-sdk")]
+mod perfetto_sdk {
+    use perfetto_sdk::tracing_session::TracingSession;
+    use tracing_perfetto_sdk::PerfettoLayer;
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::registry;
+
+    pub(super) fn on() {
+        off();
+        let mut session = TracingSession::in_process().expect("a session in this process");
+        session.setup(&config());
+        session.start_blocking();
+        // Dropping the session would end it with this function.
+        std::mem::forget(session);
+    }
+
+    pub(super) fn off() {
+        tracing_perfetto_sdk::init_in_process();
+        super::install(registry().with(PerfettoLayer::new()));
+    }
+
+    /// A `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category, encoded by hand with the
+    /// field numbers.
+    fn config() -> Vec<u8> {
+        // BufferConfig.size_kb, 32768 as a varint.
+        let buffer = [0x08, 0x80, 0x80, 0x02];
+        // TrackEventConfig.enabled_categories.
+        let events = field(&[2 << 3 | 2], b"tracing");
+        // DataSourceConfig.name, .track_event_config: 1 and 113.
+        let source = [field(&[1 << 3 | 2], b"track_event"), field(&[0x8a, 0x07], &events)].concat();
+        // TraceConfig.buffers, .data_sources; DataSource.config.
+        [field(&[1 << 3 | 2], &buffer), field(&[2 << 3 | 2], &field(&[1 << 3 | 2], &source))].concat()
+    }
+
+    /// Encodes a field with this key and a content of less than 128 bytes.
+    fn field(key: &[u8], content: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(content.len()).expect("a short field");
+        assert!(length < 0x80, "a length of one byte");
+        [key, &[length], content].concat()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,8 +285,8 @@ mod tests {
     #[test]
     fn every_subscriber_of_the_catalogue_can_be_installed() {
         for (mode, subscriber) in all().iter().zip(&SUBSCRIBERS) {
-            assert_eq!(mode.id(TracingCase::Span), subscriber.id(TracingCase::Span));
-            assert!(mode.compared_to.iter().all(|base| all().iter().any(|other| other.name == *base)));
+            assert_eq!(mode.of.id(TracingCase::Span), subscriber.id(TracingCase::Span));
+            assert!(mode.of.compared_to.iter().all(|base| all().iter().any(|other| other.of.mode == *base)));
         }
     }
 }

@@ -1,58 +1,53 @@
-//! A table, and how it is written: for terminals, and as HTML.
+//! Tables, and how they are written to a terminal and as HTML.
 //!
-//! Everything that is shown in columns is a [`Table`], so that a number looks the same wherever it stands. A cell that has
-//! no number says why: the reasons are printed below the table.
+//! All results in columns are a [`Table`], so a number has the same format everywhere. A cell without a number gives a
+//! reason, which is printed below the table.
 
-mod html;
 pub(crate) mod number;
-mod rows;
-mod text;
 
 use std::fmt;
 
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
+use maud::{Markup, html};
 use serde::Serialize;
 
-pub(crate) use self::html::draw;
-pub use self::rows::of_rows;
-pub(crate) use self::rows::{COUNTS, counted_of};
-pub use self::text::WIDTH;
-
-use self::number::{count, interval, ratio};
-use crate::catalogue::{Id, Who, published::Published};
+use crate::catalogue::published::Published;
+use crate::catalogue::{Id, Who};
 use crate::row::{Above, Row, Versus};
+use crate::table::number::{count, interval, ratio};
 
-/// Lines of cells below a line of names.
+/// A header line and lines of cells.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
-    /// What all of it is.
+    /// The title of the table.
     pub title: String,
     /// The names of the columns.
     pub columns: Vec<String>,
-    /// The lines, each with a cell for each column.
+    /// The lines. Each line has a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// What a reader should know, printed below.
+    /// A note, which is printed below the table.
     pub note: String,
 }
 
-/// What stands in a line of a [`Table`].
+/// A cell of a [`Table`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// Nothing is expected here.
+    /// No content. A finished table must not have such a cell.
     Empty,
-    /// There is no number, for this reason.
+    /// No number, for this reason.
     None(String),
-    /// Words.
+    /// Plain text.
     Text(String),
     /// The name of a case.
     Name(String),
-    /// Something measured.
+    /// A measured value.
     Value(Value),
-    /// How many times as long; the interval is missing where none was published.
+    /// A ratio with its interval. A published ratio may have no interval.
     Ratio(f64, Option<(f64, f64)>),
-    /// Something counted.
+    /// A count.
     Count(f64),
-    /// Several, each with what it is.
+    /// Several cells, each with a label.
     List(Vec<(String, Cell)>),
 }
 
@@ -65,11 +60,11 @@ pub struct Value {
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// What the three are in.
+    /// The unit of the three numbers.
     pub unit: String,
     /// Whether the interval is too wide to mean anything.
     pub noisy: bool,
-    /// Whether it is this workspace's own, which is what the reader looks for.
+    /// Whether the value belongs to this workspace. The HTML report highlights such values.
     pub own: bool,
 }
 
@@ -80,7 +75,7 @@ impl Table {
         Self { title: title.into(), columns, ..Self::default() }
     }
 
-    /// Says something below the table.
+    /// Sets the note below the table.
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
@@ -91,7 +86,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Leaves out the columns that have no number, and says so below.
+    /// Removes the columns that have no number, and names them in the note.
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
             let has_none =
@@ -110,8 +105,8 @@ impl Table {
         self
     }
 
-    /// Returns what is wrong with the form of the table: a line that has not a cell for each column, or a cell that says
-    /// neither a number nor why there is none.
+    /// Returns the first malformed line: a line whose number of cells differs from the number of columns, or a line
+    /// with an empty cell.
     pub fn hole(&self) -> Option<String> {
         let line =
             self.rows.iter().find(|row| row.len() != self.columns.len() || row.contains(&Cell::Empty))?;
@@ -119,7 +114,7 @@ impl Table {
         Some(format!("the table \"{}\" has a hole: {}", self.title, cells.join(" | ")))
     }
 
-    /// Returns why cells have no number, each reason once; their marks are `a`, `b`, … in this order.
+    /// Returns the distinct reasons of cells without a number. Their marks are `a`, `b`, … in this order.
     pub(crate) fn reasons(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for cell in self.rows.iter().flatten() {
@@ -132,7 +127,7 @@ impl Table {
         all
     }
 
-    /// Returns the sentences below the table: the note, and the reasons with their marks.
+    /// Returns the lines below the table: the note, and the reasons with their marks.
     pub(crate) fn below(&self) -> Vec<String> {
         let reasons = self.reasons();
         let note = (!self.note.is_empty()).then(|| self.note.clone());
@@ -140,7 +135,7 @@ impl Table {
     }
 }
 
-/// What stands for a reason in the table.
+/// Returns the mark that stands for a reason in the table.
 fn mark(reasons: &[&str], why: &str) -> String {
     let index = reasons.iter().position(|reason| *reason == why).unwrap_or_default();
     let letter = u8::try_from(index % 26).unwrap_or_default() + b'a';
@@ -148,19 +143,19 @@ fn mark(reasons: &[&str], why: &str) -> String {
 }
 
 impl Value {
-    /// A time in nanoseconds, with its bounds, that is not this workspace's own.
+    /// Makes a value in nanoseconds that does not belong to this workspace.
     pub(crate) fn times(low: f64, median: f64, high: f64) -> Self {
         Self { median, low, high, unit: "ns".to_owned(), noisy: false, own: false }
     }
 
-    /// What something costs more than something else, in nanoseconds.
+    /// Makes a value from the difference between two rows, in nanoseconds.
     pub fn of(above: &Above) -> Self {
         Self { own: true, ..Self::times(above.low, above.ns, above.high) }
     }
 }
 
 impl Cell {
-    /// Makes a cell of a measured row.
+    /// Makes a cell from a measured row.
     pub fn value(row: Option<&Row>) -> Self {
         let Some(row) = row else { return Self::not_measured() };
         Self::Value(Value {
@@ -173,47 +168,47 @@ impl Cell {
         })
     }
 
-    /// Makes a cell of what should have been measured and was not.
+    /// Makes a cell for a value that was not measured in this run.
     pub fn not_measured() -> Self {
         Self::None("not measured in this run".to_owned())
     }
 
-    /// Makes a cell that says why there is no number.
+    /// Makes a cell without a number, with a reason.
     pub fn none(why: impl Into<String>) -> Self {
         Self::None(why.into())
     }
 
-    /// Returns this cell, or one that says why it is empty.
+    /// Returns this cell, or a cell with the reason `why` if this cell is empty.
     pub fn or(self, why: &str) -> Self {
         if self == Self::Empty { Self::none(why) } else { self }
     }
 
-    /// Returns this cell, or if it is empty that nothing was measured.
+    /// Returns this cell, or a cell with the reason "not measured" if this cell is empty.
     pub fn or_not_measured(self) -> Self {
         if self == Self::Empty { Self::not_measured() } else { self }
     }
 
-    /// Makes a cell of a number that the original's authors published.
+    /// Makes a cell from a published time.
     pub(crate) fn published(time: Published) -> Self {
         Self::Value(Value::times(time.low, time.ns, time.high))
     }
 
-    /// Makes a cell of a ratio, empty where there is none.
+    /// Makes a cell from a ratio. Without a ratio, the cell is empty.
     pub fn ratio(versus: Option<&Versus>) -> Self {
         versus.map_or(Self::Empty, |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
     }
 
-    /// Makes a cell of a count, empty where nothing was counted.
+    /// Makes a cell from a count. Without a count, the cell is empty.
     pub fn count(count: Option<f64>) -> Self {
         count.map_or(Self::Empty, Self::Count)
     }
 
-    /// Makes a cell of several things, or one that says why there are none.
+    /// Makes a cell from several labelled cells, or a cell with the reason `why` if there are none.
     pub(crate) fn list(all: Vec<(String, Self)>, why: &str) -> Self {
         if all.is_empty() { Self::none(why) } else { Self::List(all) }
     }
 
-    /// Makes a cell of words.
+    /// Makes a cell of plain text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
@@ -223,7 +218,7 @@ impl Cell {
         Self::Name(name.into())
     }
 
-    /// What it says, where a reason is one of these.
+    /// Formats the cell. A cell without a number becomes the mark of its reason.
     fn said(&self, reasons: &[&str]) -> String {
         match self {
             Self::None(why) => mark(reasons, why),
@@ -232,16 +227,18 @@ impl Cell {
     }
 }
 
+/// Formats the cells of a list with their labels.
+fn each(all: &[(String, Cell)]) -> Vec<String> {
+    all.iter().map(|(of, cell)| format!("{cell} {of}")).collect()
+}
+
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => Ok(()),
             Self::None(_) => f.write_str("–"),
             Self::Text(text) | Self::Name(text) => f.write_str(text),
-            Self::List(all) => {
-                let each: Vec<String> = all.iter().map(|(of, cell)| format!("{cell} {of}")).collect();
-                f.write_str(&each.join("; "))
-            }
+            Self::List(all) => f.write_str(&each(all).join("; ")),
             Self::Value(value) => {
                 let (median, range, unit) = interval(value.median, value.low, value.high, &value.unit);
                 f.write_str(&median)?;
@@ -262,8 +259,158 @@ impl fmt::Display for Cell {
     }
 }
 
+/// The highest number of counts that a row shows in a long table.
+pub(crate) const COUNTS: usize = 5;
+
+/// Makes a table of rows without further grouping.
+pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Table {
+    /// The name of a column, whether a row has such a value, and the cell of a row.
+    type Column = (&'static str, fn(&Row) -> bool, fn(&Row) -> Cell);
+    const UNCOUNTED: &str = "not counted";
+    const UNCOMPARED: &str = "compared with nothing";
+    const COLUMNS: [Column; 5] = [
+        (
+            "compared",
+            |row| !row.vs.is_empty() || !row.vs_process.is_empty(),
+            |row| {
+                let all = row.vs.iter().chain(&row.vs_process).filter(|(base, _)| **base != row.id);
+                let named = |base: &str| format!("of {}", named_base(&row.id, base));
+                Cell::list(all.map(|(base, v)| (named(base), Cell::ratio(Some(v)))).collect(), UNCOMPARED)
+            },
+        ),
+        (
+            "more, in ns",
+            |row| !row.above.is_empty(),
+            |row| {
+                let named = |base: &str| format!("than {}", named_base(&row.id, base));
+                let all = row.above.iter().map(|(base, above)| (named(base), Cell::Value(Value::of(above))));
+                Cell::list(all.collect(), UNCOMPARED)
+            },
+        ),
+        ("allocations", |row| row.allocs.is_some(), |row| Cell::count(row.allocs).or(UNCOUNTED)),
+        ("bytes", |row| row.bytes.is_some_and(|b| b > 0.0), |row| Cell::count(row.bytes).or(UNCOUNTED)),
+        ("counted", |row| !row.counts.is_empty(), |row| Cell::list(counted_of(row, COUNTS), UNCOUNTED)),
+    ];
+    let rows: Vec<&Row> = rows.into_iter().collect();
+    let mut columns = COLUMNS.to_vec();
+    columns.retain(|(_, has, _)| rows.iter().any(|row| has(row)));
+    let names = columns.iter().map(|(name, ..)| *name);
+    let mut table = Table::new(title, ["case", "median"].into_iter().chain(names));
+    for row in rows {
+        let more = columns.iter().map(|(_, _, cell)| cell(row));
+        table.push([Cell::name(&row.id), Cell::value(Some(row))].into_iter().chain(more));
+    }
+    table
+}
+
+/// Returns the first counts that are not zero. `report.json` has all counts.
+pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
+    let there = row.counts.iter().filter(|(_, n)| **n != 0.0);
+    there.take(most).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
+}
+
+/// Names the row that `id` is compared with: only the implementation, if both ids name the same operation.
+fn named_base(id: &str, base: &str) -> String {
+    let (mine, theirs) = (Id::of(id), Id::of(base));
+    if mine.what == theirs.what { theirs.who.to_string() } else { base.to_owned() }
+}
+
+/// The highest number of characters in a line.
+pub const WIDTH: u16 = 120;
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reasons = self.reasons();
+        let mut text = comfy_table::Table::new();
+        text.load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(WIDTH)
+            .set_header(&self.columns);
+        for row in &self.rows {
+            let cells = row.iter().map(|cell| match cell {
+                Cell::List(all) => each(all).join("\n"),
+                cell => cell.said(&reasons),
+            });
+            text.add_row(cells.collect::<Vec<_>>());
+        }
+        for (index, column) in text.column_iter_mut().enumerate() {
+            let is_words = |row: &Vec<Cell>| matches!(row.get(index), Some(Cell::List(_) | Cell::Text(_)));
+            let left = index == 0 || self.rows.iter().any(is_words);
+            column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
+            column.set_padding((0, 2));
+            // Ids are not wrapped. Other cells wrap between words.
+            let names = self.rows.iter().filter_map(|row| match row.first() {
+                Some(Cell::Name(name)) if index == 0 => Some(name),
+                _ => None,
+            });
+            if let Some(longest) = names.clone().map(|name| name.chars().count() + 2).max()
+                && names.clone().all(|name| !name.contains(' '))
+            {
+                let longest = u16::try_from(longest).unwrap_or(WIDTH).min(WIDTH / 2);
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(longest)));
+            }
+        }
+        if !self.title.is_empty() {
+            writeln!(f, "{}", self.title)?;
+        }
+        for line in text.lines() {
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        for line in self.below() {
+            writeln!(f, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws a table with its title as a heading.
+pub(crate) fn draw(table: &Table) -> Markup {
+    let reasons = table.reasons();
+    html! {
+        @if !table.title.is_empty() { h3 { (table.title) } }
+        div class="scroll" tabindex="0" role="region" aria-label=(table.title) {
+            table {
+                thead { tr { @for column in &table.columns { th scope="col" { (column) } } } }
+                tbody { @for row in &table.rows { tr { @for cell in row { (draw_cell(cell, &reasons)) } } } }
+            }
+        }
+        @for line in table.below() { p class="note" { (line) } }
+    }
+}
+
+fn draw_cell(cell: &Cell, reasons: &[&str]) -> Markup {
+    match cell {
+        Cell::Empty => html! { td {} },
+        Cell::None(_) => html! { td class="missing" { (cell.said(reasons)) } },
+        Cell::Text(text) => html! { td class="text" { (text) } },
+        Cell::Name(name) => html! { td { code { (name) } } },
+        Cell::List(all) => html! {
+            td class="text" { @for (of, cell) in all { div { (cell) " " (of) } } }
+        },
+        Cell::Value(value) => {
+            let class = match (value.noisy, value.own) {
+                (true, _) => "noisy",
+                (false, true) => "own",
+                _ => "",
+            };
+            let (median, range, unit) = interval(value.median, value.low, value.high, &value.unit);
+            html! {
+                td class=(class) {
+                    b { (median) } @if unit != "ns" && unit != "instructions" { " " (unit) }
+                    @if value.noisy { small { "noisy: " (range) } }
+                    @else if value.low < value.high { small { (range) } }
+                }
+            }
+        }
+        Cell::Ratio(r, bounds) => html! {
+            td { (ratio(*r)) @if let Some((low, high)) = bounds { small { (ratio(*low)) "–" (ratio(*high)) } } }
+        },
+        Cell::Count(_) => html! { td { (cell) } },
+    }
+}
+
 #[cfg(test)]
-mod tests {
+mod table_tests {
     use super::*;
 
     #[test]
@@ -301,5 +448,65 @@ mod tests {
         let hole = Some("the table \"t\" has a hole: a | ".to_owned());
         assert_eq!(with(&[name.clone(), Cell::count(None)]), hole);
         assert!(with(&[name]).is_some());
+    }
+}
+
+#[cfg(test)]
+mod rows_tests {
+    use super::*;
+
+    #[test]
+    fn the_same_thing_of_another_is_named_by_who() {
+        assert_eq!(named_base("rust/a/10", "cc/a/10"), "cc");
+        assert_eq!(named_base("rust/a", "limit/b"), "limit/b");
+    }
+}
+
+#[cfg(test)]
+mod text_tests {
+    use super::*;
+    use crate::row::{Row, Sink, Versus};
+    use crate::stats::Interval;
+
+    #[test]
+    fn a_name_is_not_broken() {
+        let name = "rust/channel_sink_no_allocations/rendezvous";
+        let columns = ["case", "a", "b", "c", "d", "e", "f"];
+        let mut table = Table::new("", columns);
+        let number = || Cell::Text("-12092.0 µs (-19643.0 to 13092.0)".to_owned());
+        table.push([Cell::name(name)].into_iter().chain(std::iter::repeat_with(number).take(6)));
+        let text = table.to_string();
+        assert!(text.contains(name) && text.contains("-19643.0 "), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{text}");
+    }
+
+    #[test]
+    fn is_aligned_and_fits() {
+        let row =
+            |id: &str, median: f64, half: f64| Row::new(id, Interval::around(median, half), Sink::Tracefs);
+        let vs = |ratio: f64| Versus { ratio, low: ratio * 0.98, high: ratio * 1.02, sure: true };
+        let mut off = row("rust/tracing_off_begin/10", 0.884, 0.01);
+        off.allocs = Some(0.0);
+        off.vs.insert("cc/tracing_off_begin/10".into(), vs(0.15));
+        let mut on = row("rust/tracing_on_begin/1000", 728.4, 2.0);
+        on.vs.insert("cc/tracing_on_begin/1000".into(), vs(0.8));
+        on.vs.insert("limit/raw_write_of_the_same_bytes/1000".into(), vs(1.04));
+        on.vs_process.insert("limit/nothing".into(), vs(0.05));
+        let noisy = row("cc/tracing_on_begin/1000", 12.0, 3.0);
+        let text = of_rows("main", &[off, on, noisy]).to_string();
+        let expected = "\
+main
+case                                       median  compared                                allocations
+rust/tracing_off_begin/10        0.88 (0.87–0.89)  0.15 (0.15–0.15) of cc                            0
+rust/tracing_on_begin/1000          728 (726–730)  0.80 (0.78–0.82) of cc                           –a
+                                                   1.04 (1.02–1.06) of
+                                                   limit/raw_write_of_the_same_bytes/1000
+                                                   0.050 (0.049–0.051) of limit/nothing
+cc/tracing_on_begin/1000    12.0 (9.0–15.0) NOISY  –b                                               –a
+–a: not counted.
+–b: compared with nothing.
+";
+        assert_eq!(text, expected);
+        assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)));
     }
 }

@@ -1,12 +1,13 @@
-//! Numbers as people read them: three digits, and a unit that fits.
+//! Formats numbers for people: three significant digits, and a suitable unit.
 
-/// A time, with its unit.
+/// Formats a time with its unit.
 pub(crate) fn time(ns: f64) -> String {
     let (scaled, unit) = scale(ns);
     format!("{} {unit}", digits(scaled))
 }
 
-/// A time between two others, in the unit of the first: the time and the range, without the unit.
+/// Formats a median and its interval in the median's unit. Returns the median, the range and the unit as separate
+/// texts; the unit is not part of the first two.
 pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String, String, String) {
     let (divisor, unit) = if unit == "ns" {
         let (scaled, unit) = scale(median);
@@ -20,7 +21,7 @@ pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String,
     (f(median), format!("{}{between}{}", f(low), f(high)), unit)
 }
 
-/// A number with three digits that matter.
+/// Formats a number with three significant digits.
 pub(crate) fn digits(x: f64) -> String {
     let places = places(x);
     format!("{x:.places$}")
@@ -45,7 +46,7 @@ fn scale(ns: f64) -> (f64, &'static str) {
     }
 }
 
-/// A ratio.
+/// Formats a ratio.
 pub(crate) fn ratio(r: f64) -> String {
     match r {
         r if r > 0.0 && r < 0.000_5 => format!("{r:.0e}"),
@@ -55,7 +56,7 @@ pub(crate) fn ratio(r: f64) -> String {
     }
 }
 
-/// A count: whole if it is.
+/// Formats a count, without decimals if it is a whole number.
 pub(crate) fn count(x: f64) -> String {
     match x {
         x if x.fract() == 0.0 => format!("{x:.0}"),
@@ -64,7 +65,7 @@ pub(crate) fn count(x: f64) -> String {
     }
 }
 
-/// A part, in percent.
+/// Formats a fraction as a percentage.
 pub(crate) fn percent(part: f64) -> String {
     let percent = part * 100.0;
     if percent.abs() < 9.95 && percent.fract().abs() > 0.05 {
@@ -74,7 +75,7 @@ pub(crate) fn percent(part: f64) -> String {
     }
 }
 
-/// Where it is on an axis, for an attribute of an SVG.
+/// Formats a coordinate for an SVG attribute.
 pub(crate) fn coordinate(x: f64) -> String {
     let text = format!("{x:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

@@ -1,4 +1,4 @@
-//! A process for each test: libcutils opens its marker and finds its property once in the life of a process, and
+//! Runs each test in its own process, because libcutils opens its marker and finds its property once in a process, and
 //! takes both from the environment.
 
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use atrace_sys::properties::Properties;
 
-/// Set in the process that runs the test itself: the directory of its files.
+/// The environment variable of the process that runs the test itself: the directory of its files.
 const PLACE: &str = "CC_BENCH_TEST_PLACE";
 
 /// The files of one test, seen from the process that runs it.
@@ -20,13 +20,13 @@ pub(crate) struct Place {
 
 /// Runs `test` in a new process of this test binary, with a marker file and a property store of its own.
 ///
-/// `name` is the name of the calling test function. The process has no LD_LIBRARY_PATH: it must find libcutils as a
-/// binary that is started by hand does.
+/// `name` is the name of the calling test function. The process has no LD_LIBRARY_PATH: it must find libcutils like a
+/// binary that is started without cargo.
 pub(crate) fn alone(name: &str, test: impl FnOnce(&Place)) {
     alone_with(name, |_, _| {}, test);
 }
 
-/// Does so after `prepare` has changed how the process is started; it also gets the path of the marker.
+/// Like [`alone`], but `prepare` can change how the process is started; it also gets the path of the marker.
 pub(crate) fn alone_with(name: &str, prepare: impl FnOnce(&mut Command, &Path), test: impl FnOnce(&Place)) {
     if let Some(directory) = std::env::var_os(PLACE) {
         let directory = PathBuf::from(directory);
@@ -71,7 +71,7 @@ impl Place {
         self.directory.join(name.as_ref())
     }
 
-    /// Runs `calls` and returns what they have written.
+    /// Runs `calls` and returns the bytes that they have written.
     pub(crate) fn written_by(&self, calls: impl FnOnce()) -> String {
         let marker = self.path("marker");
         let before = std::fs::read(&marker).unwrap().len();
@@ -79,7 +79,7 @@ impl Place {
         String::from_utf8(std::fs::read(&marker).unwrap()[before..].to_vec()).unwrap()
     }
 
-    /// Ends a line in the marker file: messages have no end of their own.
+    /// Ends a line in the marker file, because messages have no terminator.
     pub(crate) fn end_line(&self) {
         OpenOptions::new().append(true).open(self.path("marker")).unwrap().write_all(b"\n").unwrap();
     }

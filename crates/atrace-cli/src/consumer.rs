@@ -18,11 +18,12 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-use atrace_perfetto::proto::{Reader, Value, Writer};
+use atrace_perfetto::proto::{Reader, Writer};
 use atrace_perfetto::socket::{self, Refused, Socket};
 use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
 
 use crate::escape::shown;
+use crate::service::{bytes, number, source_config};
 
 /// The time limit for all replies together until a recording has begun, and for the flush at its end.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -127,22 +128,10 @@ impl Consumer {
         Ok(self.request)
     }
 
-    /// Receives frames until `what` returns a value for one of them. The time comes off `left`.
-    fn receive<T>(&mut self, what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
-        let start = Instant::now();
-        let found = self.receive_within(self.left, what);
-        self.left = self.left.saturating_sub(start.elapsed());
-        found
-    }
-
-    /// Like [`receive`](Self::receive), with its own time limit. With a limit of zero, it looks only at frames that
-    /// have already arrived.
-    fn receive_within<T>(
-        &mut self,
-        patience: Duration,
-        mut what: impl FnMut(u64, Body<'_>) -> Option<T>,
-    ) -> io::Result<T> {
-        let (start, mut received) = (Instant::now(), 0);
+    /// Receives frames until `what` returns a value for one of them. The time that this waits comes off `left`; with
+    /// none left, it takes only frames that have already arrived.
+    fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
+        let (had_time, mut received) = (!self.left.is_zero(), 0);
         loop {
             let (mut at, mut found) = (0, None);
             while found.is_none()
@@ -159,8 +148,10 @@ impl Consumer {
             if received > REPLY_MAX {
                 return Err(io::Error::other("the service's reply is too long"));
             }
-            let left = patience.saturating_sub(start.elapsed());
-            if left.is_zero() && !patience.is_zero() || !self.socket.wait(Some(left)) {
+            let start = Instant::now();
+            let is_ready = !(had_time && self.left.is_zero()) && self.socket.wait(Some(self.left));
+            self.left = self.left.saturating_sub(start.elapsed());
+            if !is_ready {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let old = self.inbox.len();
@@ -193,21 +184,13 @@ impl Consumer {
     pub fn state(&mut self) -> io::Result<State> {
         let wanted = self.invoke("QueryServiceState", None, |_| ())?;
         let mut state = State::default();
-        let text = |value: Value<'_>| String::from_utf8_lossy(value.bytes()).into_owned();
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         self.replies(wanted, |reply| {
-            for (field, value) in
-                Reader::first(reply, 1).into_iter().flat_map(|part| Reader::new(part.bytes()))
-            {
-                let of = |field| Reader::first(value.bytes(), field);
+            for (field, value) in Reader::new(bytes(reply, 1)) {
+                let part = value.bytes();
                 match field {
-                    1 => {
-                        let uid = of(3).map_or(0, |uid| uid.number() as u32);
-                        state.producers.push((of(2).map_or_else(String::new, text), uid));
-                    }
-                    2 => {
-                        let name = of(1).and_then(|descriptor| Reader::first(descriptor.bytes(), 1));
-                        state.sources.extend(name.map(text));
-                    }
+                    1 => state.producers.push((text(bytes(part, 2)), number(part, 3) as u32)),
+                    2 => state.sources.push(text(bytes(bytes(part, 1), 1))),
                     3 => state.sessions = value.number(),
                     _ => {}
                 }
@@ -241,10 +224,12 @@ impl Consumer {
     pub fn ended(&mut self) -> Option<&str> {
         let enabled = self.enabled;
         if self.ended.is_none() {
-            let ended = self.receive_within(Duration::ZERO, |request, body| match body {
+            let left = std::mem::take(&mut self.left);
+            let ended = self.receive(|request, body| match body {
                 Body::Reply { reply, .. } if request == enabled => Some(end_of(reply)),
                 _ => None,
             });
+            self.left = left;
             self.ended = match ended {
                 Err(e) if e.kind() == io::ErrorKind::TimedOut => None,
                 ended => Some(ended.unwrap_or_else(|e| e.to_string())),
@@ -289,7 +274,7 @@ impl Wanted {
             buffer.number(1, self.buffer_kib).number(4, 1);
         });
         config.message(2, |source| {
-            source.message(1, |source| crate::service::source_config(source, 0));
+            source.message(1, |source| source_config(source, 0));
             for pattern in &self.producers {
                 source.bytes(3, regex(pattern).as_bytes());
             }
@@ -322,7 +307,7 @@ impl Wanted {
 /// Returns the service's reason for the failure of a session that has ended, escaped for a terminal; empty if nothing
 /// failed.
 fn fault_of(reply: &[u8]) -> String {
-    let fault = Reader::first(reply, 3).map_or(&[][..], Value::bytes);
+    let fault = bytes(reply, 3);
     shown(&fault[..fault.len().min(FAULT_MAX)]).to_string()
 }
 

@@ -18,6 +18,7 @@
 mod command;
 pub mod consumer;
 pub mod doctor;
+mod errands;
 pub mod escape;
 mod process;
 pub mod service;

@@ -1,13 +1,16 @@
-//! Reads what `/proc` says about a process, for the doctor and the command.
+//! Lists the processes of this machine, and reads what `/proc` says about a process, for the doctor and the command.
 //!
 //! A process may end at any moment, so every value may be missing. The process's user controls the content and length
 //! of most files, so each file is read up to a limit. Symbolic links are read but not followed.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
+
+use crate::escape::shown;
 
 /// The limits: bytes per file of a process, and the number of descriptors.
 const CMDLINE: u64 = 4095;
@@ -97,6 +100,22 @@ impl Process {
         let mut pairs = words.as_chunks::<2>().0.iter().map(|pair| pair.map(usize::from_ne_bytes));
         pairs.any(|[kind, value]| kind == AT_SECURE && value != 0)
     }
+
+    /// Tells whether an app pattern matches the process's name.
+    pub(crate) fn matches(self, pattern: &str) -> bool {
+        self.argv0().is_some_and(|name| matches(pattern.as_bytes(), name.to_bytes()))
+    }
+
+    /// Returns a variable of the environment that the process was started with.
+    pub(crate) fn variable(self, name: &str) -> Option<OsString> {
+        self.environment().get(name).map(|value| OsString::from_vec(value.to_vec()))
+    }
+
+    /// Returns the set of signals that the process ignores: bit N - 1 is signal N.
+    pub(crate) fn ignored_signals(self) -> u64 {
+        let mask = self.status().and_then(|status| u64::from_str_radix(status.get("SigIgn")?, 16).ok());
+        mask.unwrap_or(0)
+    }
 }
 
 /// The content of `/proc/PID/status`. The kernel escapes line ends in the name.
@@ -123,5 +142,70 @@ impl Environment {
         let mut entries = self.0.split(|&byte| byte == 0);
         let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
         Some(value).filter(|value| !value.is_empty() && value.len() <= 4096)
+    }
+}
+
+/// Tells whether an app pattern matches a name.
+pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let texts = CString::new(pattern).ok().zip(CString::new(name).ok());
+    texts.is_some_and(|(pattern, name)| atrace_sys::process::matches(&pattern, &name))
+}
+
+/// Returns all processes except this one, by their process ids.
+pub(crate) fn all() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = entries.filter_map(|entry| Some(Process(entry.file_name().to_str()?.parse().ok()?)));
+    let mut all: Vec<_> = all.filter(|process| *process != Process::this()).collect();
+    all.sort();
+    all
+}
+
+/// Returns the processes that have a file in this directory open. Processes that this user may not examine are
+/// missing.
+pub(crate) fn holders(directory: &Path) -> Vec<Process> {
+    let holds = |process: &Process| {
+        process.descriptors().is_ok_and(|mut all| all.any(|(_, file)| file.starts_with(directory)))
+    };
+    all().into_iter().filter(holds).collect()
+}
+
+/// Returns the same processes as text.
+pub(crate) fn name_holders(directory: &Path) -> String {
+    let found: Vec<_> = holders(directory).iter().map(Process::to_string).collect();
+    if found.is_empty() { "a process that can't be seen from here".to_owned() } else { found.join(", ") }
+}
+
+/// Returns the running processes that match one of the patterns.
+pub(crate) fn matching(patterns: &[String]) -> Vec<Process> {
+    let mut all = all();
+    all.retain(|process| patterns.iter().any(|pattern| process.matches(pattern)));
+    all
+}
+
+/// Says that no process matches the patterns, and names similar processes.
+pub(crate) fn none_matches(patterns: &[String]) -> String {
+    let mut text = format!("no running process matches {}", shown(&patterns.join(" or ")));
+    let like = |process: &Process| {
+        let name = process.argv0()?.to_string_lossy().into_owned();
+        let is_like = |pattern: &String| {
+            let inner = pattern.trim_matches('*').rsplit('/').next().unwrap_or_default().to_owned();
+            !inner.is_empty() && name.contains(&inner)
+        };
+        patterns.iter().any(is_like).then(|| format!("{} ({})", process.0, shown(&name)))
+    };
+    let similar: Vec<_> = all().iter().filter_map(like).take(5).collect();
+    if !similar.is_empty() {
+        text += "; the pattern must match the whole name as the program was started, '*' any text: ";
+        text += &similar.join(", ");
+    }
+    text
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.argv0() {
+            Some(name) => write!(f, "{} ({})", self.0, shown(name.to_bytes())),
+            None => write!(f, "{}", self.0),
+        }
     }
 }

@@ -606,7 +606,11 @@ mod cases {
         let name = case!({
             until("it is connected", || atrace_is_tag_enabled(TAG));
             for number in 0.. {
-                atrace_instant_fmt(TAG, format_args!("event {number} of many that are long {:0200}", 0));
+                atrace_instant_args(
+                    TAG,
+                    format_args!("event {number} of many that are long {:0200}", 0),
+                    &[],
+                );
                 if number % 100 == 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }

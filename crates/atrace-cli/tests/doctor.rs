@@ -16,6 +16,7 @@ mod cases {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 
+    use atrace::tracer::note_filter;
     use atrace::*;
     use atrace_cli::doctor::{Level, Report, Topic, examine, examine_program};
 
@@ -42,7 +43,7 @@ mod cases {
             "dropped" => (0..3).for_each(|_| atrace_instant(TAG, "dropped")),
             fault @ ("forked" | "forked and traced") => {
                 let watch = (fault == "forked").then(|| {
-                    __note_filter(true);
+                    note_filter(true);
                     watch::watch(|_| {}).unwrap()
                 });
                 // SAFETY: the child makes only calls that are allowed after a fork.
@@ -65,7 +66,7 @@ mod cases {
                 std::mem::forget(watch);
             }
             "watched" => {
-                __note_filter(true);
+                note_filter(true);
                 std::mem::forget(watch::watch(|_| {}).unwrap());
             }
             _ => {}

@@ -20,6 +20,7 @@ mod cases {
     use std::time::{Duration, Instant};
 
     use atrace::perfetto;
+    use atrace::tracer::Slice;
     use atrace::*;
     use atrace_perfetto::socket::Trust;
 
@@ -191,7 +192,7 @@ mod cases {
                 for _ in 0..3 {
                     scope.spawn(|| {
                         for number in 0..events {
-                            atrace_instant_fmt(TAG, format_args!("event {number}"));
+                            atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                             if number % 100 == 99 {
                                 std::thread::sleep(Duration::from_millis(1));
                             }
@@ -278,7 +279,11 @@ mod cases {
                     let body = || {
                         for number in 0..3 {
                             all.wait();
-                            atrace_instant_fmt(TAG, format_args!("event {number} of a thread that lives"));
+                            atrace_instant_args(
+                                TAG,
+                                format_args!("event {number} of a thread that lives"),
+                                &[],
+                            );
                             std::thread::sleep(Duration::from_millis(if is_long() { 1000 } else { 100 }));
                         }
                         all.wait();
@@ -464,7 +469,7 @@ mod cases {
         let name = case!({
             until("it is connected", || atrace_is_tag_enabled(TAG));
             for number in 0..50_000 {
-                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                 if number % 100 == 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -506,7 +511,7 @@ mod cases {
         let name = case!({
             until("it is connected", || atrace_is_tag_enabled(TAG));
             for number in 0..20_000 {
-                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                 if number % 100 == 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -535,7 +540,7 @@ mod cases {
             until("it is connected", || atrace_is_tag_enabled(TAG));
             let note = |name: &str| fs::write(name, "").unwrap();
             for number in 0.. {
-                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                 if number % 100 == 0 {
                     // Slow enough that nothing is lost while the service waits for a processor.
                     std::thread::sleep(Duration::from_millis(4));
@@ -584,7 +589,7 @@ mod cases {
             until("it is connected", || atrace_is_tag_enabled(TAG));
             let command = std::os::unix::process::parent_id();
             for number in 0.. {
-                atrace_instant_fmt(TAG, format_args!("event {number}"));
+                atrace_instant_args(TAG, format_args!("event {number}"), &[]);
                 std::thread::sleep(Duration::from_millis(1));
                 if std::os::unix::process::parent_id() != command {
                     return; // The command was killed.

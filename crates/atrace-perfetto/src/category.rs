@@ -7,9 +7,10 @@ use crate::proto::Reader;
 use crate::names::Names;
 
 /// The names, in the order of the tags' bits.
-const NAMES: Names = Names::new(
+const NAMES: Names = Names(
     "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
     packagemanager ss database network adb vibrator aidl nnapi rro thermal",
+    b' ',
 );
 /// The number of categories.
 pub const COUNT: u32 = 28;

@@ -19,6 +19,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use atrace_sys::OnceRef;
 pub use atrace_sys::clock::asked;
 use atrace_sys::fork::Turn;
 
@@ -29,26 +30,9 @@ const BASE_MIN_NS: u64 = 20_000_000;
 /// Speeds are fixed-point numbers: nanoseconds per tick, times 2^32.
 const SHIFT: u32 = 32;
 
-/// An anchor.
-#[derive(Debug)]
-struct Anchor {
-    ticks: AtomicU64,
-    ns: AtomicU64,
-    speed: AtomicU64,
-    /// How many ticks after the anchor a counter value may be scaled; 0: the anchor must not be used.
-    reach: AtomicU64,
-}
-
-impl Anchor {
-    const fn none() -> Self {
-        Self {
-            ticks: AtomicU64::new(0),
-            ns: AtomicU64::new(0),
-            speed: AtomicU64::new(0),
-            reach: AtomicU64::new(0),
-        }
-    }
-}
+/// An anchor: the ticks, the time in nanoseconds, the speed, and how many ticks after the anchor a counter value may be
+/// scaled (0: the anchor must not be used).
+type Anchor = [AtomicU64; 4];
 
 /// The two buffers of the seqlock. At any time only one thread writes.
 #[derive(Debug)]
@@ -61,7 +45,7 @@ struct Anchors {
 impl Anchors {
     /// Creates an instance without an anchor.
     const fn new() -> Self {
-        Self { made: AtomicU32::new(0), anchors: [const { Anchor::none() }; 2] }
+        Self { made: AtomicU32::new(0), anchors: [const { [const { AtomicU64::new(0) }; 4] }; 2] }
     }
 
     /// Returns the time of the counter value that `ticks` returns; `None` if no anchor is near. Calls `ticks` only if
@@ -73,11 +57,11 @@ impl Anchors {
             return None;
         }
         let ticks = ticks();
-        let anchor = &self.anchors[(made & 1) as usize];
-        let since = ticks.wrapping_sub(anchor.ticks.load(Ordering::Relaxed));
-        let reach = anchor.reach.load(Ordering::Relaxed);
-        let speed = anchor.speed.load(Ordering::Relaxed);
-        let ns = anchor.ns.load(Ordering::Relaxed);
+        let [start, ns, speed, reach] = &self.anchors[(made & 1) as usize];
+        let since = ticks.wrapping_sub(start.load(Ordering::Relaxed));
+        let reach = reach.load(Ordering::Relaxed);
+        let speed = speed.load(Ordering::Relaxed);
+        let ns = ns.load(Ordering::Relaxed);
         // If this thread was descheduled, both buffers may have been overwritten since `made` was loaded.
         fence(Ordering::Acquire);
         if since >= reach || self.made.load(Ordering::Relaxed) != made {
@@ -92,12 +76,10 @@ impl Anchors {
         // `made` has changed since; so it rejects what it has read.
         fence(Ordering::Release);
         let made = self.made.load(Ordering::Relaxed).wrapping_add(1);
-        let anchor = &self.anchors[(made & 1) as usize];
         let reach = (AGE_MAX_NS << SHIFT).checked_div(speed).map_or(0, |ticks| ticks + 1);
-        anchor.ticks.store(ticks, Ordering::Relaxed);
-        anchor.ns.store(ns, Ordering::Relaxed);
-        anchor.speed.store(speed, Ordering::Relaxed);
-        anchor.reach.store(reach, Ordering::Relaxed);
+        for (word, value) in self.anchors[(made & 1) as usize].iter().zip([ticks, ns, speed, reach]) {
+            word.store(value, Ordering::Relaxed);
+        }
         self.made.store(made, Ordering::Release);
     }
 }
@@ -171,12 +153,8 @@ pub fn now() -> u64 {
 /// Returns whether the counter may be used. Only the first call asks the system, because a process may later give up
 /// the right to open files.
 pub fn prepare() -> bool {
-    /// 0: not asked, 1: no, 2: yes.
-    static IS_USABLE: AtomicU32 = AtomicU32::new(0);
-    if IS_USABLE.load(Ordering::Relaxed) == 0 {
-        IS_USABLE.store(1 + u32::from(is_usable()), Ordering::Relaxed);
-    }
-    IS_USABLE.load(Ordering::Relaxed) == 2
+    static IS_USABLE: OnceRef<bool> = OnceRef::new();
+    *IS_USABLE.get_or(|| if is_usable() { &true } else { &false })
 }
 
 /// Makes an anchor if the counter may be used.

@@ -29,7 +29,8 @@ pub(crate) fn set_arena(arena: Option<&'static Arena>) {
     ARENA.store(pointer, Ordering::SeqCst);
 }
 
-/// Counts a lost event. Returns true for the begin of a slice of the thread, whose end will be lost as well.
+/// Counts a lost event. Returns true if the event begins a slice of the thread. The end of that slice will be lost as
+/// well.
 #[inline(never)]
 pub(crate) fn lose(shared: &Shared, event: &Event<'_>) -> bool {
     if event.opens() < 0 {

@@ -14,11 +14,11 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// The head of the stack: the index of the chunk pushed last, plus one; 0 if the list is empty.
 #[derive(Debug, Default)]
-pub struct Handed(pub(crate) AtomicU32);
+pub(crate) struct Handed(pub(crate) AtomicU32);
 
 impl Handed {
     /// Pushes the chunk with this index. `next` is the chunk's link.
-    pub fn push(&self, index: u32, next: &AtomicU32) {
+    pub(crate) fn push(&self, index: u32, next: &AtomicU32) {
         let mut last = self.0.load(Ordering::Relaxed);
         loop {
             next.store(last, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Handed {
     /// holds the one after it, in the same encoding.
     ///
     /// Takes at most `chunks`: see the module's documentation for lists with a cycle.
-    pub fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {
+    pub(crate) fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {
         let (mut last, mut first) = (self.0.swap(0, Ordering::Acquire), 0);
         for _ in 0..chunks {
             let Some(word) = last.checked_sub(1).and_then(&next) else { break };

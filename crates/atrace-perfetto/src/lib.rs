@@ -10,8 +10,8 @@
 //! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: the parts of an event;
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of it;
 //! - `packet`: the encoding of packets;
-//! - [`pool`], [`presence`]: the slots of threads and sessions, and which side may use a writer at which time;
-//! - [`memory`], [`abi`], [`handed`]: the shared memory, the words in it, and the list of completed chunks;
+//! - `pool`, `presence`: the slots of threads and sessions, and which side may use a writer at which time;
+//! - [`memory`], [`abi`], `handed`: the shared memory, the words in it, and the list of completed chunks;
 //! - [`clock`]: timestamps without a system call.
 //!
 //! The socket thread:
@@ -37,15 +37,15 @@ pub mod clock;
 mod early;
 pub mod event;
 pub mod foreign;
-pub mod handed;
+mod handed;
 pub mod hash;
 mod interned;
 mod link;
 pub mod memory;
 mod names;
 mod packet;
-pub mod pool;
-pub mod presence;
+mod pool;
+mod presence;
 pub mod producer;
 pub mod proto;
 pub mod recording;

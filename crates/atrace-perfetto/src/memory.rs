@@ -24,11 +24,11 @@
 //! [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list of
 //! completed chunks (`handed.rs`).
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
-use atrace_sys::memory::{Mapped, Region, Shared, sealed_file, sealed_size};
+use atrace_sys::memory::{Mapped, Region, sealed_file, sealed_size};
 use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
@@ -49,26 +49,13 @@ pub struct Arena {
     before: Option<&'static Arena>,
 }
 
-/// The private data of a chunk: it is not shared with the service.
-#[derive(Debug)]
-#[repr(C)]
-struct Private {
-    /// The link of the list of completed chunks.
-    next: AtomicU32,
-    /// The service's number of the buffer that the chunk's packets go to.
-    buffer: AtomicU32,
-}
+/// The private data of a chunk, which is not shared with the service: the link of the list of completed chunks, and the
+/// service's number of the buffer that the chunk's packets go to.
+type Private = [AtomicU32; 2];
 
-/// The header of a chunk.
-#[derive(Debug)]
-#[repr(C)]
-struct Head {
-    /// The number of the chunk in its writer's sequence.
-    number: AtomicU32,
-    writer: AtomicU16,
-    /// How many packets have begun; the last of them may be unfinished.
-    packets: AtomicU16,
-}
+/// The second word of a chunk's header, behind its number: its writer, and how many packets have begun. The last of them
+/// may be unfinished.
+type Head = [AtomicU16; 2];
 
 /// The reason why events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,11 +78,6 @@ impl Loss {
         self as usize * page + 4
     }
 }
-
-// SAFETY: it consists of atomics.
-unsafe impl Shared for Private {}
-// SAFETY: as above.
-unsafe impl Shared for Head {}
 
 /// Mapped memory of this process, zeroed at first. Pages take memory once they are touched.
 ///
@@ -144,8 +126,7 @@ impl Arena {
     ///
     /// Returns the error of the system; EPERM if the file could shrink, EINVAL if it has no page or more than 4096.
     #[inline(never)]
-    pub fn of_service(file: BorrowedFd<'_>) -> Result<&'static Self> {
-        let fd = file.as_raw_fd();
+    pub fn of_service(fd: RawFd) -> Result<&'static Self> {
         let pages = sealed_size(fd)? / PAGE;
         if !(1..=4096).contains(&pages) {
             return Err(Errno(libc::EINVAL));
@@ -261,6 +242,11 @@ impl Arena {
         self.memory.get(self.pages as usize * PAGE + index as usize * size_of::<Private>())
     }
 
+    /// Returns the second word of the header of the chunk that starts at this offset.
+    fn head(&self, start: usize) -> Option<&Head> {
+        self.memory.get(start + 4)
+    }
+
     /// Takes a free chunk of this layout; returns its page and its index there.
     #[inline(never)]
     fn take(&'static self, layout: Layout) -> Option<(u32, u32)> {
@@ -291,13 +277,14 @@ impl Arena {
             [layout, other].into_iter().find_map(|layout| Some((layout, self.take(layout)?)))?;
         let size = layout.chunk_size();
         let index = page * CHUNKS_MAX + chunk;
-        self.private(index)?.buffer.store(buffer, Ordering::Relaxed);
+        let [_, buffer_of] = self.private(index)?;
+        buffer_of.store(buffer, Ordering::Relaxed);
         let start = Self::start(page, chunk, layout.chunks());
-        let head: &Head = self.memory.get(start)?;
-        head.number.store(number, Ordering::Relaxed);
-        head.writer.store(writer, Ordering::Relaxed);
+        let [writer_of, packets] = self.head(start)?;
+        self.memory.get::<AtomicU32>(start)?.store(number, Ordering::Relaxed);
+        writer_of.store(writer, Ordering::Relaxed);
         // The count includes the first packet, which is not finished.
-        head.packets.store(1, Ordering::Release);
+        packets.store(1, Ordering::Release);
         let start = self.memory.at(start);
         // Both addresses are within the chunk. Its last byte is reserved for an empty packet.
         let (at, end) = (start.wrapping_add(CHUNK_HEADER), start.wrapping_add(size - 1));
@@ -308,7 +295,7 @@ impl Arena {
     #[inline(never)]
     pub fn take_handed(&'static self) -> Completed {
         let chunks = self.pages * CHUNKS_MAX;
-        let first = self.completed.take(chunks, |index| Some(&self.private(index)?.next));
+        let first = self.completed.take(chunks, |index| Some(&self.private(index)?[0]));
         Completed { arena: self, first, left: chunks }
     }
 
@@ -324,25 +311,29 @@ impl Arena {
             return;
         }
         let start = Self::start(place.page, place.chunk, chunks);
-        let size = abi::chunk_size(PAGE, chunks);
-        // SAFETY: `begin_reading` has checked that the chunk is within its page. It is complete, so no thread writes
-        // it until it is freed.
-        let bytes = unsafe { std::slice::from_raw_parts(self.memory.at(start), size) };
-        let (head, mut rest) = bytes.split_at(CHUNK_HEADER);
-        let writer = u16::from_le_bytes([head[4], head[5]]);
-        let packets = u16::from_le_bytes([head[6], head[7]]) & abi::PACKETS_MAX;
-        for _ in 0..packets {
-            let Some((packet, behind)) = split_packet(rest) else { break };
-            rest = behind;
-            if !packet.is_empty() {
-                each(writer, packet);
-            }
-        }
-        // The thread that opens the chunk next sets this before it writes packets. Until then no reader finds any.
-        if let Some(head) = self.memory.get::<Head>(start) {
-            head.packets.store(0, Ordering::Relaxed);
+        if let Some([writer, packets]) = self.head(start) {
+            let finished = packets.load(Ordering::Relaxed) & abi::PACKETS_MAX;
+            self.packets(start, chunks, finished, |packet| each(writer.load(Ordering::Relaxed), packet));
+            // The thread that opens the chunk next sets this before it writes packets. Until then no reader finds any.
+            packets.store(0, Ordering::Relaxed);
         }
         abi::free(header, place.chunk);
+    }
+
+    /// Calls `each` with the first packets of a chunk that are not empty, as long as they are within it. So many packets
+    /// must be finished, so they don't change.
+    fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8])) {
+        let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
+        for _ in 0..finished {
+            // SAFETY: the address is within the chunk, and finished packets don't change any more.
+            let byte = |i| unsafe { self.memory.at(at + i).read() };
+            let Some((before, len)) = packet_len(end - at, byte) else { break };
+            if len > 0 {
+                // SAFETY: as above.
+                each(unsafe { std::slice::from_raw_parts(self.memory.at(at + before), len) });
+            }
+            at += before + len;
+        }
     }
 
     /// Reads the finished packets of chunks that were not completed because their threads are stuck in the middle of
@@ -356,19 +347,11 @@ impl Arena {
             let chunks = abi::chunks_of(word);
             for chunk in (0..chunks).filter(|chunk| abi::is_in_use(word, *chunk)) {
                 let start = Self::start(page, chunk, chunks);
-                let Some(head) = self.memory.get::<Head>(start) else { return };
-                let packets = head.packets.load(Ordering::Acquire);
-                let writer = head.writer.load(Ordering::Relaxed);
-                let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
+                let Some([writer, packets]) = self.head(start) else { return };
                 // The last packet that is counted is unfinished.
-                for _ in 1..packets & abi::PACKETS_MAX {
-                    // SAFETY: the address is within the chunk, and finished packets don't change any more.
-                    let byte = |i| unsafe { self.memory.at(at + i).read() };
-                    let Some((before, len)) = packet_len(end - at, byte) else { break };
-                    // SAFETY: as above.
-                    each(writer, unsafe { std::slice::from_raw_parts(self.memory.at(at + before), len) });
-                    at += before + len;
-                }
+                let finished = (packets.load(Ordering::Acquire) & abi::PACKETS_MAX).saturating_sub(1);
+                let writer = writer.load(Ordering::Relaxed);
+                self.packets(start, chunks, finished, |packet| each(writer, packet));
             }
         }
     }
@@ -409,18 +392,12 @@ impl Iterator for Completed {
 
     fn next(&mut self) -> Option<Moved> {
         let index = self.first.checked_sub(1).filter(|_| self.left > 0)?;
-        let Private { next, buffer } = self.arena.private(index)?;
+        let [next, buffer] = self.arena.private(index)?;
         self.first = next.load(Ordering::Relaxed);
         self.left -= 1;
         let buffer = buffer.load(Ordering::Relaxed);
         Some(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
     }
-}
-
-/// Splits off a packet, with its length before it. Returns the packet without the length, and the rest.
-fn split_packet(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (before, len) = packet_len(bytes.len(), |at| bytes[at])?;
-    bytes.get(before..)?.split_at_checked(len)
 }
 
 /// Reads the length of a packet within `most` bytes. Returns how many bytes the length and the packet have; `None` if
@@ -454,12 +431,6 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Returns no chunk. It has no room.
-    pub const fn none() -> Self {
-        let null = ptr::null_mut();
-        Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }
-    }
-
     /// Returns whether this is a chunk.
     pub const fn is_some(&self) -> bool {
         self.arena.is_some()
@@ -517,14 +488,16 @@ impl Chunk {
         unsafe { at.write(0) };
         if let (Some(header), Some(private)) = (arena.header(index / CHUNKS_MAX), arena.private(index)) {
             abi::complete(header, index % CHUNKS_MAX);
-            arena.completed.push(index, &private.next);
+            arena.completed.push(index, &private[0]);
         }
     }
 }
 
 impl Default for Chunk {
+    /// Returns no chunk. It has no room.
     fn default() -> Self {
-        Self::none()
+        let null = ptr::null_mut();
+        Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }
     }
 }
 
@@ -539,7 +512,7 @@ mod tests {
         let arena = Arena::reserve(1).unwrap();
         let mut none = arena.take_handed();
         assert_eq!((none.is_empty(), none.next()), (true, None));
-        let push = |index: u32| arena.completed.push(index, &arena.private(index).unwrap().next);
+        let push = |index: u32| arena.completed.push(index, &arena.private(index).unwrap()[0]);
         [3, 1, 2].into_iter().for_each(push);
         let all = arena.take_handed();
         assert_eq!(all.clone().map(|place| place.chunk).collect::<Vec<_>>(), [3, 1, 2]);

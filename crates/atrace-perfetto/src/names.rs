@@ -3,26 +3,13 @@
 //! An array of `&str` would hold an address for each name, which the loader has to relocate when the program starts.
 //! A single text has no such cost; to find a name takes a scan, which is rare.
 
-/// Names with a separator between them.
+/// Names, and the separator between them.
 #[derive(Debug)]
-pub(crate) struct Names {
-    row: &'static str,
-    between: u8,
-}
+pub(crate) struct Names(pub(crate) &'static str, pub(crate) u8);
 
 impl Names {
-    /// Creates a list from names separated by spaces.
-    pub(crate) const fn new(row: &'static str) -> Self {
-        Self::separated_by(row, b' ')
-    }
-
-    /// Creates a list from names separated by this byte.
-    pub(crate) const fn separated_by(row: &'static str, between: u8) -> Self {
-        Self { row, between }
-    }
-
     fn all(&self) -> impl Iterator<Item = &'static [u8]> {
-        self.row.as_bytes().split(|byte| *byte == self.between)
+        self.0.as_bytes().split(|byte| *byte == self.1)
     }
 
     /// Returns the name at this index, or an empty text if there is none.

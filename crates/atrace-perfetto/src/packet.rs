@@ -29,6 +29,8 @@
 mod cursor;
 pub(crate) mod state;
 
+use std::mem::MaybeUninit;
+
 use atrace_sys::text::cut;
 
 use crate::memory::Chunk;
@@ -98,6 +100,24 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<IS_SHORT>();
         cursor.since(since);
+        cursor = body::<IS_SHORT, HAS_ONE>(cursor, event);
+        cursor.close::<IS_SHORT>(whole);
+        chunk.publish(cursor.0);
+    }
+    true
+}
+
+/// Writes what follows the time in an event's packet, which is the same for all sessions. Returns the cursor behind
+/// it. The parameters are those of [`event`].
+///
+/// # Safety
+///
+/// There must be room for what [`Event::room`] counts, without one length and the time.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(mut cursor: Cursor, event: &Event<'_>) -> Cursor {
+    // SAFETY: the caller's contract.
+    unsafe {
         let inner;
         // sequence_flags: 2; track_event: its length, type, category_iids
         if HAS_ONE && event.kind != Type::End {
@@ -155,10 +175,76 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
             }
         }
         cursor.close::<IS_SHORT>(inner);
-        cursor.close::<IS_SHORT>(whole);
-        chunk.publish(cursor.0);
     }
-    true
+    cursor
+}
+
+/// The size of a [`Body`] in bytes.
+const BODY_MAX: usize = 512;
+
+/// What is the same for all sessions of an event's packet, on the stack: an event for several sessions is encoded once
+/// and copied for each.
+pub(crate) struct Body {
+    /// The description of the event's track, unless it is a counter's, and what follows the time in the packet. The
+    /// bytes up to `len` are initialised.
+    bytes: [MaybeUninit<u8>; BODY_MAX],
+    described: usize,
+    len: usize,
+}
+
+impl Body {
+    /// Creates an empty instance.
+    #[inline(always)]
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [const { MaybeUninit::uninit() }; BODY_MAX], described: 0, len: 0 }
+    }
+
+    /// Encodes an event; returns `None` if it may be too long.
+    #[inline(never)]
+    pub(crate) fn encode(&mut self, event: &Event<'_>) -> Option<&Self> {
+        let track = event.track.as_ref().filter(|track| !track.is_counter);
+        if event.room::<false>() + track.map_or(0, Track::room) > BODY_MAX {
+            return None;
+        }
+        let start = self.bytes.as_mut_ptr().cast();
+        // SAFETY: there is room for what the two functions count.
+        unsafe {
+            let behind = track.map_or(Cursor(start), |track| description::<false>(Cursor(start), track));
+            self.described = behind.0.addr() - start.addr();
+            self.len = body::<false, false>(behind, event).0.addr() - start.addr();
+        }
+        Some(self)
+    }
+
+    /// Returns the size that all of it has at most: the bytes, a length (2 bytes) and the time (11).
+    #[inline(always)]
+    pub(crate) const fn room(&self) -> usize {
+        HEAD_ROOM + self.len
+    }
+
+    /// Writes the description of the track, if there is one, and the event; returns false if there is no room.
+    #[inline(always)]
+    pub(crate) fn write(&self, chunk: &mut Chunk, since: u64) -> bool {
+        if chunk.room() < self.room() {
+            return false;
+        }
+        // SAFETY: there is room, and `encode` has initialised the bytes.
+        unsafe {
+            let bytes: &[u8] = std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len);
+            let (description, body) = bytes.split_at_unchecked(self.described);
+            let mut cursor = Cursor(chunk.at());
+            if !description.is_empty() {
+                cursor.any_text(description);
+                chunk.publish(cursor.0);
+            }
+            let whole = cursor.later::<false>();
+            cursor.since(since);
+            cursor.any_text(body);
+            cursor.close::<false>(whole);
+            chunk.publish(cursor.0);
+        }
+        true
+    }
 }
 
 /// Writes any event; returns false if there is no room. This is [`event`] as a function, for all slower paths.
@@ -234,7 +320,7 @@ impl Track<'_> {
     /// Returns the size that the track's description has at most.
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
-        40 + self.name.len()
+        42 + self.name.len()
     }
 }
 
@@ -246,17 +332,34 @@ pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_
     if track.name.len() > TEXT_MAX || chunk.room() < track.room() {
         return false;
     }
-    // SAFETY: writes at most what `room` counts: 6 bytes for a key and two lengths, 9 for each of two numbers, 3 and
-    // the name, and 2 for a counter.
+    // SAFETY: there is room for what `room` counts.
     unsafe {
-        let mut cursor = Cursor(chunk.at());
+        let end = description::<IS_SHORT>(Cursor(chunk.at()), track);
+        chunk.publish(end.0);
+    }
+    true
+}
+
+/// Writes the packet that describes a track. Returns the cursor behind it.
+///
+/// # Safety
+///
+/// There must be room for what [`Track::room`] counts: 6 bytes for a key and two lengths, 9 and 11 for two numbers, 3
+/// and the name, and 2 for a counter.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+unsafe fn description<const IS_SHORT: bool>(mut cursor: Cursor, track: &Track<'_>) -> Cursor {
+    // SAFETY: the caller's contract.
+    unsafe {
         let whole = cursor.later::<IS_SHORT>();
         cursor.bytes([0xe2, 3]);
         let inner = cursor.later::<IS_SHORT>();
         cursor.bytes([0x08]);
         cursor.bytes(spread(track.uuid));
         cursor.bytes([0x28]);
-        cursor.bytes(spread(track.parent));
+        let (low, high) = full(track.parent);
+        cursor.bytes(low);
+        cursor.bytes(high);
         cursor.bytes([0x12]);
         let text = cursor.later::<IS_SHORT>();
         cursor = cursor.called_text(track.name.as_bytes());
@@ -266,9 +369,8 @@ pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_
         }
         cursor.close::<IS_SHORT>(inner);
         cursor.close::<IS_SHORT>(whole);
-        chunk.publish(cursor.0);
     }
-    true
+    cursor
 }
 
 /// Writes the description of any track; returns false if there is no room.
@@ -299,6 +401,24 @@ fn spread(track: u64) -> [u8; 8] {
     let half = (wide & 0x0000_3fff_0000_3fff) | (wide & 0x0fff_c000_0fff_c000) << 2;
     let each = (half & 0x007f_007f_007f_007f) | (half & 0x3f80_3f80_3f80_3f80) << 1;
     (each | 0x0080_8080_8080_8080).to_le_bytes()
+}
+
+/// Returns the varint of any number, always in ten bytes: the first eight and the last two.
+#[inline(always)]
+fn full(number: u64) -> ([u8; 8], [u8; 2]) {
+    let low = u64::from_le_bytes(spread(number)) | 1 << 63;
+    let high = (number >> 56) as u16 & 0x7f | 0x80 | ((number >> 63) as u16) << 8;
+    (low.to_le_bytes(), high.to_le_bytes())
+}
+
+/// [`full`] as a function and in one piece, for packets that are rarely written.
+#[inline(never)]
+fn called_full(number: u64) -> [u8; 10] {
+    let (low, high) = full(number);
+    let mut bytes = [0; 10];
+    bytes[..8].copy_from_slice(&low);
+    bytes[8..].copy_from_slice(&high);
+    bytes
 }
 
 /// Derives a number from a text's [hash](crate::hash). Different seeds give the same text different numbers.
@@ -396,7 +516,7 @@ mod tests {
             let name = letters(len);
             let (arena, _) = Arena::make(1).unwrap();
             let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
-            let track = Track { uuid: track(1), parent: track(2), name: &name, is_counter: len % 2 == 1 };
+            let track = Track { uuid: track(1), parent: !track(2), name: &name, is_counter: len % 2 == 1 };
             let instant = Event { name: Some(&name), ..Event::new(Type::Instant, 1 << 12) };
             let begin = Event { track: Some(track), ..Event { kind: Type::Begin, ..instant } };
             let end = Event::new(Type::End, 1 << 12);
@@ -436,6 +556,31 @@ mod tests {
                     assert_eq!(named, what.name.map(|name| Some((23, name.as_bytes()))));
                     let value = fields.next().map(|(field, value)| (field, value.number()));
                     assert_eq!((value, fields.next()), (what.value.map(|_| (30, u64::MAX)), None));
+                }
+                // For several sessions it is encoded once.
+                let mut body = Body::new();
+                let Some(body) = body.encode(&what) else {
+                    assert!(len > 200);
+                    continue;
+                };
+                for _ in 0..3 {
+                    if chunk.room() < body.room() {
+                        chunk.complete();
+                        arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+                        chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+                    }
+                    let (start, room) = (chunk.at(), chunk.room());
+                    assert!(body.write(&mut chunk, since));
+                    assert!(room - chunk.room() <= body.room());
+                    let copied = packets(start, chunk.at());
+                    let (start, room) = (chunk.at(), chunk.room());
+                    if room < track.room() + what.room::<false>() {
+                        continue;
+                    }
+                    let described = what.track.filter(|track| !track.is_counter);
+                    assert!(described.is_none_or(|track| describe_any(&mut chunk, &track)));
+                    assert!(any_event(&mut chunk, since, &what));
+                    assert_eq!(copied, packets(start, chunk.at()));
                 }
             }
             let has_room = chunk.room() >= track.room();

@@ -7,7 +7,7 @@
 //! session slot there is a *writer* at a fixed place. So the two indices give the writer's number for the service,
 //! without a table. The mapping is large (4095 × 9 writers), but only pages that are touched take memory.
 //!
-//! The pool is generic over the writer `W`, and needs of it only that zeroes are a valid value ([`Zeroes`]).
+//! The pool is generic over the writer `W`, and needs of it only that zeroes are a valid value ([`Plain`]).
 //!
 //! # Threading
 //!
@@ -45,13 +45,13 @@ use super::memory::{Arena, Loss};
 use super::presence::{Epoch, Found, Presence};
 
 /// The maximum number of sessions of the service.
-pub const SERVICES: usize = 8;
+pub(crate) const SERVICES: usize = 8;
 /// The session slot of this process's own recording, after those of the service.
-pub const OWN_SESSION: usize = SERVICES;
+pub(crate) const OWN_SESSION: usize = SERVICES;
 /// The maximum number of sessions.
-pub const SESSIONS: usize = SERVICES + 1;
+pub(crate) const SESSIONS: usize = SERVICES + 1;
 /// The maximum number of threads with a slot. The service has no more numbers for their writers.
-pub const THREADS: usize = 4095;
+pub(crate) const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
 
@@ -59,26 +59,26 @@ const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a proce
 ///
 /// The recording's writers have the same numbers as those of session 0. This is no conflict: only the recording reads
 /// them.
-pub const fn writer_number(session: usize, thread: usize) -> u16 {
+pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
 /// A session slot, as events see it.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Session {
+pub(crate) struct Session {
     /// Identifies the session that is in this slot, and whether it is open.
-    pub epoch: Epoch,
+    pub(crate) epoch: Epoch,
     /// The service's number of the buffer that the session's chunks go to.
-    pub buffer: AtomicU32,
+    pub(crate) buffer: AtomicU32,
     /// The tags that the session wants.
-    pub tags: AtomicU64,
+    pub(crate) tags: AtomicU64,
     /// How many sessions had begun in this process before this one.
-    pub number: AtomicU32,
+    pub(crate) number: AtomicU32,
     /// How many times the service has asked for the incremental state to be cleared.
-    pub clears: AtomicU32,
-    /// Whether events were lost before the session began that no packet has reported yet.
-    pub has_lost: AtomicBool,
+    pub(crate) clears: AtomicU32,
+    /// Whether there are lost events, from before the session began, that no packet has reported yet.
+    pub(crate) has_lost: AtomicBool,
     /// The memory of the session's chunks.
     arena: OnceRef<Arena>,
 }
@@ -86,12 +86,12 @@ pub struct Session {
 impl Session {
     /// Returns the memory of the session's chunks.
     #[inline]
-    pub fn arena(&self) -> Option<&'static Arena> {
+    pub(crate) fn arena(&self) -> Option<&'static Arena> {
         self.arena.get()
     }
 
     /// Sets the memory of the session's chunks.
-    pub fn set_arena(&self, arena: &'static Arena) {
+    pub(crate) fn set_arena(&self, arena: &'static Arena) {
         self.arena.put(Some(arena));
     }
 }
@@ -99,28 +99,28 @@ impl Session {
 /// The words that all threads read.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Shared {
+pub(crate) struct Shared {
     /// The tags that any session wants, and the presumed tags.
-    pub tags: AtomicU64,
+    pub(crate) tags: AtomicU64,
     /// The open sessions: one bit for each slot.
-    pub open: AtomicU32,
+    pub(crate) open: AtomicU32,
     /// How many sessions have begun.
-    pub begun: AtomicU32,
+    pub(crate) begun: AtomicU32,
     /// An upper bound of the slots in use: all taken slots have smaller indices. Within a process it never decreases.
-    pub threads: AtomicU32,
+    pub(crate) threads: AtomicU32,
     /// Lost events: those that found no free chunk, those of threads without a slot, and those nested in another
     /// event.
-    pub lost: AtomicU64,
+    pub(crate) lost: AtomicU64,
     /// The tags that count as wanted while the service has not said which sessions exist.
-    pub presumed: AtomicU64,
+    pub(crate) presumed: AtomicU64,
     /// Events that were lost in that time.
-    pub early: AtomicU64,
+    pub(crate) early: AtomicU64,
     /// Those of `early` that are not counted in shared memory yet.
-    pub untold: AtomicU64,
+    pub(crate) untold: AtomicU64,
     /// Open slices whose begins are among `early`. Their ends will be lost as well.
-    pub unbegun: AtomicU64,
+    pub(crate) unbegun: AtomicU64,
     /// The session slots.
-    pub sessions: [Session; SESSIONS],
+    pub(crate) sessions: [Session; SESSIONS],
 }
 
 impl Shared {
@@ -128,7 +128,7 @@ impl Shared {
     ///
     /// No thread may still have a chunk of the slot's previous session.
     #[inline(never)]
-    pub fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64) {
+    pub(crate) fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64) {
         let Some(session) = self.sessions.get(number) else { return };
         session.set_arena(arena);
         session.buffer.store(buffer, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Shared {
     ///
     /// The caller has to [reclaim](Pool::reclaim) its chunks.
     #[inline(never)]
-    pub fn close(&self, number: usize) {
+    pub(crate) fn close(&self, number: usize) {
         let Some(session) = self.sessions.get(number) else { return };
         self.open.fetch_and(!(1 << number), Ordering::Relaxed);
         session.tags.store(0, Ordering::SeqCst);
@@ -155,7 +155,7 @@ impl Shared {
 
     /// Sets the tags that count as wanted whatever the sessions say. Returns whether they have changed.
     #[inline(never)]
-    pub fn presume(&self, tags: u64) -> bool {
+    pub(crate) fn presume(&self, tags: u64) -> bool {
         let is_new = self.presumed.swap(tags, Ordering::SeqCst) != tags;
         if is_new {
             self.publish_tags();
@@ -210,13 +210,6 @@ struct Thread {
     unnoticed: AtomicU32,
 }
 
-/// A type for which memory full of zeroes is a valid value.
-///
-/// # Safety
-///
-/// All zeroes must be a valid value, and the type must not need to be dropped.
-pub unsafe trait Zeroes: Sized {}
-
 /// The cell of a writer.
 struct WriterCell<W>(UnsafeCell<W>);
 
@@ -241,12 +234,11 @@ struct Layout<W> {
     writers: [[WriterCell<W>; THREADS]; SESSIONS],
 }
 
-// SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Zeroes` says so.
-unsafe impl<W: Zeroes> Plain for Layout<W> {}
+// SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Plain` says so.
+unsafe impl<W: Plain> Plain for Layout<W> {}
 
 /// The slots of this process.
-#[derive(Debug)]
-pub struct Pool<W: Zeroes + 'static>(OnceRef<Layout<W>>);
+pub(crate) struct Pool<W: Plain + 'static>(OnceRef<Layout<W>>);
 
 /// Returns the calling thread's slot, or `usize::MAX` if it has none.
 #[inline(always)]
@@ -254,9 +246,9 @@ fn own_slot() -> usize {
     with_slot(|slot| slot.load(Ordering::Relaxed) as usize).wrapping_sub(1)
 }
 
-impl<W: Zeroes + 'static> Pool<W> {
+impl<W: Plain + 'static> Pool<W> {
     /// Creates an empty pool.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(OnceRef::new())
     }
 
@@ -267,7 +259,7 @@ impl<W: Zeroes + 'static> Pool<W> {
 
     /// Returns the words that all threads read; `None` before [`make`](Self::make).
     #[inline(always)]
-    pub fn shared(&self) -> Option<&'static Shared> {
+    pub(crate) fn shared(&self) -> Option<&'static Shared> {
         self.layout().map(|layout| &layout.shared)
     }
 
@@ -276,7 +268,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// # Errors
     ///
     /// Returns the error of the system if there is no memory, or no thread key.
-    pub fn make(&self, at_end: &'static fn(usize)) -> Result<&'static Shared> {
+    pub(crate) fn make(&self, at_end: &'static fn(usize)) -> Result<&'static Shared> {
         fence::prepare();
         if let Some(shared) = self.shared() {
             return Ok(shared);
@@ -292,7 +284,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// Wipes the session slots, and [renews](Self::renew) the pool. The fork handler calls this in a child.
     ///
     /// Async-signal-safe.
-    pub fn wipe(&self) {
+    pub(crate) fn wipe(&self) {
         if let Some(layout) = self.layout() {
             // SAFETY: the child has only this thread. If it was forked in the middle of an event, that event finds
             // atomics that are 0.
@@ -305,7 +297,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// its slot if it is in the middle of an event.
     ///
     /// Async-signal-safe.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         let Some(layout) = self.layout() else { return };
         let this = generation().number();
         if layout.owner.swap(this, Ordering::AcqRel) == this {
@@ -325,7 +317,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// Pins the calling thread, taking a slot if it has none. If this returns `None`, the event is lost and has been
     /// counted.
     #[inline(always)]
-    pub fn enter(&self) -> Option<Inside<W>> {
+    pub(crate) fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
         let slot = own_slot();
         let (slot, presence) = match layout.threads.get(slot) {
@@ -337,7 +329,7 @@ impl<W: Zeroes + 'static> Pool<W> {
 
     /// Ends the calling thread's use of its slot: calls `each` with each open session and the thread's writer for it,
     /// then gives the slot back.
-    pub fn end_thread(&self, slot: usize, each: fn(&'static Session, &mut W)) {
+    pub(crate) fn end_thread(&self, slot: usize, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
         // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
         with_slot(|slot| slot.store(0, Ordering::Relaxed));
@@ -366,7 +358,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     /// Does what [`end_thread`](Self::end_thread) does, for threads that ended without a notice.
     ///
     /// To be called now and then by the thread that opens and closes sessions.
-    pub fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
+    pub(crate) fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
         /// If two threads come at once, only one of them looks.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
@@ -391,7 +383,7 @@ impl<W: Zeroes + 'static> Pool<W> {
     ///
     /// To be called by the thread that closed the session.
     #[inline(never)]
-    pub fn reclaim(&self, session: usize, each: fn(&mut W, u32)) -> bool {
+    pub(crate) fn reclaim(&self, session: usize, each: fn(&mut W, u32)) -> bool {
         let Some(layout) = self.layout() else { return true };
         let epoch = layout.shared.sessions[session].epoch.last();
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
@@ -447,38 +439,31 @@ fn enter_first<'a>(
     (presence.enter() == Found::Entered).then_some((slot, presence))
 }
 
-impl<W: Zeroes + 'static> Default for Pool<W> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// A pinned thread. Until this is dropped, its writers belong to it alone.
-#[derive(Debug)]
-pub struct Inside<W: Zeroes + 'static> {
+pub(crate) struct Inside<W: Plain + 'static> {
     layout: &'static Layout<W>,
     slot: usize,
     presence: &'static Presence,
     _not_send: PhantomData<*const ()>,
 }
 
-impl<W: Zeroes + 'static> Inside<W> {
+impl<W: Plain + 'static> Inside<W> {
     /// Returns the words that all threads read.
     #[inline(always)]
-    pub const fn shared(&self) -> &'static Shared {
+    pub(crate) const fn shared(&self) -> &'static Shared {
         &self.layout.shared
     }
 
     /// Returns the thread's slot.
     #[inline(always)]
-    pub const fn thread(&self) -> usize {
+    pub(crate) const fn thread(&self) -> usize {
         self.slot
     }
 
     /// Returns the thread's writer for a session. Whether the session is open has to be checked after the thread was
     /// pinned.
     #[inline(always)]
-    pub fn writer(&mut self, session: usize) -> &mut W {
+    pub(crate) fn writer(&mut self, session: usize) -> &mut W {
         // SAFETY: the slot is pinned once, by this thread, for itself or for a thread that has ended; and `&mut self`
         // excludes a second reference. `reclaim` uses writers of closed sessions only, and only while the slot is not
         // pinned.
@@ -486,16 +471,10 @@ impl<W: Zeroes + 'static> Inside<W> {
     }
 }
 
-impl<W: Zeroes + 'static> Drop for Inside<W> {
+impl<W: Plain + 'static> Drop for Inside<W> {
     #[inline(always)]
     fn drop(&mut self) {
         self.presence.leave();
-    }
-}
-
-impl<W> std::fmt::Debug for Layout<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.shared.fmt(f)
     }
 }
 
@@ -507,7 +486,7 @@ mod tests {
     #[repr(C)]
     struct Counter(u64);
     // SAFETY: zero is a valid number.
-    unsafe impl Zeroes for Counter {}
+    unsafe impl Plain for Counter {}
 
     static POOL: Pool<Counter> = Pool::new();
 

@@ -36,11 +36,11 @@ const PINNED: u32 = 2;
 
 /// The pin of a thread slot: free, taken, or taken and pinned. 0 is a free slot.
 #[derive(Debug, Default)]
-pub struct Presence(pub(crate) AtomicU32);
+pub(crate) struct Presence(pub(crate) AtomicU32);
 
 /// The result of [`Presence::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub(crate) enum Found {
     /// The thread is pinned now.
     Entered,
     /// The thread was already pinned: the caller is a signal handler in the middle of an event.
@@ -52,14 +52,14 @@ pub enum Found {
 
 impl Presence {
     /// Takes the slot. Returns false if it is not free.
-    pub fn claim(&self) -> bool {
+    pub(crate) fn claim(&self) -> bool {
         self.0.load(Ordering::Relaxed) == FREE
             && self.0.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Pins the thread.
     #[inline(always)]
-    pub fn enter(&self) -> Found {
+    pub(crate) fn enter(&self) -> Found {
         match self.0.load(Ordering::Relaxed) {
             TAKEN => {
                 self.0.store(PINNED, Ordering::Relaxed);
@@ -73,37 +73,37 @@ impl Presence {
 
     /// Unpins the thread.
     #[inline(always)]
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.0.store(TAKEN, Ordering::Release);
     }
 
     /// Frees the slot. Its thread is pinned, or does not exist any more.
     #[inline]
-    pub fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         self.0.store(FREE, Ordering::Release);
     }
 
     /// Returns whether the thread is pinned. If it is not, all that it wrote is visible to the caller.
     #[inline]
-    pub fn is_inside(&self) -> bool {
+    pub(crate) fn is_inside(&self) -> bool {
         self.0.load(Ordering::Acquire) == PINNED
     }
 }
 
 /// The epoch of a session slot: odd while a session is open. Each session has another epoch. Initially 0.
 #[derive(Debug, Default)]
-pub struct Epoch(pub(crate) AtomicU32);
+pub(crate) struct Epoch(pub(crate) AtomicU32);
 
 impl Epoch {
     /// Returns the present epoch.
     #[inline(always)]
-    pub fn now(&self) -> u32 {
+    pub(crate) fn now(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
     /// Returns whether this is the epoch of an open session.
     #[inline(always)]
-    pub const fn is_open(number: u32) -> bool {
+    pub(crate) const fn is_open(number: u32) -> bool {
         number & 1 == 1
     }
 
@@ -114,7 +114,7 @@ impl Epoch {
     /// In a forked child the epochs were wiped. There the first epoch follows from `generation`: each generation of
     /// processes has 65,536 epochs of its own, so a child's sessions differ from those that its parent's writers
     /// belong to.
-    pub fn open(&self, generation: u64) {
+    pub(crate) fn open(&self, generation: u64) {
         let now = match self.0.load(Ordering::Relaxed) {
             0 => (generation as u32) << 16,
             now => now,
@@ -123,13 +123,13 @@ impl Epoch {
     }
 
     /// Returns the epoch of the session that was closed last. Only valid while no session is open.
-    pub fn last(&self) -> u32 {
+    pub(crate) fn last(&self) -> u32 {
         self.now().wrapping_sub(1)
     }
 
     /// Closes the session. After this call, a thread that is found not pinned does not write for the session any
     /// more.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now.wrapping_add(1) & !1, Ordering::Release);
         heavy_fence();

@@ -15,7 +15,8 @@
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. It is inlined into
 //!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
 //!    omit it.
-//! 2. [`write()`]: any number of sessions, any event. It runs whenever the first path gives up.
+//! 2. [`write()`]: any number of sessions, any event. It runs whenever the first path gives up. For several sessions
+//!    it encodes the event once, unless it is long: only the time in a packet depends on the session.
 //! 3. `write_early`: the service has not answered yet, so it is unknown which sessions exist. The event waits for the
 //!    answer, or is lost and counted (`startup.rs`).
 //!
@@ -44,7 +45,7 @@ use crate::early;
 use crate::event::{Amount, Event, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
-use crate::packet;
+use crate::packet::{self, Body};
 use crate::standing::Standing;
 use crate::startup::{self, ASK, LINKED, is_linked};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
@@ -86,14 +87,12 @@ pub fn start_if_expected() {
     }
 }
 
-fn present_standing() -> Standing {
-    Standing::of(STANDING.load(Ordering::Acquire))
-}
-
 /// Returns the state of the connection, and the number of open sessions.
 pub fn standing() -> (Standing, u32) {
     match POOL.shared() {
-        Some(shared) if is_linked() => (present_standing(), shared.open.load(Ordering::Relaxed).count_ones()),
+        Some(shared) if is_linked() => {
+            (Standing::of(STANDING.load(Ordering::Acquire)), shared.open.load(Ordering::Relaxed).count_ones())
+        }
         _ => (Standing::APART, 0),
     }
 }
@@ -194,15 +193,23 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         process::with_argv0(|_| ());
         clock::prepare();
         thread::prepare();
-        let seed =
-            packet::seeded(process::start_time(), hash::hash(&u64::from(process::raw_id()).to_le_bytes()));
-        PROCESS_TRACK.store(packet::track(seed), Ordering::Relaxed);
+        PROCESS_TRACK.store(track_of_process(process::start_time(), process::raw_id()), Ordering::Relaxed);
         at_fork();
         PREPARED.store(this, Ordering::Release);
     }
     let shared = POOL.make(&(end_thread as fn(usize))).ok()?;
     POOL.renew(); // For a child of a bare `clone`, where no fork handler ran.
     Some(shared)
+}
+
+/// Returns the number of a process's track: the 64-bit FNV-1a hash of its start time and its id. The number of a thread's
+/// track is this one xor the thread's id.
+///
+/// This is the rule of Perfetto's SDK (`ComputeProcessUuid` in `src/tracing/track.cc`). So the SDK and all copies of this
+/// library in a process write to the same tracks, also before and after `exec`.
+fn track_of_process(start_time: u64, id: u32) -> u64 {
+    let bytes = start_time.to_ne_bytes().into_iter().chain(id.to_ne_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Runs at the end of a thread that had a slot.
@@ -243,18 +250,12 @@ fn report_standing(standing: Standing) {
     }
 }
 
-/// The session that wants an event, if it is the only open one, and the calling thread's writer for it.
-struct Sole<'a> {
-    writer: &'a mut Writer,
-    slot: WriterSlot,
-    now: u64,
-}
-
-/// Returns the only open session, if it wants the event; `None` if no session or several are open.
+/// Returns the calling thread's writer for the only open session, if that wants the event, and the time; `None` if no
+/// session or several are open.
 ///
 /// The caller needs no loop over sessions. In a loop the compiler would hoist the loop invariants and spill them.
 #[inline(always)]
-fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<Sole<'a>> {
+fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot, u64)> {
     let (shared, thread) = (inside.shared(), inside.thread());
     let open = shared.open.load(Ordering::Acquire);
     if !open.is_power_of_two() {
@@ -264,7 +265,7 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<Sole<'a
     let session = shared.sessions.get(number)?;
     let epoch = wanted(session, event)?;
     let now = clock::now();
-    Some(Sole { writer: inside.writer(number), slot: WriterSlot { session, epoch, number, thread }, now })
+    Some((inside.writer(number), WriterSlot { session, epoch, number, thread }, now))
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got it.
@@ -279,13 +280,17 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         return write_early(event);
     }
     let now = clock::now();
+    let mut body = Body::new();
+    let body = if open.is_power_of_two() { None } else { body.encode(event) };
     while open != 0 {
         let number = open.trailing_zeros() as usize;
         open &= open - 1;
         let Some(session) = shared.sessions.get(number) else { break };
         if let Some(epoch) = wanted(session, event) {
             let slot = WriterSlot { session, epoch, number, thread };
-            is_written |= inside.writer(number).event(&slot, event, now);
+            let writer = inside.writer(number);
+            is_written |= body.is_some_and(|body| writer.event_of(epoch, event, body, now))
+                || writer.event(&slot, event, now);
         }
     }
     is_written.then_some(Written::ByPerfetto)
@@ -306,7 +311,7 @@ fn write_fast<'a, const IS_SHORT: bool>(
 ) -> Option<Written> {
     if !cfg!(small) {
         let mut inside = POOL.enter()?;
-        if let Some(Sole { writer, slot, now }) = sole(&mut inside, &event)
+        if let Some((writer, slot, now)) = sole(&mut inside, &event)
             && writer.event_fast::<IS_SHORT>(slot.epoch, &event, now)
         {
             return Some(Written::ByPerfetto);
@@ -321,7 +326,7 @@ fn write_fast<'a, const IS_SHORT: bool>(
 fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Written> {
     if !cfg!(small) && event.kind != Type::End {
         let mut inside = POOL.enter()?;
-        if let Some(Sole { writer, slot, now }) = sole(&mut inside, &event) {
+        if let Some((writer, slot, now)) = sole(&mut inside, &event) {
             let is_written = writer.event_fast::<false>(slot.epoch, &event, now);
             // This does not fall through to `write`: long events often need a new chunk, and entering twice would
             // cost more.

@@ -14,44 +14,14 @@ use crate::names::Names;
 /// Its `Display` is a text for people; with `{:#}` it does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    kind: Kind,
-    /// An errno or a user id, if the kind has one.
+    /// The index of its text in [`TEXTS`].
+    kind: u32,
+    /// An errno or a user id, if the text ends in a space.
     number: u32,
 }
 
-/// The kinds of states, in the order of [`TEXTS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Apart,
-    Connecting,
-    Connected,
-    Errno,
-    Stranger,
-    Name,
-    Ended,
-    Malformed,
-    Unable,
-    Memory,
-    Size,
-    Threadless,
-}
-
-const KINDS: [Kind; 12] = [
-    Kind::Apart,
-    Kind::Connecting,
-    Kind::Connected,
-    Kind::Errno,
-    Kind::Stranger,
-    Kind::Name,
-    Kind::Ended,
-    Kind::Malformed,
-    Kind::Unable,
-    Kind::Memory,
-    Kind::Size,
-    Kind::Threadless,
-];
 /// Texts that end in a space are followed by the number.
-const TEXTS: Names = Names::separated_by(
+const TEXTS: Names = Names(
     "not asked for\n\
     being connected to\n\
     connected\n\
@@ -67,33 +37,36 @@ const TEXTS: Names = Names::separated_by(
     b'\n',
 );
 
+/// The index of the only text whose number is a user id.
+const STRANGER: u32 = 4;
+
 impl Standing {
     /// No connection was asked for.
-    pub const APART: Self = Self::new(Kind::Apart, 0);
-    pub(crate) const CONNECTING: Self = Self::new(Kind::Connecting, 0);
+    pub const APART: Self = Self::new(0, 0);
+    pub(crate) const CONNECTING: Self = Self::new(1, 0);
     /// The service is connected.
-    pub const CONNECTED: Self = Self::new(Kind::Connected, 0);
+    pub const CONNECTED: Self = Self::new(2, 0);
     /// Not connected: the service lacks a method that every service has.
-    pub(crate) const UNABLE: Self = Self::new(Kind::Unable, 0);
-    /// Not connected: `ATRACE_SHMEM_KB` is not a valid size.
-    pub(crate) const SIZE: Self = Self::new(Kind::Size, 0);
-    /// Not connected: no thread could be started for the connection.
-    pub(crate) const THREADLESS: Self = Self::new(Kind::Threadless, 0);
+    pub(crate) const UNABLE: Self = Self::new(8, 0);
     /// Not connected: the service wants memory with another page size.
-    pub(crate) const PAGES: Self = Self::new(Kind::Memory, 0);
+    pub(crate) const PAGES: Self = Self::memory(Errno(0));
+    /// Not connected: `ATRACE_SHMEM_KB` is not a valid size.
+    pub(crate) const SIZE: Self = Self::new(10, 0);
+    /// Not connected: no thread could be started for the connection.
+    pub(crate) const THREADLESS: Self = Self::new(11, 0);
 
-    const fn new(kind: Kind, number: u32) -> Self {
+    const fn new(kind: u32, number: u32) -> Self {
         Self { kind, number }
     }
 
     /// Returns the state after the connection broke with this errno.
     pub(crate) const fn ended(code: i32) -> Self {
-        Self::new(Kind::Ended, code.cast_unsigned())
+        Self::new(6, code.cast_unsigned())
     }
 
     /// Returns the state after sharing memory failed.
     pub(crate) const fn memory(Errno(code): Errno) -> Self {
-        Self::new(Kind::Memory, code.cast_unsigned())
+        Self::new(9, code.cast_unsigned())
     }
 
     /// Packs the state into one word: the kind above, the number in the lower half.
@@ -102,36 +75,37 @@ impl Standing {
     }
 
     /// Unpacks what [`packed`](Self::packed) returned.
-    pub(crate) fn of(word: u64) -> Self {
-        Self::new(KINDS.get((word >> 32) as usize).copied().unwrap_or(Kind::Apart), word as u32)
+    pub(crate) const fn of(word: u64) -> Self {
+        Self::new((word >> 32) as u32, word as u32)
     }
 }
 
 impl From<Malformed> for Standing {
     fn from(_: Malformed) -> Self {
-        Self::new(Kind::Malformed, 0)
+        Self::new(7, 0)
     }
 }
 
 impl From<Refused> for Standing {
     fn from(refused: Refused) -> Self {
         match refused {
-            Refused::Errno(code) => Self::new(Kind::Errno, code.cast_unsigned()),
-            Refused::Stranger(user) => Self::new(Kind::Stranger, user),
-            Refused::Name => Self::new(Kind::Name, 0),
+            Refused::Errno(code) => Self::new(3, code.cast_unsigned()),
+            Refused::Stranger(user) => Self::new(STRANGER, user),
+            Refused::Name => Self::new(5, 0),
         }
     }
 }
 
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(TEXTS.at(self.kind as usize))?;
-        match self.kind {
-            Kind::Stranger => self.number.fmt(f),
+        let text = TEXTS.at(self.kind as usize);
+        f.write_str(text)?;
+        match self.number {
+            _ if !text.ends_with(' ') => Ok(()),
+            user if self.kind == STRANGER => user.fmt(f),
             // The system's text for an errno allocates, which the socket thread must not do.
-            Kind::Errno | Kind::Ended | Kind::Memory if f.alternate() => write!(f, "errno {}", self.number),
-            Kind::Errno | Kind::Ended | Kind::Memory => Errno(self.number.cast_signed()).fmt(f),
-            _ => Ok(()),
+            code if f.alternate() => write!(f, "errno {code}"),
+            code => Errno(code.cast_signed()).fmt(f),
         }
     }
 }
@@ -142,22 +116,35 @@ mod tests {
 
     #[test]
     fn each_is_what_it_was_before_it_was_packed_and_has_a_text() {
-        for (place, kind) in KINDS.into_iter().enumerate() {
+        // Miri has other texts than the system.
+        let denied = std::io::Error::from_raw_os_error(13).to_string();
+        for kind in 0..12 {
             let standing = Standing::new(kind, 13);
-            assert_eq!((kind as usize, Standing::of(standing.packed())), (place, standing));
-            // Miri has other texts than the system.
-            let denied = std::io::Error::from_raw_os_error(13).to_string();
+            assert_eq!(Standing::of(standing.packed()), standing);
             let numbered = match kind {
-                Kind::Stranger => "13",
-                Kind::Errno | Kind::Ended | Kind::Memory => &denied,
+                STRANGER => "13",
+                3 | 6 | 9 => &denied,
                 _ => "",
             };
-            let text = TEXTS.at(place);
+            let text = TEXTS.at(kind as usize);
             assert_eq!(
                 (text.ends_with(' '), standing.to_string()),
                 (!numbered.is_empty(), format!("{text}{numbered}"))
             );
         }
-        assert_eq!(Standing::of(u64::MAX), Standing::new(Kind::Apart, u32::MAX));
+        let texts = [
+            (Standing::CONNECTED, "connected"),
+            (Standing::UNABLE, "it lacks what is needed"),
+            (Standing::SIZE, "ATRACE_SHMEM_KB is no number from 64 to 32768"),
+            (Standing::from(Malformed), "what it said made no sense"),
+            (Standing::from(Refused::Stranger(7)), "its socket is another user's, 7"),
+            (Standing::from(Refused::Name), "PERFETTO_PRODUCER_SOCK_NAME is no socket's name"),
+        ];
+        assert!(texts.iter().all(|(standing, text)| standing.to_string() == *text), "{texts:?}");
+        let [errno, ended, memory] =
+            [Refused::Errno(13).into(), Standing::ended(13), Standing::memory(Errno(13))];
+        let shown = [errno, ended, memory].map(|standing| format!("{standing:#}"));
+        assert_eq!(shown, ["nobody to talk to: errno 13", "gone: errno 13", "no memory to share: errno 13"]);
+        assert!(Standing::THREADLESS.to_string().starts_with("this process has no thread for it"));
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn presume(shared: &Shared) {
     }
 }
 
-/// Ends the time of presumed tags: the service has answered, or there is none.
+/// Stops treating all tags as wanted: the service has answered, or there is none.
 pub(crate) fn end(shared: &Shared) {
     if shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) == 0 {
         // No session exists, so nobody wanted the lost events.

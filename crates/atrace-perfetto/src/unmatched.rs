@@ -1,4 +1,5 @@
-//! Unmatched ends: the ends that a thread still has to write because their begins are in the trace.
+//! Unmatched ends: the begin of a slice is in the trace, the slice ended while there was no room, and the thread
+//! still has to write the end.
 //!
 //! While no chunk is free, a thread can't write. If a slice whose begin was written ends in this time, the reader
 //! needs that end later. Otherwise all later slices of the thread would nest in it. If the begin itself was lost, its

@@ -33,15 +33,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::Layout;
 use crate::memory::{Chunk, Loss};
-use crate::pool::{Pool, Session, Zeroes, writer_number};
+use crate::pool::{Pool, Session, writer_number};
 use crate::presence::Epoch;
+use atrace_sys::memory::Plain;
 use atrace_sys::process;
 
 use crate::callsite::Site;
 use crate::early;
 use crate::event::{Event, Track, Type};
 use crate::interned::Interned;
-use crate::packet::{self, TEXT_MAX, state};
+use crate::packet::{self, Body, TEXT_MAX, state};
 use crate::unmatched::UnmatchedEnds;
 
 /// The slots of this process's threads and sessions, with their writers.
@@ -104,7 +105,7 @@ const ALL_LEVELS: u32 = 1 << 31;
 
 // SAFETY: all zeroes are numbers that are 0, `false`, null pointers and `None`: a writer without a chunk.
 #[expect(unsafe_code, reason = "writers are in zeroed mapped memory")]
-unsafe impl Zeroes for Writer {}
+unsafe impl Plain for Writer {}
 
 /// Identifies a writer: its session and its thread slot.
 #[derive(Clone, Copy, Debug)]
@@ -167,6 +168,17 @@ impl Writer {
             return false;
         }
         packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
+    }
+
+    /// Writes an event whose body is encoded, if nothing has to be written before it except what the body describes.
+    /// Otherwise it writes nothing and returns false; [`event`](Self::event) then writes the event.
+    #[inline(always)]
+    pub(crate) fn event_of(&mut self, epoch: u32, event: &Event<'_>, body: &Body, now: u64) -> bool {
+        let since = self.since(now);
+        self.is_ready::<false>(epoch, event)
+            && event.track.as_ref().is_none_or(|track| !track.is_counter || self.knows(track))
+            && body.write(&mut self.chunk, since)
+            && self.wrote(since, event.opens())
     }
 
     /// Writes any event, on the fast path if nothing has to be written before it. Returns what
@@ -274,7 +286,7 @@ impl Writer {
     fn begin(&mut self, slot: &WriterSlot) {
         self.epoch = slot.epoch;
         self.categories = 0;
-        self.chunk = Chunk::none();
+        self.chunk = Chunk::default();
         self.last = 0;
         self.depth = 0;
         self.unmatched = UnmatchedEnds::default();
@@ -481,7 +493,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn times_of_a_thread_never_go_back() {
         #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
-        // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Zeroes` says so of the
+        // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Plain` says so of the
         // other.
         let (shared, mut writer): (Box<Shared>, Box<Writer>) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };

@@ -66,7 +66,11 @@ fn main() {
     rounds("counter", |number| atrace::atrace_int(tag, black_box("abcdefghij"), number as i32));
     rounds("async begin", |number| atrace::atrace_async_begin(tag, black_box("abcdefghij"), number as i32));
     rounds("instant_with", |_| {
-        atrace::atrace_instant_with(tag, |writer| writer.push_str(black_box("abcdefghij")))
+        atrace::atrace_instant_args(
+            tag,
+            |writer: &mut atrace::NameWriter<'_>| writer.push_str(black_box("abcdefghij")),
+            &[],
+        )
     });
     let vector = vec![1, 2, 3, 4];
     tracing::subscriber::with_default(atrace_subscriber::AtraceSubscriber::default(), || {

@@ -200,6 +200,23 @@ impl Trace {
             .collect()
     }
 
+    /// Returns the numbers of the tracks that are described for a process, and those for its threads with the threads' ids.
+    pub fn tracks_of(&self, pid: u64) -> (HashSet<u64>, HashSet<(u64, u64)>) {
+        let (mut processes, mut threads) = (HashSet::new(), HashSet::new());
+        for track in self.packets.iter().filter_map(|packet| Reader::first(packet, 60)) {
+            let of = |field| Reader::first(track.bytes(), field);
+            let id = |of: Value<'_>, field| Reader::first(of.bytes(), field).map(Value::number);
+            let uuid = of(1).map_or(0, Value::number);
+            if of(3).is_some_and(|process| id(process, 1) == Some(pid)) {
+                processes.insert(uuid);
+            }
+            if let Some(thread) = of(4).filter(|thread| id(*thread, 1) == Some(pid)) {
+                threads.insert((uuid, id(thread, 2).unwrap_or_default()));
+            }
+        }
+        (processes, threads)
+    }
+
     /// Counts the losses that producers reported and those that only the service found. The service marks the first
     /// packet of every sequence as following a loss; these marks don't count.
     pub fn losses(&self) -> Losses {

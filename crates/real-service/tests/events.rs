@@ -26,9 +26,9 @@ fn every_kind_of_event_is_shown() {
         atrace::atrace_int(AtraceTag::App, "count", -7);
         atrace::atrace_int64(AtraceTag::App, "count", 1 << 40);
         atrace::atrace_f64(AtraceTag::App, "count", 0.5);
-        atrace::atrace_int64_name(AtraceTag::App, &COUNT, -8);
-        atrace::atrace_int64_name(AtraceTag::App, &OTHER, 9);
-        atrace::atrace_int64_name(AtraceTag::App, &OTHER, 10);
+        atrace::atrace_counter(AtraceTag::App, &COUNT, -8);
+        atrace::atrace_counter(AtraceTag::App, &OTHER, 9);
+        atrace::atrace_counter(AtraceTag::App, &OTHER, 10);
         atrace::atrace_async_begin(AtraceTag::App, "async", 1);
         atrace::atrace_async_begin(AtraceTag::App, "async", 2);
         atrace::atrace_async_end(AtraceTag::App, "async", 1);
@@ -36,7 +36,7 @@ fn every_kind_of_event_is_shown() {
         atrace::atrace_async_for_track_begin(AtraceTag::App, "row", "on a row", 5);
         atrace::atrace_async_for_track_end(AtraceTag::App, "row", 5);
         atrace::atrace_instant_for_track(AtraceTag::App, "row", "moment of a row");
-        atrace::atrace_begin_fmt(AtraceTag::App, format_args!("plain | {}\n", 7));
+        atrace::atrace_begin_args(AtraceTag::App, format_args!("plain | {}\n", 7), &[]);
         atrace::atrace_end(AtraceTag::App);
         return;
     }

@@ -4,7 +4,8 @@
 
 use std::process::Command;
 
-use atrace::{AtraceTag, Slice, atrace_begin, atrace_end, atrace_instant, perfetto};
+use atrace::tracer::Slice;
+use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, perfetto};
 use atrace_real_service::{Trace, processed};
 
 /// Runs this test again in a separate process. Returns `None` in that process.

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use atrace::{AtraceTag, Slice, perfetto};
+use atrace::tracer::Slice;
+use atrace::{AtraceTag, perfetto};
 use atrace_real_service::{
     Config, Event, Session, Setup, Trace, WRONG, is_program, place, step, until, wait_for,
 };

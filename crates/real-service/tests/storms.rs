@@ -92,7 +92,7 @@ fn nothing_is_lost_when_the_process_is_killed() {
     if is_program(TEST) {
         perfetto::connect();
         for number in 0..EVENTS {
-            atrace::atrace_instant_fmt(AtraceTag::App, format_args!("event {number}"));
+            atrace::atrace_instant_args(AtraceTag::App, format_args!("event {number}"), &[]);
         }
         // SAFETY: the arguments are numbers; ends this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -118,7 +118,7 @@ fn threads_write_what_they_wrote() {
                 for _ in 0..8 {
                     scope.spawn(|| {
                         for number in 0..40 {
-                            atrace::atrace_begin_fmt(AtraceTag::App, format_args!("slice {number}"));
+                            atrace::atrace_begin_args(AtraceTag::App, format_args!("slice {number}"), &[]);
                             atrace_instant(AtraceTag::App, "inside");
                             atrace_end(AtraceTag::App);
                         }

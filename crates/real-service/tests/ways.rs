@@ -6,12 +6,14 @@ use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use atrace::{AtraceTag, SinkKind, Slice, atrace_begin, atrace_end, atrace_instant, control, perfetto};
+use atrace::tracer::Slice;
+use atrace::{AtraceTag, SinkKind, atrace_begin, atrace_end, atrace_instant, control, perfetto};
 use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber, Way};
 use atrace_sys::properties::Properties;
 use tracing::callsite::{Callsite, Identifier};
 use tracing::field::FieldSet;
+use tracing::level_filters::LevelFilter;
 use tracing::metadata::Kind;
 use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, enabled, info, info_span};
@@ -306,7 +308,10 @@ fn callsites_follow_sessions() {
                 std::hint::spin_loop();
             }
             let known = Instant::now();
-            until("on", || told.changes().len() == 2 * round + 2);
+            // `tracing` tells the callsites first and raises its maximum level afterwards.
+            until("on", || {
+                told.changes().len() == 2 * round + 2 && LevelFilter::current() >= LevelFilter::INFO
+            });
             let on = told.changes()[2 * round + 1].at;
             // The difference is zero if the thread that changes the interest was faster than this one.
             let since = |from: Instant| on.saturating_duration_since(from);

@@ -1,14 +1,19 @@
-//! What the originals published: the times of AOSP's `libatrace_rust` benchmarks, and in [`lines`] every line of all five.
+//! The results that the original benchmarks published: the times of AOSP's `libatrace_rust` benchmarks, and [every
+//! line](originals()) of all five benchmarks.
 //!
-//! They measured on a Cuttlefish virtual device (`aosp_cf_x86_64_phone-userdebug`), so only ratios can be compared
-//! with what is measured elsewhere. Rust's three numbers are Criterion's estimate with its 95 % interval; C++'s is
-//! the `Time` of Google Benchmark.
+//! AOSP measured on a Cuttlefish virtual device (`aosp_cf_x86_64_phone-userdebug`), so only ratios can be compared with
+//! measurements on other machines. Rust's three numbers are Criterion's estimate with its 95 % interval; C++'s number
+//! is the `Time` of Google Benchmark.
+//!
+//! The text files beside this module hold the originals' result tables. A line has five fields: description, number,
+//! error, unit, and the corresponding row of ours, or `-` and a reason for having no row. A blank line ends a group;
+//! the lines of a group are compared with its first line. Other lines start with a mark:
+//! - `!` defines a reason. In a row field, `0:` names the reason why our number may be 0.
+//! - `>` is the authors' conclusion, and `?` is the ratio that decides whether the conclusion holds.
+//! - `=` says what the whole original has and ours has in another form.
 
-pub mod lines;
-
-use super::case::TracingCase;
-use super::event::Event;
-use super::id::{Id, State, What, Who};
+use crate::catalogue::id::{Id, State, What, Who};
+use crate::catalogue::kinds::{Event, TracingCase};
 
 /// A published time in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,43 +26,43 @@ pub struct Published {
     pub high: f64,
 }
 
-/// A case of the benchmark of events.
+/// A case of AOSP's benchmark of events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfEvent {
     /// Whether tracing was on.
     pub state: State,
     /// The [kind of event](super::EVENTS).
     pub event: &'static str,
-    /// The Rust wrapper.
+    /// The published time of the Rust wrapper.
     pub rust: Published,
-    /// C++.
+    /// The published time of C++.
     pub cc: Published,
 }
 
 impl OfEvent {
-    /// Returns the id of the row of the same case here.
+    /// Returns the id of our row for this case.
     ///
     /// # Panics
     ///
-    /// Never: the catalogue has every event that was published.
+    /// Never: the catalogue has every published event.
     pub fn id(&self, who: Who) -> Id {
         Id::event(who, self.state, Event::named(self.event).expect("the catalogue has it"))
     }
 }
 
-/// A case of the subscriber's benchmark.
+/// A case of AOSP's benchmark of the subscriber.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfTracing {
     /// The [kind of subscriber](super::SUBSCRIBERS).
     pub kind: &'static str,
-    /// What was done.
+    /// The operation.
     pub case: TracingCase,
-    /// What was published.
+    /// The published time.
     pub rust: Published,
 }
 
 impl OfTracing {
-    /// Returns the id of the row of the same case here.
+    /// Returns the id of our row for this case.
     pub fn id(&self) -> Id {
         Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
     }
@@ -71,7 +76,7 @@ const fn time(ns: f64) -> Published {
     times(ns, ns, ns)
 }
 
-/// The benchmark of events.
+/// The published times of the benchmark of events.
 pub const EVENTS: [OfEvent; 6] = [
     OfEvent { state: State::Off, event: "begin/10", rust: times(6.0211, 6.0382, 6.0607), cc: time(4.0) },
     OfEvent { state: State::Off, event: "begin/1000", rust: times(6.0119, 6.0418, 6.0823), cc: time(4.05) },
@@ -81,7 +86,7 @@ pub const EVENTS: [OfEvent; 6] = [
     OfEvent { state: State::On, event: "end", rust: times(1115.3, 1120.8, 1127.6), cc: time(1076.0) },
 ];
 
-/// The subscriber's benchmark.
+/// The published times of the benchmark of the subscriber.
 pub const TRACING: [OfTracing; 12] = [
     OfTracing { kind: "tracing_off", case: TracingCase::Event, rust: times(47.444, 47.945, 48.585) },
     OfTracing { kind: "filtered", case: TracingCase::Event, rust: times(26.852, 26.942, 27.040) },
@@ -97,8 +102,169 @@ pub const TRACING: [OfTracing; 12] = [
     OfTracing { kind: "tracing_on", case: TracingCase::SpanArgs, rust: times(3684.6, 3699.2, 3716.8) },
 ];
 
+/// An original benchmark that a bench of this crate repeats.
+#[derive(Clone, Debug)]
+pub struct Original {
+    /// The bench that repeats the original.
+    pub bench: &'static str,
+    /// A title of the original.
+    pub title: &'static str,
+    /// The conclusion of its authors, in a sentence.
+    pub conclusion: &'static str,
+    /// What the whole original has and ours has in another form.
+    pub otherwise: Option<&'static str>,
+    /// The ratio that decides whether the conclusion holds.
+    pub check: Check,
+    /// The lines of its tables, in groups.
+    pub groups: Vec<Vec<Line>>,
+}
+
+/// A ratio, and the range in which it supports a conclusion.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The ratio of the published numbers.
+    pub there: f64,
+    /// The numerator: a row of ours.
+    pub of: Measured,
+    /// The denominator: a row of ours.
+    pub by: Measured,
+    /// The lower end of the range in which the conclusion holds.
+    pub from: f64,
+    /// The upper end of that range.
+    pub to: f64,
+}
+
+/// A number that was published.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// A description of the number.
+    pub what: &'static str,
+    /// The number, or `None` if the original does not show it legibly.
+    pub there: Option<f64>,
+    /// The published error of the number.
+    pub error: f64,
+    /// The unit of both the published number and ours.
+    pub unit: &'static str,
+    /// Our number, or the reason why there is none.
+    pub here: Result<Measured, &'static str>,
+    /// The reason why our number may be 0.
+    pub zero: Option<&'static str>,
+}
+
+/// A number that this crate measures.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The bench that measures it.
+    pub bench: &'static str,
+    /// The id of its row.
+    pub id: &'static str,
+    /// The field of the row.
+    pub field: Field,
+    /// How many of our operations make up one operation of the original; our number is multiplied by this factor.
+    pub times: f64,
+}
+
+/// A field of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The time of an operation.
+    Time,
+    /// Operations per second.
+    PerSecond,
+    /// Allocated megabytes per second.
+    Rate,
+    /// Allocated bytes.
+    Bytes,
+    /// The count with this name.
+    Count(&'static str),
+}
+
+/// Returns the originals, in the order in which a full run repeats them.
+///
+/// # Panics
+///
+/// Never: the files are compiled into the program, and a test parses them.
+pub fn originals() -> Vec<Original> {
+    [
+        ("atrace", "ATrace from Rust and C++", include_str!("atrace.txt")),
+        ("suspension", "Cancellation handlers without allocation", include_str!("suspension.txt")),
+        ("coroutines", "C++ coroutines and threads", include_str!("coroutines.txt")),
+        ("threads", "Virtual and kernel threads", include_str!("threads.txt")),
+        ("live", "Dumps of living coroutines", include_str!("dumps.txt")),
+    ]
+    .map(|(bench, title, text)| {
+        parse(bench, title, text).unwrap_or_else(|| panic!("{bench}: a line has another form"))
+    })
+    .into()
+}
+
+fn parse(bench: &'static str, title: &'static str, text: &'static str) -> Option<Original> {
+    let with = |mark| text.lines().filter_map(move |line| Some(line.strip_prefix(mark)?.trim()));
+    let reasons: Vec<_> = with('!').map(|line| line.split_once(' ')).collect::<Option<_>>()?;
+    let mut groups = vec![Vec::new()];
+    for line in text.lines().filter(|line| !line.starts_with(['#', '!', '>', '?', '='])) {
+        match line.is_empty() {
+            true => groups.push(Vec::new()),
+            false => groups.last_mut()?.push(line_of(line, &reasons)?),
+        }
+    }
+    groups.retain(|group| !group.is_empty());
+    let [rows, there, holds] = split(with('?').next()?, " : ")?;
+    let [of, by] = split(rows, " / ")?;
+    let [above, below] = split(there, " / ")?.map(str::parse::<f64>);
+    let (from, to) = match holds.strip_prefix("at least ") {
+        Some(from) => (from, "inf"),
+        None => holds.split_once(" to ")?,
+    };
+    let (bench_of_rows, of) = of.split_once(' ')?;
+    let check = Check {
+        there: above.ok()? / below.ok()?,
+        of: measured(bench_of_rows, of)?,
+        by: measured(bench_of_rows, by)?,
+        from: from.parse().ok()?,
+        to: to.parse().ok()?,
+    };
+    let (conclusion, otherwise) = (with('>').next()?, with('=').next());
+    Some(Original { bench, title, conclusion, otherwise, check, groups })
+}
+
+fn line_of(line: &'static str, reasons: &[(&str, &'static str)]) -> Option<Line> {
+    let [what, there, error, unit, here] = split(line, "|")?.map(str::trim);
+    let number = |text: &str| if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
+    let reason = |name: &str| Some(reasons.iter().find(|(reason, _)| *reason == name)?.1);
+    let (here, zero) = match here.split_once(" 0:") {
+        Some((here, name)) => (here, Some(reason(name)?)),
+        None => (here, None),
+    };
+    let here = match here.strip_prefix('-') {
+        Some(name) => Err(reason(name)?),
+        None => {
+            let (bench, row) = here.split_once(' ')?;
+            Ok(measured(bench, row)?)
+        }
+    };
+    Some(Line { what, there: number(there)?, error: number(error)?.unwrap_or(0.0), unit, here, zero })
+}
+
+fn measured(bench: &'static str, text: &'static str) -> Option<Measured> {
+    let (id, field) = text.split_once(' ').unwrap_or((text, "ns"));
+    let (field, times) = field.split_once('*').unwrap_or((field, "1"));
+    let field = match field {
+        "ns" => Field::Time,
+        "per_s" => Field::PerSecond,
+        "rate" => Field::Rate,
+        "bytes" => Field::Bytes,
+        other => Field::Count(other),
+    };
+    Some(Measured { bench, id, field, times: times.parse().ok()? })
+}
+
+fn split<const N: usize>(text: &'static str, at: &str) -> Option<[&'static str; N]> {
+    text.split(at).collect::<Vec<_>>().try_into().ok()
+}
+
 #[cfg(test)]
-mod tests {
+mod published_tests {
     use super::*;
 
     #[test]
@@ -107,5 +273,46 @@ mod tests {
         for Published { low, ns, high } in all {
             assert!(low <= ns && ns <= high);
         }
+    }
+}
+
+#[cfg(test)]
+mod lines_tests {
+    use super::*;
+    use crate::catalogue::BENCHES;
+
+    #[test]
+    fn every_line_has_a_row_or_a_reason() {
+        let originals = originals();
+        let lines = |original: &Original| original.groups.iter().map(Vec::len).sum::<usize>();
+        assert_eq!(originals.iter().map(lines).collect::<Vec<_>>(), [12, 32, 128, 193, 81]);
+        for Original { bench, check, groups, .. } in &originals {
+            assert!(BENCHES.iter().any(|known| known.name == *bench) && check.of.bench == *bench);
+            assert!(check.there.is_finite() && check.from < check.to);
+            for Line { what, here, .. } in groups.iter().flatten() {
+                match here {
+                    Ok(here) => assert!(here.bench == *bench && here.id.contains('/'), "{what}"),
+                    Err(why) => assert!(why.split(' ').count() > 4, "{what}: {why}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_another_form_is_none() {
+        assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at least 1\n").is_some());
+        assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at least 1\na | 1 | | ns | -why\n").is_none());
+        assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at most 1\n").is_none());
+    }
+
+    #[test]
+    fn a_number_may_be_0_for_a_reason() {
+        let of = |line: &'static str| {
+            let text = format!("! why none is needed\n> a\n? x a / b : 1 / 2 : at least 1\n{line}\n");
+            parse("x", "x", text.leak()).map(|original| original.groups[0][0].zero)
+        };
+        assert_eq!(of("a | 1 | | B/op | x b bytes"), Some(None));
+        assert_eq!(of("a | 1 | | B/op | x b bytes 0:why"), Some(Some("none is needed")));
+        assert_eq!(of("a | 1 | | B/op | x b bytes 0:what"), None);
     }
 }

@@ -1,18 +1,24 @@
-//! What is promised of all workloads: that twins, such as `filtered` and `nosub`, take equally long, that `on` and `perfetto`
-//! allocate what `nosub` does, and that no slice loses an event.
+//! The promises ("bars") about all workloads. A mode and its twin, such as `filtered` and `nosub`, are promised to take
+//! equally long. The modes `on` and `perfetto` are promised to allocate what `nosub` does. No slice may lose an event.
+//!
+//! For the bench as a test, this module also checks that each line of the original's tables has a row.
 
-use super::results::Results;
 use crate::catalogue::Id;
+use crate::catalogue::published::{Field, Line, originals};
+use crate::measure::workload::Workload;
+use crate::measure::workload::results::Results;
 use crate::promise::{Judged, Verdict};
 use crate::row::Row;
 use crate::stats::Interval;
 
-/// Makes the promise that a mode takes as long as its [twin](super::Mode::same_as), in all cases together: in each, a
-/// difference may be 2 ns or 1 %, whichever is more, and the median of all differences, as parts of that, is within it. It is
-/// missed, too, where a case by itself is known to differ by more than twice that, as some of many are outside by chance. One case alone is seldom known to 1 %: the twins run
-/// the same instructions, and what is left between them is where the loader has put things. `None` where nothing was compared.
+/// Judges the promise that a mode takes as long as its [twin](super::Mode::same_as), over all cases. In each case, the
+/// allowed difference is 2 ns or 1 %, whichever is more. The promise is kept if the median of all differences, as
+/// multiples of the allowed difference, is within ±1. The promise is missed, too, if a single case certainly differs by
+/// more than twice the allowed difference; the factor of two leaves room for chance, as there are many cases. The
+/// precision of a single case is seldom 1 %: twins execute the same instructions, but the loader places their code and
+/// data differently. Returns `None` if nothing was compared.
 fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Judged> {
-    let modes = results.modes();
+    let modes = &results.modes;
     let together = results.apart(&results.twins(mode), mode)?;
     let alone = results.twins(mode).into_iter();
     let alone: Vec<(&str, Interval)> =
@@ -35,10 +41,11 @@ fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Ju
     Some(judged.more(format!("{low:+.2} – {high:+.2}; {known} of {all} by themselves")))
 }
 
-/// Makes the promise that a row allocates what `base` does, where that can be told exactly; where a runtime's own threads
-/// allocate when they please, it is missed by one allocation every other operation.
+/// Judges the promise that a row allocates what `base` does. If the count is not `exact`, because a runtime's own
+/// threads allocate at any time, the promise allows a difference of less than half an allocation per operation.
 fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exact: bool) -> Judged {
-    let (promise, of) = named(row, "allocates what", base);
+    let (of, mode) = Id::case_and_mode(&row.id).unwrap_or((&row.id, "it"));
+    let promise = format!("{mode} allocates what {base} does");
     let (asked, kept) = match exact {
         true => ("0", allocs == 0.0 && bytes == 0.0),
         false => ("0 ± 0.5: what the runtime allocates differs", allocs.abs() < 0.5),
@@ -48,22 +55,15 @@ fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exac
     if exact { judged.exact() } else { judged }
 }
 
-/// What a promise about a row and another mode is called, and the case that it is about.
-fn named(row: &Row, says: &str, base: &str) -> (String, String) {
-    let (case, mode) = Id::case_and_mode(&row.id).unwrap_or((&row.id, "it"));
-    let does = if says.starts_with("allocates") { " does" } else { "" };
-    (format!("{mode} {says} {base}{does}"), case.to_owned())
-}
-
-/// What is promised of all workloads.
+/// Judges the promises about all workloads.
 pub(super) fn common(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
-    for mode in 0..results.modes().len() {
+    for mode in 0..results.modes.len() {
         let twin = results.twin(mode);
         bars.extend((twin != mode).then(|| as_long_as_its_twin(results, mode, twin)).flatten());
     }
     for case in results.traced_cases() {
-        // Whether there are times to compare or not: what is counted does not hang on the processor's speed.
+        // Allocations are judged even without comparable times, because counts do not depend on the processor's speed.
         for mode in ["on", "perfetto"] {
             let more = results.allocated_above(case, mode, "nosub");
             let row = results.row(case, mode).zip(more);
@@ -71,16 +71,36 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
             bars.extend(row.map(|(row, more)| no_allocations_above(row, "nosub", more, exact)));
         }
     }
-    let [lossy, whole] = results.whole();
+    let [lossy, whole] = results.whole;
     if lossy + whole > 0 {
-        let (promise, measured) =
-            ("slices by Perfetto's way that lose no event", format!("{whole} of {}", lossy + whole));
+        let promise = "slices by Perfetto's way that lose no event";
+        let measured = format!("{whole} of {}", lossy + whole);
         let verdict = if lossy == 0 { Verdict::Kept } else { Verdict::Open };
-        bars.push(
-            Judged::new(promise, "all cases", measured, "all", verdict).more("the others are left out"),
-        );
+        let judged = Judged::new(promise, "all cases", measured, "all", verdict);
+        bars.push(judged.more("the others are left out"));
     }
     bars
+}
+
+/// Returns the first line of the original's tables whose row or number is missing, or `None` if all are there.
+pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
+    let originals = originals().into_iter().filter(|original| original.bench == W::NAME);
+    // A number must not be 0 where the original's number is not 0, unless the line gives a reason.
+    let says = |number: f64, may_be_zero: bool| may_be_zero || number != 0.0;
+    let measured = |row: &Row, field: Field, may_be_zero: bool| match field {
+        Field::Time | Field::PerSecond => true,
+        Field::Rate | Field::Bytes => row.bytes.is_some_and(|bytes| says(bytes, may_be_zero)),
+        Field::Count(name) => row.counts.get(name).is_some_and(|count| says(*count, may_be_zero)),
+    };
+    let mut all = originals.flat_map(|original| {
+        let line = |line: Line| Some((line.here.ok()?, line.zero.is_some() || line.there == Some(0.0)));
+        let checks = [original.check.of, original.check.by].map(|of| (of, false));
+        original.groups.into_iter().flatten().filter_map(line).chain(checks)
+    });
+    let (missing, _) = all.find(|(of, may_be_zero)| {
+        !results.rows().iter().any(|row| row.id == of.id && measured(row, of.field, *may_be_zero))
+    })?;
+    Some(format!("the original has a line of {} ({:?}): there is no such number", missing.id, missing.field))
 }
 
 #[cfg(test)]
@@ -89,28 +109,28 @@ mod tests {
 
     use fastrand::Rng;
 
+    use super::super::case::Slice;
     use super::super::case::{Case, Done};
-    use super::super::exchange::Slice;
     use super::super::mode::Mode;
     use super::super::results::Names;
     use super::*;
     use crate::row::Sink;
     use crate::stats::sample::Sample;
 
-    /// What is promised of twins where `filtered` takes as many nanoseconds more than the 1000 of `nosub` as told for each case,
-    /// in slices each of which is off by so many at most.
+    /// Judges the twins `filtered` and `nosub` where `nosub` takes 1000 ns and `filtered` takes `more[case]` ns more.
+    /// Each slice of `filtered` deviates by up to `noise` ns.
     fn twins(more: &[i64], noise: i64) -> Judged {
         let cases = (0..more.len()).map(|n| Case::new(format!("rust/{n}"), |_| Ok(Done::new())));
         let mut results = Results::new(Mode::all(), cases.collect(), Sink::Null, Names::default());
         let mut random = Rng::with_seed(5);
         for _ in 0..10 {
-            results.begin_generation();
+            results.generations += 1;
             for turn in 0..10 {
                 for (case, more) in more.iter().enumerate() {
                     for (mode, more) in [(1, 0), (2, more + random.i64(-noise..=noise))] {
                         let took = Duration::from_nanos(1000_u64.saturating_add_signed(more));
                         let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new() };
-                        results.add(case, mode, turn, 1, &slice);
+                        results.add((case, mode), turn, 1, &slice);
                     }
                 }
             }
@@ -126,20 +146,20 @@ mod tests {
         let all = twins(&[0; 13], 60);
         assert_eq!((&all.of[..], all.verdict), ("all 13 cases", Verdict::Kept), "{all:?}");
         assert_eq!(all.promise, "filtered takes as long as nosub");
-        // All of them take 3 % more than 1000 ns, where 1 % is allowed.
+        // All cases take 3 % more than 1000 ns; 1 % is allowed.
         assert_eq!(twins(&[30; 13], 100).verdict, Verdict::Missed);
         let at_limit = twins(&[10; 13], 60);
         assert_eq!(at_limit.verdict, Verdict::Open, "{at_limit:?}");
     }
 
-    /// Another generation of ten slices, of which so many lost an event, and took less.
+    /// Adds a generation of ten slices. The first `lossy` slices lost an event and took less time.
     fn slices(results: &mut Results, lossy: usize) {
-        results.begin_generation();
+        results.generations += 1;
         for turn in 0..10 {
             let lost = u64::from(turn < lossy);
             let took = Duration::from_nanos(1000 - 900 * lost);
             let done = Done { lost: Some(lost), ..Done::new() };
-            results.add(0, 5, turn, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
+            results.add((0, 5), turn, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
         }
     }
 
@@ -147,7 +167,7 @@ mod tests {
     fn a_slice_that_lost_events_is_left_out() {
         let kept = ("10 of 10", Verdict::Kept);
         let open = ("9 of 10", Verdict::Open);
-        // A whole generation, the first: what the others say is known.
+        // All slices of the first generation lost an event; the other generations still give a result.
         let more = ("18 of 30", Verdict::Open);
         for (lossy, (whole, verdict)) in [(&[0][..], kept), (&[1], open), (&[10, 2, 0], more)] {
             let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
@@ -167,10 +187,10 @@ mod tests {
     fn raw_writes_are_those_of_all_messages_of_an_operation() {
         let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
         let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
-        results.begin_generation();
+        results.generations += 1;
         let took = Duration::from_micros(10);
         let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new().messages(60) };
-        results.add_raw((0, 4), 0, Sample::of(100.0), false, 20, &slice);
+        results.add_raw((0, 4), 0, 20, &slice, (Sample::of(100.0), false));
         results.finish();
         assert_eq!(
             results.rows().iter().find(|row| row.id == "limit/raw_writes_of/rust/a/on").unwrap().median,

@@ -1,4 +1,5 @@
-//! What a workload does, and what it says about having done it.
+//! The operations of a workload, the reports of what they have done, and the protocol between the bench and the
+//! processes of its modes: a line of JSON for a request, and a line of JSON for its reply.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,13 +7,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-/// Why the result of a case is not what it must be.
+use crate::instruments::alloc::Counts;
+use crate::measure::paired::nanos;
+use crate::stats::sample::Sample;
+
+/// Why the result of a case is wrong.
 pub type Wrong = String;
 
-/// Runs the operation so many times.
+/// Runs the operation the given number of times.
 type Run = Box<dyn FnMut(u64) -> Result<Done, Wrong>>;
 
-/// How many of something one operation has.
+/// Returns how often something happens in one operation.
 type PerOperation = Box<dyn Fn() -> f64>;
 
 /// An operation of a workload.
@@ -24,8 +29,8 @@ pub struct Case {
     has: Vec<(&'static str, PerOperation)>,
 }
 
-/// What a case is, without how it runs.
-#[derive(Clone, Debug)]
+/// The properties of a case, without its code.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Info {
     pub(super) id: String,
     pub(super) counted_over: u64,
@@ -33,45 +38,30 @@ pub(super) struct Info {
     pub(super) per: Option<&'static str>,
     pub(super) exact: bool,
     pub(super) one_core: bool,
-    /// Whether it is made anew for each slice.
+    /// Whether `run` is made anew for each slice.
     pub(super) afresh: bool,
     pub(super) traced: bool,
     pub(super) not_in: &'static [&'static str],
     pub(super) selected: bool,
     pub(super) beside: Option<String>,
     pub(super) counted: bool,
-    /// Where it is not as long as others'.
+    /// The duration of a slice, if it differs from the default.
     pub(super) slice: Option<Duration>,
-    /// The parts that it reported, in its order.
+    /// The parts that the case has reported, in order.
     pub(super) parts: Vec<String>,
 }
 
 impl Case {
-    /// Makes a case. Its id is `<who>/<name>`, who being `rust` or `cc`. `run(n)` runs the operation `n`
-    /// times.
+    /// Makes a case. Its id is `<who>/<name>`, where `<who>` is `rust` or `cc`. `run(n)` runs the operation `n` times.
     pub fn new(id: impl Into<String>, run: impl FnMut(u64) -> Result<Done, Wrong> + 'static) -> Self {
-        let info = Info {
-            id: id.into(),
-            counted_over: 100,
-            batch: 1,
-            per: None,
-            exact: true,
-            one_core: false,
-            afresh: false,
-            traced: true,
-            not_in: &[],
-            selected: true,
-            beside: None,
-            counted: true,
-            slice: None,
-            parts: Vec::new(),
-        };
+        let info = Info { id: id.into(), counted_over: 100, batch: 1, selected: true, ..Info::default() };
+        let info = Info { exact: true, traced: true, counted: true, ..info };
         Self { info, run: Box::new(run), make: None, threads: 1, has: Vec::new() }
     }
 
-    /// Makes a case whose `run` is made anew for each slice, which begins with a [batch](Self::batch) that is not
-    /// timed where there are batches: what it keeps (a runtime) is somewhere else in memory each time. A runtime whose
-    /// queues lie badly is slower by up to a sixth for as long as it lives.
+    /// Makes a case whose `run` is made anew for each slice, so that the state of `run` (a runtime) has other addresses
+    /// each time: a runtime whose queues are placed badly is slower by up to a sixth for its whole life. If the case
+    /// has [batches](Self::batch), an untimed batch precedes each slice.
     pub fn afresh<R>(id: impl Into<String>, mut make: impl FnMut() -> R + 'static) -> Self
     where
         R: FnMut(u64) -> Result<Done, Wrong> + 'static,
@@ -82,69 +72,71 @@ impl Case {
         case
     }
 
-    /// Ends what `run` keeps, if it is to be made anew.
+    /// Drops the state of `run` if `run` is made anew for each slice.
     pub(crate) fn forget(&mut self) {
         if self.make.is_some() {
             self.run = Box::new(|_| Err("it was not made anew".to_owned()));
         }
     }
 
-    /// Makes `run` anew, if it is to be.
+    /// Makes `run` anew if the case asks for it.
     pub(crate) fn renew(&mut self) {
         if let Some(make) = &mut self.make {
             self.run = make();
         }
     }
 
-    /// Counts allocations over this many operations (by default 100; with `--quick` a tenth, as a test at
-    /// most 100), twice, after one operation that is not counted. The two counts have to be the same. What
-    /// one `run` allocates beside its operations is among them: keep it in the closure.
+    /// Sets how many operations the allocations are counted over: by default 100, with `--quick` a tenth, and as a test
+    /// at most 100. The count is repeated, after one operation that is not counted, and both counts must be equal.
+    /// Allocations of `run` itself are included, so keep long-lived state in the closure.
     pub fn counted_over(mut self, operations: u64) -> Self {
         self.info.counted_over = operations.max(1);
         self
     }
 
-    /// Has slices of about this much time instead of a millisecond: of an operation that takes so long itself,
-    /// or that several threads run, as they start and end together only nearly.
+    /// Sets the approximate duration of a slice, instead of a millisecond. Use it for an operation that takes that long
+    /// itself, and for operations of several threads, which start and end only nearly together.
     pub fn slices_of(mut self, time: Duration) -> Self {
         self.info.slice = Some(time);
         self
     }
 
-    /// Runs this many operations at once, so that parts of them can be timed: `run` is only ever called with
-    /// a multiple of it, also where less was asked for.
+    /// Runs this many operations in a batch, so that the parts of an operation can be timed. `run` is only called with
+    /// a multiple of the batch, even if fewer operations were requested.
     pub fn batch(mut self, operations: u64) -> Self {
         self.info.batch = operations.max(1);
         self
     }
 
-    /// Says which of its [counts](Done::count) a person would ask for the cost of: each poll rather than the
-    /// whole pipeline. The rows are about operations, but what is promised is about these.
+    /// Names the [count](Done::count) that the cost is best expressed per, such as each poll and not the whole
+    /// pipeline. Rows are per operation, but the promises are per this count.
     pub fn per(mut self, count: &'static str) -> Self {
         self.info.per = Some(count);
         self
     }
 
-    /// Runs in one turn with the other cases of this group, right after or before each, so that they can be
+    /// Runs the case in a turn with the other cases of this group, directly before or after them, so that they can be
     /// [compared](super::Results::difference).
     pub fn beside(mut self, group: impl Into<String>) -> Self {
         self.info.beside = Some(group.into());
         self
     }
 
-    /// Says that so many threads do it at once, whose time is added up: it may be so many times as long as it took.
+    /// Says that this many threads run the operation at once, and that the reported time is their sum. That sum may
+    /// exceed the elapsed time by this factor.
     pub fn by_threads(mut self, threads: u32) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Says how many of a [count](Done::count) one operation has, once it has run: where it counts otherwise, the bench fails.
+    /// Sets the expected value of a [count](Done::count) per operation; `per_operation` is called after the run. The
+    /// bench fails if the count differs.
     pub fn has(mut self, count: &'static str, per_operation: impl Fn() -> f64 + 'static) -> Self {
         self.has.push((count, Box::new(per_operation)));
         self
     }
 
-    /// Says what is wrong with what `n` operations say they have done, which took so long.
+    /// Checks what `n` operations have reported against the expected counts and the elapsed time.
     pub(crate) fn check(&self, done: &Done, n: u64, elapsed: Duration) -> Result<(), Wrong> {
         let took = done.took.unwrap_or(elapsed);
         let parts: Duration = done.parts.iter().map(|(_, (took, _))| *took).sum();
@@ -161,49 +153,51 @@ impl Case {
         Ok(())
     }
 
-    /// Counts no allocations, as the counter doesn't see those of C++.
+    /// Counts no allocations. Use it for C++, whose allocations the counter does not see.
     pub fn uncounted(mut self) -> Self {
         self.info.counted = false;
         self
     }
 
-    /// Lets the counts differ, where other threads allocate when they please: the median of seven is taken.
+    /// Lets the allocation counts vary, because other threads allocate at any time. The result is the median of seven
+    /// counts.
     pub fn inexact(mut self) -> Self {
         self.info.exact = false;
         self
     }
 
-    /// Keeps the thread that calls `run`, and those started by it meanwhile, on one core, the same in every
+    /// Pins the thread that calls `run`, and the threads that `run` starts, to one core, which is the same in every
     /// mode.
     pub fn one_core(mut self) -> Self {
         self.info.one_core = true;
         self
     }
 
-    /// Has nothing to say in these modes: it does not run in them.
+    /// Excludes the case from these modes.
     pub fn not_in(mut self, modes: &'static [&'static str]) -> Self {
         self.info.not_in = modes;
         self
     }
 
-    /// Has nothing to instrument, such as C++: it runs in the mode `none` only, and its rows have no mode in
-    /// their ids.
+    /// Marks a case without instrumentation, such as C++. It only runs in the mode `none`, and its row ids have no
+    /// mode.
     pub fn untraced(mut self) -> Self {
         self.info.traced = false;
         self
     }
 }
 
-/// A name and what belongs to it, a few of them: no allocation of ours shall be among those that are counted.
+/// Names with values. Up to eight are kept without an allocation, because the harness must not add to the counted
+/// allocations.
 type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 
-/// What `run(n)` has done, all `n` operations together.
+/// The report of `run(n)`: the sums over all `n` operations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub(crate) messages: u64,
     #[serde(default)]
     pub(crate) others_wrote: bool,
-    /// How many of them were lost, if they go by Perfetto's way.
+    /// The number of lost messages, in a mode with a Perfetto session.
     #[serde(default)]
     pub(crate) lost: Option<u64>,
     pub(crate) took: Option<Duration>,
@@ -213,60 +207,107 @@ pub struct Done {
 }
 
 impl Done {
-    /// Begins with a case that has nothing to say.
+    /// Makes an empty report.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many messages are written while tracing is on: two for each time that a span is entered, one for
-    /// an event. The sink must have got exactly as many; in a mode that does not write, none.
+    /// Sets how many messages are written while tracing is on: two each time that a span is entered, and one for each
+    /// event. The sink must receive exactly this number, or none in a mode that does not write.
     pub fn messages(mut self, messages: u64) -> Self {
         self.messages = messages;
         self
     }
 
-    /// Other threads wrote at their own pace meanwhile (what surrounds the case was started or stopped, or is at
-    /// work): what the sink got is not held against the case. In a mode that does not write it still is.
+    /// Says whether other threads wrote messages meanwhile, for example because a runtime was started, stopped or at
+    /// work. The number of received messages is then not checked, except in modes that do not write.
     pub fn others_wrote(mut self, yes: bool) -> Self {
         self.others_wrote = yes;
         self
     }
 
-    /// How long it took, where that is not all the time between the call and the return.
+    /// Sets the duration, if it is not the whole time between call and return.
     pub fn took(mut self, took: Duration) -> Self {
         self.took = Some(took);
         self
     }
 
-    /// A part of it, which is to have a row of its own: `operations` of something took so long together. Time
-    /// thousands of them at once, as a reading of the clock takes as long as some do. Always the same parts,
-    /// in the same order.
+    /// Adds a part with its own row: `operations` operations of the part took this time together. Time thousands of
+    /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in
+    /// the same order each time.
     pub fn part(mut self, name: &'static str, took: Duration, operations: u64) -> Self {
         self.parts.push((name.into(), (took, operations)));
         self
     }
 
-    /// How often something happened, such as polls: the row has it per operation.
+    /// Adds the number of occurrences of something, such as polls. The row has the number per operation.
     pub fn count(mut self, name: &'static str, total: u64) -> Self {
         self.counts.push((name.into(), total));
         self
     }
 
-    /// Returns how often that happened, or what a gauge of this name says.
+    /// Returns the count or the gauge of this name.
     pub fn said(&self, name: &str) -> Option<f64> {
         let counts = self.counts.iter().map(|(of, total)| (of, *total as f64));
         let mut all = counts.chain(self.gauges.iter().map(|(of, value)| (of, *value)));
         all.find_map(|(of, value)| (of == name).then_some(value))
     }
 
-    /// Returns how long it says that it took.
+    /// Returns the reported duration, if it was set.
     pub fn time(&self) -> Option<Duration> {
         self.took
     }
 
-    /// Something that is not per operation, such as threads alive: the row has its median.
+    /// Adds a value that is not per operation, such as the number of living threads. The row has its median.
     pub fn gauge(mut self, name: &'static str, value: f64) -> Self {
         self.gauges.push((name.into(), value));
         self
     }
 }
+
+/// The prefix of a line of stdout that is a reply.
+pub(super) const REPLY: &str = "atrace-benches reply: ";
+
+/// The highest number of a case's messages that are kept for the raw writes.
+pub(super) const KEPT: usize = 64;
+
+/// A request to the process of a mode. Cases are numbered.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Run `warm_up` operations, then `n` operations that are timed and checked. The slice begins on the CPU with index
+    /// `place`. Reply: [`Slice`].
+    Slice { case: usize, place: usize, warm_up: u64, n: u64 },
+    /// Count the allocations of `n` operations, `times` times. Reply: [`Counted`].
+    Count { case: usize, n: u64, times: usize },
+    /// Run one operation. Reply: its first messages, at most [`KEPT`].
+    Capture { case: usize },
+    /// Wait until the Perfetto consumer has received all written events. Reply: nothing.
+    Settle,
+    /// Write messages repeatedly for the duration `slice`, with the inlined system call or with `write()`. The messages
+    /// are given or kept from an earlier request. Reply: the [`Sample`] of one message.
+    Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration, inlined: bool },
+}
+
+/// A reply: the result, or the error as text.
+pub(super) type Reply<T> = Result<T, String>;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Slice {
+    /// The time that counts for the row.
+    pub(super) took: Duration,
+    /// The time including the parts that the case leaves out.
+    pub(super) elapsed: Duration,
+    /// The duration of the reference chain before and after the slice.
+    pub(super) chain: [f64; 2],
+    pub(super) done: Done,
+}
+
+impl Slice {
+    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part.
+    pub(super) fn sample(&self, took: Duration, n: u64) -> Sample {
+        Sample { ns: nanos(took, n), chain: self.chain }
+    }
+}
+
+/// The allocations of several runs, or `None` if the binary does not count.
+pub(super) type Counted = Option<Vec<Counts>>;

@@ -1,30 +1,30 @@
-//! What tracing costs a program: a workload, run without instrumentation, with it, and traced.
+//! Measures what tracing costs a whole program: a workload runs without instrumentation, with instrumentation, and
+//! traced.
 //!
-//! A [`Workload`] names its [`Case`]s, and each of them runs in every [`Mode`]. A process has one subscriber, so each mode is
-//! a process. They are all there at the same time, and take turns (`turns.rs`): the bench asks one of them at a time for a slice
-//! of a case of about a millisecond, in an order that is planned anew each time (`plan.rs`), while the others wait.
+//! A [`Workload`] lists its [`Case`]s, and each case runs in every [`Mode`], a configuration of instrumentation,
+//! subscriber and tracing. A process has one global subscriber, so each mode has its own process. The processes exist
+//! at the same time and take turns (`turns.rs`): the bench asks a process for a slice of a case of about a millisecond
+//! while the other processes wait. The order is drawn anew each time (`plan.rs`).
 //!
-//! - Every timed slice is checked: what it computed by the case itself, and what it wrote by the sink, which has to have got
-//!   exactly the messages that the case says, or none if the mode does not write.
-//! - The processes are replaced, generation by generation, and a slice holds other blocks of memory each time: where the
-//!   loader and the allocator put things makes a process slower or faster than its twin (`docs/design.md`).
-//! - Modes that are promised to take equally long are [twins](Mode::same_as): more than half of the time is theirs.
-//! - A process has a second thread that sleeps, as programs worth tracing have several, and the first that is started makes
-//!   system calls dearer; unless it [begins alone](Workload::BEGINS_ALONE).
+//! - Every timed slice is checked. The case checks its own result. The sink must have received exactly the number of
+//!   messages that the case reports, or none if the mode does not write.
+//! - The processes of a generation run at the same time and are then replaced by the next generation. Each slice also
+//!   has another layout of the heap. Both matter because the placement of code and data makes a process faster or
+//!   slower than another process with the same code (`docs/design.md`).
+//! - Twins are modes that are [promised](Mode::same_as) to take equally long. Twins get more than half of the time.
+//! - A process has a second thread, which sleeps. Programs that are worth tracing have several threads, and the second
+//!   thread makes system calls more expensive. A workload can ask to [begin alone](Workload::BEGINS_ALONE).
 //!
-//! `target/overhead/<NAME>.json` then has for each case and mode a row `<case>/<mode>`, for each [part](Done::part)
-//! `<case>/<part>/<mode>`, and of a case [without modes](Case::untraced) just `<case>`. A row has under `above` what its mode
-//! costs more than others, and in `counts` what the case counted. `limit/raw_writes_of/<case>` is what the messages of one
-//! operation cost when they are only written. Promises that are exact counts fail the bench when they are broken.
+//! The bench writes `target/overhead/<NAME>.json`. The file has a row `<case>/<mode>` for each case and mode, a row
+//! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without
+//! modes](Case::untraced). In a row, `above` is the cost above other modes, and `counts` has the case's counts. The row
+//! `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one operation. A broken promise
+//! about an exact count fails the bench.
 
 mod bars;
 mod case;
-mod exchange;
-mod form;
-mod instrument;
 mod mode;
 mod plan;
-mod process;
 mod results;
 mod tables;
 mod turns;
@@ -32,20 +32,17 @@ mod worker;
 
 use std::any::Any;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
 pub use self::case::{Case, Done, Wrong};
-pub use self::instrument::{Bare, Traced, Tracing};
-pub use self::mode::Mode;
+pub use self::mode::{Bare, Mode, Traced, Tracing};
 pub use self::results::{Names, RawWrites, Results};
 
 use self::plan::Plan;
 use crate::harness::args::Args;
-use crate::harness::output::Output;
-use crate::harness::terminal::{complain, fail, say};
+use crate::harness::output::{Output, fail, say};
 use crate::harness::{self, Session, supervise};
 use crate::instruments::clock::timer_floor;
 use crate::promise::Judged;
@@ -53,10 +50,10 @@ use crate::table::Table;
 
 /// A program whose tracing is measured.
 ///
-/// `run(n)` of a case runs the operation `n` times, consumes (`black_box`) what it computes and returns `Err` if that is wrong.
-/// When it returns, every span it made is closed, in whatever thread. What it needs only once (a runtime, a server) is made
-/// when it first runs and kept in the closure, or its time is left out with [`Done::took`]. All instrumentation goes through
-/// [`Tracing`], so that `none` has none.
+/// `run(n)` of a case runs the operation `n` times, consumes the results (`black_box`) and returns `Err` if a result is
+/// wrong. When `run` returns, all its spans must be closed, in all threads. State that is needed only once (a runtime,
+/// a server) is made in the first run and kept in the closure, or its time is excluded with [`Done::took`]. All
+/// instrumentation uses [`Tracing`], so that the mode `none` has none.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -103,65 +100,66 @@ pub trait Workload {
     /// The name of the bench, of its file of rows, and of its processes.
     const NAME: &'static str;
 
-    /// Makes the cases, in the order of the tables. They are the same for every `T`, but for what they are
-    /// made of.
+    /// Makes the cases, in the order of the tables. The cases must be the same for every `T`, apart from their
+    /// instrumentation.
     fn cases<T: Tracing>() -> Vec<Case>;
 
-    /// The modes: by default the five of [`Mode::all`].
+    /// Returns the modes: by default the six modes of [`Mode::all`].
     fn modes() -> Vec<Mode> {
         Mode::all()
     }
 
-    /// Starts what all modes talk to, such as a server in a process of its own. It is there before their processes, and
-    /// dropped after them.
+    /// Starts what the processes of all modes share, such as a server in its own process. The fixture starts before
+    /// these processes and is dropped after they have ended.
     ///
     /// # Errors
     ///
-    /// Whatever it takes: the bench ends with that.
+    /// Any error ends the bench.
     fn fixture() -> io::Result<Fixture> {
         Ok(Fixture::default())
     }
 
-    /// Looks at the workload otherwise than by its time, such as at its threads: in the bench's own process, when all rounds
-    /// are over and while the [fixture](Self::fixture) is there. What it finds goes [into the rows](Results::gauge).
+    /// Measures properties other than time, such as the states of threads. It runs in the bench's own process after all
+    /// rounds, while the [fixture](Self::fixture) exists, and stores its results [in the rows](Results::gauge).
     ///
     /// # Errors
     ///
-    /// Whatever it takes: the bench ends with that.
+    /// Any error ends the bench.
     fn profile(_: &mut Results, _: &Args) -> io::Result<()> {
         Ok(())
     }
 
-    /// What its rows are called, and whether what its cases write is timed by itself, too.
+    /// Returns how the rows are named, and whether the raw writes of the messages are timed.
     fn names() -> Names {
         Names::default()
     }
 
-    /// Whether the process of a mode begins with one thread. Else there is a second, which sleeps.
+    /// Whether the process of a mode begins with one thread. Otherwise a second thread sleeps in it.
     const BEGINS_ALONE: bool = false;
 
-    /// How many seconds a full run measures.
+    /// Returns how many seconds a full run measures.
     fn seconds() -> u64 {
         45
     }
 
-    /// Makes the tables that are printed before what each mode adds: by default one of all cases. Rows may be missing, where a
-    /// filter leaves them out. A cell without a number that doesn't say why fails the bench.
+    /// Makes the tables that precede the table of what each mode adds: by default a table of all cases. A row may be
+    /// missing if a filter excludes it. A cell without a number must give a reason, or the bench fails.
     fn tables(results: &Results) -> Vec<Table> {
         vec![tables::measured(results)]
     }
 
-    /// Makes rows of what is known once all of it was measured, such as of [how two cases
-    /// differ](Results::add_difference).
+    /// Adds rows that are computed after all measurements, such as [differences between
+    /// cases](Results::add_difference).
     fn derive(_: &mut Results) {}
 
-    /// What was promised of this workload beyond what all promise.
+    /// Judges the promises about this workload, in addition to those about all workloads.
     fn bars(_: &Results) -> Vec<Judged> {
         Vec::new()
     }
 }
 
-/// What is there beside the modes while they are measured, and the environment variables that tell them of it.
+/// Shared state that exists while the modes are measured, and the environment variables that describe it to their
+/// processes.
 #[derive(Default)]
 pub struct Fixture {
     env: Vec<(OsString, OsString)>,
@@ -169,18 +167,18 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Keeps something until the modes have ended.
+    /// Keeps a value until the processes of the modes have ended.
     pub fn of(kept: impl Any) -> Self {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
 
-    /// Has so much room for what a slice writes, in the memory that is shared with a reader of Perfetto's way: that reads
-    /// every 4 ms.
+    /// Sets the size of the memory that is shared with the Perfetto consumer. The memory must hold what a slice writes,
+    /// because the consumer reads every 4 ms.
     pub fn with_room(self, mib: u32) -> Self {
         self.with_env("ATRACE_SHMEM_KB", (mib << 10).to_string())
     }
 
-    /// Sets an environment variable of the modes' processes.
+    /// Sets an environment variable for the processes of the modes.
     pub fn with_env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
@@ -191,7 +189,7 @@ impl Fixture {
     }
 }
 
-/// Runs a workload as a bench: reads the command line, measures, prints, and writes the rows.
+/// Runs a workload as a bench: parses the command line, measures, prints, and writes the rows.
 pub fn run<W: Workload>() -> ExitCode {
     supervise::run(|session| match bench::<W>(&session) {
         Ok(code) => code,
@@ -199,83 +197,93 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
-/// Is the process of a mode, if it was started as one; tells whether it was.
+/// Runs as the process of a mode if this process was started as one. Returns whether it was.
 ///
 /// # Errors
 ///
-/// What the system answered.
+/// The system's error.
 pub fn take_part<W: Workload>(session: &Session) -> io::Result<bool> {
-    let name = session.args().mode.as_deref();
+    let name = session.args.mode.as_deref();
     let Some(mode) = W::modes().into_iter().find(|mode| name == Some(mode.name)) else { return Ok(false) };
     worker::work::<W>(session, mode)?;
     Ok(true)
 }
 
-/// Measures the cases that the command line selects, as a part of another bench: prints nothing, writes nothing.
+/// Measures the cases that the command line selects, as a part of another bench. Prints and writes nothing.
 ///
 /// # Errors
 ///
-/// What the system answered, or what is wrong with a case.
+/// The system's error, or the error of a case.
 pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
-    let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
-    results.select(|id| session.args().selects(id));
-    if results.is_empty() {
-        return Ok(results);
+    let mut results = selected::<W>(session);
+    if !results.groups().is_empty() {
+        measure_selected::<W>(session, &mut results, |_| Ok(()))?;
     }
-    let fixture = W::fixture()?;
-    turns::measure::<W>(&Plan::of(session.args(), W::seconds()), &fixture, &mut results)?;
-    results.finish();
-    W::derive(&mut results);
     Ok(results)
 }
 
+/// Returns all cases for `--list`, and otherwise the cases that the command line selects.
+fn selected<W: Workload>(session: &Session) -> Results {
+    let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
+    if !session.args.list {
+        results.select(|id| session.args.selects(id));
+    }
+    results
+}
+
+/// Measures the cases, and calls `look` while the fixture exists.
+fn measure_selected<W: Workload>(
+    session: &Session,
+    results: &mut Results,
+    look: impl FnOnce(&mut Results) -> io::Result<()>,
+) -> io::Result<turns::Extent> {
+    let fixture = W::fixture()?;
+    let extent = turns::measure::<W>(&Plan::of(&session.args, W::seconds()), &fixture, results)?;
+    look(results)?;
+    drop(fixture);
+    results.finish();
+    W::derive(results);
+    Ok(extent)
+}
+
 fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
+    let args = &session.args;
     if take_part::<W>(session)? {
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(name) = &session.args().mode {
+    if let Some(name) = &args.mode {
         return Err(io::Error::other(format!("there is no mode {name}")));
     }
-    let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
-    if session.args().list {
-        for id in results.ids() {
-            say(format_args!("{id}: benchmark"));
-        }
+    let mut results = selected::<W>(session);
+    if args.list {
+        results.ids().iter().for_each(|id| say(format_args!("{id}: benchmark")));
         return Ok(ExitCode::SUCCESS);
     }
-    results.select(|id| session.args().selects(id));
-    if results.is_empty() {
+    if results.groups().is_empty() {
         say("no case has an id with that in it; --list shows them");
         return Ok(ExitCode::SUCCESS);
     }
     let started = Instant::now();
-    let plan = Plan::of(session.args(), W::seconds());
-    let output = Output::begin(W::NAME, session.args())?;
-    let fixture = W::fixture()?;
-    let turns::Extent { generations, rounds, turns } = turns::measure::<W>(&plan, &fixture, &mut results)?;
-    let is_whole = plan.once && results.is_whole();
-    output.aside(|| W::profile(&mut results, session.args()))?;
-    drop(fixture);
-    results.finish();
-    W::derive(&mut results);
-    if let Some(missing) = is_whole.then(|| form::unanswered::<W>(&results)).flatten() {
+    let output = Output::begin(W::NAME, args)?;
+    let turns::Extent { generations, rounds, turns } =
+        measure_selected::<W>(session, &mut results, |results| output.aside(|| W::profile(results, args)))?;
+    if args.test
+        && results.cases.iter().all(|case| case.selected)
+        && let Some(missing) = bars::unanswered::<W>(&results)
+    {
         return Err(io::Error::other(missing));
     }
 
-    let mut text = format!("\n{}: ", W::NAME);
-    let (processes, seconds) = (results.modes().len(), started.elapsed().as_secs_f64());
-    // Also of a test, which it is a part of.
+    let (processes, seconds) = (results.modes.len(), started.elapsed().as_secs_f64());
+    // A test checks the tables, too.
     let tables: Vec<Table> = W::tables(&results).into_iter().chain([tables::overhead(&results)]).collect();
     if let Some(hole) = tables.iter().find_map(Table::hole) {
         return Err(io::Error::other(hole));
     }
     let tables: Vec<String> = tables.iter().map(Table::to_string).collect();
-    if plan.once {
-        let _ =
-            write!(text, "each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s");
-    } else {
-        let _ = write!(
-            text,
+    let text = match args.test {
+        true => format!("each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s"),
+        false => format!(
             "{rounds} rounds and {turns} turns of twins in {generations} generations of {processes} processes, \
              {seconds:.1} s; a reading of the timer takes {} ns\nsink: {}; switched by the properties, verified by {}\
              \n\n{tables}",
@@ -283,21 +291,16 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
             atrace::sink(),
             session.verified_by(),
             tables = tables.join("\n")
-        );
-    }
-    say(text.trim_end_matches('\n'));
+        ),
+    };
+    say(format!("\n{}: {text}", W::NAME).trim_end_matches('\n'));
     let mut judged = bars::common(&results);
     judged.extend(W::bars(&results));
-    // In a test, only what is counted can be judged.
-    judged.retain(|judged| judged.exact || !plan.once);
+    // A test measures no times, so it only judges promises about counts.
+    judged.retain(|judged| judged.exact || !args.test);
     output.end(results.rows(), &judged)?;
-    let broken = judged.iter().any(Judged::fails);
-    if broken {
-        complain("a promise that is an exact count is broken");
+    if judged.iter().any(Judged::fails) {
+        return Ok(fail(1, "a promise that is an exact count is broken"));
     }
-    Ok(match (broken, plan.once) {
-        (true, _) => ExitCode::FAILURE,
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => harness::exit_code(results.rows()),
-    })
+    Ok(if args.test { ExitCode::SUCCESS } else { harness::exit_code(results.rows()) })
 }

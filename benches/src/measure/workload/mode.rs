@@ -1,38 +1,40 @@
-//! The modes: how a program is instrumented, and who listens.
+//! The modes of a workload: whether and how a program is instrumented, and which subscriber receives its events.
 
+use std::future::Future;
 use std::io;
 
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace_subscriber::AtraceSubscriber;
 use tracing::Subscriber;
+use tracing::instrument::{Instrument as _, Instrumented};
 
 use crate::harness::reader::Reading;
 
-/// A process of its own: whether instrumentation is compiled in, which subscriber there is, and whether
+/// The configuration of a process: whether instrumentation is compiled in, which subscriber is installed, and whether
 /// tracing is on.
 #[derive(Clone, Copy)]
 pub struct Mode {
-    /// Its name.
+    /// The name of the mode.
     pub name: &'static str,
     /// Whether instrumentation is compiled in.
     pub(super) compiled_in: bool,
-    /// Whether messages are written.
+    /// Whether messages are written to the marker.
     pub(super) writes: bool,
-    /// As many sessions the reader of Perfetto's way has; `None`: there is no reader.
+    /// The number of sessions of the mode's Perfetto consumer, or `None` if there is no consumer.
     pub(super) sessions: Option<u32>,
-    /// The mode whose raw writes it is compared to, where those are not its own.
+    /// The mode whose raw writes this mode is compared with, if it does not write messages itself.
     pub(super) writes_of: Option<&'static str>,
     install: fn(),
-    /// The modes that it is compared to.
+    /// The modes that this mode is compared with.
     pub(super) bases: &'static [&'static str],
-    /// The mode that it is promised to take as long as.
+    /// The twin: the mode that this mode is promised to take as long as.
     pub(super) twin: Option<&'static str>,
     pace: Pace,
     pub(super) exact: bool,
 }
 
-/// Who runs equally often.
+/// The modes that have the same number of operations in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     Common,
@@ -40,13 +42,13 @@ pub(super) enum Pace {
     Own,
 }
 
-/// What instrumented modes are compared to.
+/// The default modes that an instrumented mode is compared with.
 const BASES: &[&str] = &["none", "nosub"];
 
 impl Mode {
     /// No instrumentation.
     pub const NONE: Self = Self { compiled_in: false, ..Self::new("none", || ()).above(&[]) };
-    /// Instrumented, and no subscriber.
+    /// Instrumentation without a subscriber.
     pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
     /// `AtraceSubscriber::default().with_filter()`, tracing off.
     pub const FILTERED: Self =
@@ -56,18 +58,18 @@ impl Mode {
     /// `AtraceSubscriber::default()`, tracing on.
     pub const ON: Self = Self::new("on", || Self::install(AtraceSubscriber::default())).on();
 
-    /// `AtraceSubscriber::default()`, tracing on because a session of Perfetto's asks, and for nobody else. The thread that
-    /// talks to its service allocates when it pleases.
+    /// `AtraceSubscriber::default()`, with tracing on for a Perfetto session only. The thread that communicates with
+    /// the service allocates at any time.
     pub const PERFETTO: Self =
         Self::new("perfetto", || Self::install(AtraceSubscriber::default())).by_perfetto().inexact();
 
-    /// Returns the six that all workloads have.
+    /// Returns the six modes that all workloads have.
     pub fn all() -> Vec<Self> {
         vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON, Self::PERFETTO]
     }
 
-    /// Makes an instrumented mode of another kind, tracing off, compared to `none` and `nosub`. `install`
-    /// sets the global subscriber, and whatever else its process needs, before the cases are made.
+    /// Makes another instrumented mode with tracing off, compared with `none` and `nosub`. `install` sets the global
+    /// subscriber, and prepares whatever else the process needs, before the cases are made.
     pub const fn new(name: &'static str, install: fn()) -> Self {
         Self {
             name,
@@ -83,50 +85,50 @@ impl Mode {
         }
     }
 
-    /// Compares it to these modes instead, which must come before it.
+    /// Sets the modes that this mode is compared with. They must precede it in the list of modes.
     pub const fn above(self, bases: &'static [&'static str]) -> Self {
         Self { bases, ..self }
     }
 
-    /// Is promised to take as long as the mode `base`, one that it is compared to. Such a small difference takes more turns
-    /// than others to be seen: these modes have most of the time.
+    /// Promises that this mode takes as long as the mode `base`, which it must be compared with. Such a small
+    /// difference needs many turns, so twins get most of the time.
     pub const fn same_as(self, base: &'static str) -> Self {
         Self { twin: Some(base), ..self }
     }
 
-    /// Has slices of its own size, for what takes many times as long as the other modes, whose slices would else be as
-    /// short as its own has to be.
+    /// Gives this mode its own slice size. Use it for a mode that takes many times as long as the others, which would
+    /// otherwise get slices that are as short.
     pub const fn apart(self) -> Self {
         Self { pace: Pace::Own, ..self }
     }
 
-    /// Has slices of the size that all of this `group` have, and not that of the others.
+    /// Gives this mode the slice size of a `group` of modes.
     pub const fn paced_with(self, group: &'static str) -> Self {
         Self { pace: Pace::Of(group), ..self }
     }
 
-    /// Has a subscriber that allocates when it pleases: the counts may differ from run to run.
+    /// Lets the allocation counts vary from run to run, for a subscriber that allocates at any time.
     pub const fn inexact(self) -> Self {
         Self { exact: false, ..self }
     }
 
-    /// Switches tracing on for its process: the messages of the cases are written.
+    /// Switches tracing on for the process, so that messages are written to the marker.
     pub const fn on(self) -> Self {
         Self { writes: true, ..self }
     }
 
-    /// Has a reader of Perfetto's way of its own, whose session asks for everything: the events of the cases go there, and
-    /// nothing is written.
+    /// Gives the process its own Perfetto consumer, with a session that records everything. The events go to the
+    /// consumer, and nothing is written to the marker.
     pub const fn by_perfetto(self) -> Self {
         Self { sessions: Some(1), ..self }
     }
 
-    /// Is connected to a reader of Perfetto's way of its own, which has no session: nobody wants its events.
+    /// Connects the process to its own Perfetto consumer without a session, so that no event is recorded.
     pub const fn connected(self) -> Self {
         Self { sessions: Some(0), ..self }
     }
 
-    /// Is compared to the raw writes of what this mode writes.
+    /// Compares this mode with the raw writes of another mode.
     pub const fn beside_writes_of(self, mode: &'static str) -> Self {
         Self { writes_of: Some(mode), ..self }
     }
@@ -135,30 +137,30 @@ impl Mode {
     ///
     /// # Panics
     ///
-    /// When there is one already.
+    /// If a global default exists already.
     pub fn install(subscriber: impl Subscriber + Send + Sync) {
         tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
     }
 
-    /// Tells whether events go to a reader of Perfetto's way.
+    /// Tells whether a Perfetto session records the events.
     pub(super) const fn is_by_perfetto(&self) -> bool {
         matches!(self.sessions, Some(1..))
     }
 
-    /// Tells whether both have slices of the same size.
+    /// Tells whether both modes have the same slice size.
     pub(super) fn keeps_pace_with(&self, other: &Self) -> bool {
         self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }
 
-    /// Switches tracing for this process, and installs what the mode has. The switch comes first, so that what follows it
-    /// is not still on its way. It stays so until what is returned is dropped.
+    /// Switches tracing for this process and installs the subscriber. The switch comes first, so that it has taken
+    /// effect when the subscriber is installed. It lasts until the returned value is dropped.
     ///
     /// # Errors
     ///
-    /// What the system answered, or that tracing is not as it was switched.
+    /// The system's error, or an error if the state of tracing is not the requested state.
     pub fn set_up(&self) -> io::Result<(Option<Switched>, Option<Reading>)> {
         let control = Control::open().map_err(io::Error::other)?;
-        // The properties have to be there in any case: a libcutils that looks before they are never notices them.
+        // The properties must exist in all modes: if libcutils looks for them before they exist, it never notices them.
         let mut switched = Some(control.enable_this_process().map_err(io::Error::other)?);
         if !self.writes {
             switched.take().map_or(Ok(()), Switched::restore).map_err(io::Error::other)?;
@@ -171,5 +173,96 @@ impl Mode {
         }
         (self.install)();
         Ok((switched, reading.filter(|reading| reading.sessions() > 0)))
+    }
+}
+
+/// How a workload is instrumented. Cases are generic over this trait, so that the mode `none` has separate machine
+/// code, and its futures are as small as in an uninstrumented program.
+///
+/// Spans are made by closures, because [`Bare`] makes no spans. Futures are `Send + 'static`, so that a workload can
+/// spawn them anywhere.
+pub trait Tracing: 'static {
+    /// Whether instrumentation is compiled in.
+    const COMPILED_IN: bool;
+
+    /// The type of a span. Without instrumentation, it is `()`.
+    type Span: Clone + Send + Sync + 'static;
+
+    /// A future within a span, or the unchanged future.
+    type Spanned<F: Future + Send + 'static>: Future<Output = F::Output> + Send + 'static;
+
+    /// Makes a span, such as `T::span(|| info_span!("task"))`.
+    fn span(make: impl FnOnce() -> tracing::Span) -> Self::Span;
+
+    /// Runs `f` within the span: enters the span before `f` and exits it after.
+    fn within<R>(span: &Self::Span, f: impl FnOnce() -> R) -> R;
+
+    /// Wraps `future` like `future.instrument(make())`: each poll of `future` is within the span.
+    fn spanned<F: Future + Send + 'static>(
+        future: F,
+        make: impl FnOnce() -> tracing::Span,
+    ) -> Self::Spanned<F>;
+
+    /// Runs `f` if instrumented, such as `T::event(|| info!("late"))`.
+    fn event(f: impl FnOnce());
+}
+
+/// No instrumentation: the mode `none`.
+#[derive(Clone, Copy, Debug)]
+pub enum Bare {}
+
+/// Instrumentation: every mode but `none`.
+#[derive(Clone, Copy, Debug)]
+pub enum Traced {}
+
+impl Tracing for Bare {
+    const COMPILED_IN: bool = false;
+    type Span = ();
+    type Spanned<F: Future + Send + 'static> = F;
+
+    #[inline(always)]
+    fn span(_: impl FnOnce() -> tracing::Span) {}
+
+    #[inline(always)]
+    fn within<R>((): &(), f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
+    #[inline(always)]
+    fn spanned<F: Future + Send + 'static>(future: F, _: impl FnOnce() -> tracing::Span) -> F {
+        future
+    }
+
+    #[inline(always)]
+    fn event(_: impl FnOnce()) {}
+}
+
+impl Tracing for Traced {
+    const COMPILED_IN: bool = true;
+    type Span = tracing::Span;
+    type Spanned<F: Future + Send + 'static> = Instrumented<F>;
+
+    #[inline(always)]
+    fn span(make: impl FnOnce() -> tracing::Span) -> tracing::Span {
+        make()
+    }
+
+    #[inline(always)]
+    fn within<R>(span: &tracing::Span, f: impl FnOnce() -> R) -> R {
+        let _entered = span.enter();
+        f()
+    }
+
+    #[inline(always)]
+    fn spanned<F: Future + Send + 'static>(
+        future: F,
+        make: impl FnOnce() -> tracing::Span,
+    ) -> Instrumented<F> {
+        future.instrument(make())
+    }
+
+    #[inline(always)]
+    fn event(f: impl FnOnce()) {
+        f();
     }
 }

@@ -1,4 +1,4 @@
-//! When what runs: how long slices are, and whose turn it is. Nothing here runs anything.
+//! Plans the measurement: the length of slices, and the order of turns. This module runs nothing.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use super::mode::Mode;
 use super::results::Results;
 use crate::harness::args::Args;
 
-/// How long, and how often.
+/// The length and the number of slices and generations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// How many generations there are at least and at most.
+    /// The minimum and the maximum number of generations.
     pub(super) generations: [usize; 2],
-    /// How long it all takes.
+    /// The duration of the whole measurement.
     pub(super) budget: Duration,
     pub(super) slice: Duration,
-    /// Whether allocations are counted over fewer operations.
+    /// Whether allocations are counted over fewer operations (`--quick`).
     pub(super) counts_less: bool,
     pub(super) once: bool,
 }
 
 impl Plan {
-    /// The plan of a run with these arguments that measures for so many seconds, when it is a full one.
+    /// Makes the plan of a run with these arguments; a full run measures for `seconds`.
     pub(super) fn of(args: &Args, seconds: u64) -> Self {
         let slice = Duration::from_millis(1);
         let seconds = Duration::from_secs(seconds);
@@ -36,22 +36,23 @@ impl Plan {
         }
     }
 
-    /// How many operations the allocations of a case are counted over that asks for so many.
+    /// Returns the number of operations for counting allocations, for a case that asks for `asked`.
     pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
         let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
-        // Of what comes in batches two, as what they count is added up.
+        // A test counts at least two batches, to show that counts of batches add up.
         (if self.once { over.min(100.max(2 * batch)) } else { over }).next_multiple_of(batch)
     }
 
-    /// How long messages are written beside a slice that took so long: as long, or what comes now and then would hit the one
-    /// and not the other (`measure/simulation.rs`). Longer than most that comes, it need not be.
+    /// Returns how long raw messages are written beside a slice that took `beside`: equally long, because rare
+    /// disturbances would otherwise hit the longer one more often (`measure/simulation.rs`). The limit of 16 slices is
+    /// longer than most disturbances.
     pub(super) fn writes(&self, beside: Duration) -> Duration {
         if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
     }
 
-    /// How many generations there are, if the first round of one took so long and so much time is left.
+    /// Returns the number of generations, from the duration of a generation's first round and the remaining time.
     pub(super) fn generations(&self, round: Duration, left: Duration, most: usize) -> usize {
-        // As many as leave three quarters to other turns than the first round's.
+        // The first rounds may take a quarter of the time, which leaves three quarters to other turns.
         let fit = left.as_nanos() / (4 * round.as_nanos()).max(1);
         usize::try_from(fit).unwrap_or(usize::MAX).clamp(self.generations[0], most.max(self.generations[0]))
     }
@@ -60,15 +61,15 @@ impl Plan {
 /// How often a case runs in each mode.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
-    /// Of every mode, how many operations a slice has.
+    /// For every mode, the number of operations in a slice.
     pub(super) slice: Vec<u64>,
-    /// Of every mode, a slice in one round of so many: what takes longer than a slice should, takes its turn
-    /// less often.
+    /// For every mode, the number k such that a slice runs in every k-th round. A slice that takes longer than it
+    /// should runs less often.
     pub(super) every: Vec<usize>,
 }
 
-/// How often a case runs whose slices should be so `long`, of whole batches, and whose operation takes so long
-/// in each of its modes: the `silent` ones, and the `loud`, which write.
+/// Computes the pace of a case. A slice should take the time `long` and consists of whole batches. `operation` has the
+/// duration of one operation in each mode; the `loud` modes write messages, the `silent` modes do not.
 pub(super) fn pace(
     plan: &Plan,
     (long, batch): (Duration, u64),
@@ -87,7 +88,7 @@ pub(super) fn pace(
         let with: Vec<usize> = silent.iter().copied().filter(keeps).collect();
         if with.is_empty() { vec![mode] } else { with }
     };
-    // What is compared runs equally often, as far as that takes not too long.
+    // Modes that are compared have equal slices, unless the slices would take too long.
     let shared = |mode: usize| with(mode).iter().map(|&other| fit(long, other)).min().unwrap_or(batch);
     let mut slice: Vec<u64> = (0..operation.len()).map(shared).collect();
     for &mode in loud {
@@ -100,25 +101,25 @@ pub(super) fn pace(
         usize::try_from(every).unwrap_or(1).max(1)
     };
     let mut every: Vec<usize> = (0..operation.len()).map(|mode| together(&with(mode), 3)).collect();
-    // What is written need not be known as well.
+    // Modes that write need less precision.
     let of_loud = together(loud, 1);
     for &mode in loud {
-        // In rounds in which it has something to be compared to.
+        // A writing mode runs in rounds in which its comparison mode runs, too.
         every[mode] = of_loud.next_multiple_of(every[mode]);
     }
     Pace { slice, every }
 }
 
-/// The slices of a turn, each of a case in a mode: they run one right after the other, so they can be compared.
+/// The slices of a turn, as pairs of case and mode. They run directly after each other, so they can be compared.
 pub(super) type Turn = Vec<(usize, usize)>;
 
-/// The turns of a round, one for each group of cases that are compared, in a random order.
+/// Returns the turns of a round in random order, a turn for each group of cases that are compared.
 pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mut Rng) -> Vec<Turn> {
     let mut groups = results.groups();
     random.shuffle(&mut groups);
     let turn = |mut group: Vec<usize>| {
         random.shuffle(&mut group);
-        let mut modes: Vec<usize> = (0..results.modes().len()).collect();
+        let mut modes: Vec<usize> = (0..results.modes.len()).collect();
         random.shuffle(&mut modes);
         gather_twins(results, &mut modes);
         let due = |&(case, mode): &(usize, usize)| {
@@ -130,30 +131,30 @@ pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mu
     groups.into_iter().map(turn).collect()
 }
 
-/// Puts twins one after the other, where the first of them is.
+/// Moves twins (cases that execute the same instructions) next to each other, to the position of the first twin.
 fn gather_twins(results: &Results, modes: &mut [usize]) {
     let order = modes.to_vec();
     let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
     modes.sort_by_key(|&mode| first(mode));
 }
 
-/// Modes of a case that are promised to take equally long.
+/// The modes of a case that are promised to take equally long, and how precisely their difference is known.
 #[derive(Clone, Debug)]
 pub(super) struct Twins {
     case: usize,
     modes: Vec<usize>,
-    /// How far apart they are in a turn, as a multiple of how far apart they may be.
+    /// The typical difference in a turn, as a multiple of the allowed difference.
     spread: f64,
-    /// How many turns they have had in this generation, and the round. Those of earlier ones don't count: what is lacking
-    /// would be made up for in one generation, and be a sample of that one only.
+    /// The turns of this generation. Turns of earlier generations do not count: otherwise a single generation would
+    /// make up for all missing turns, and the result would depend on this generation.
     turns: usize,
 }
 
 impl Twins {
-    /// Finds those that have had turns in earlier generations.
+    /// Finds the twins that had turns in earlier generations.
     pub(super) fn all(results: &Results) -> Vec<Self> {
         let mut all = Vec::new();
-        for case in 0..results.cases().len() {
+        for case in 0..results.cases.len() {
             let modes: Vec<usize> = results.modes_of(case).collect();
             for &base in &modes {
                 let modes: Vec<_> =
@@ -167,7 +168,7 @@ impl Twins {
         all
     }
 
-    /// The next turn of those whose interval would be the widest beside what is allowed.
+    /// Returns the next turn, for the twins with the widest expected interval compared with the allowed difference.
     pub(super) fn next(all: &mut [Self], random: &mut Rng) -> Option<Turn> {
         let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
         let next = all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))?;
@@ -179,8 +180,8 @@ impl Twins {
 
 #[cfg(test)]
 mod tests {
+    use super::super::case as exchange;
     use super::super::case::{Case, Done};
-    use super::super::exchange;
     use super::super::results::Names;
     use super::*;
     use crate::row::Sink;
@@ -189,19 +190,19 @@ mod tests {
         ids.iter().map(|&id| Case::new(id, |_| Ok(Done::new()))).collect()
     }
 
-    /// Two cases in all modes; in each turn `filtered` takes as much longer or shorter than `nosub` as told.
+    /// Makes results of two cases. In each turn, `filtered` takes `apart[case]` ns more or less than `nosub`.
     fn results(apart: [u64; 2]) -> Results {
         let mut results =
             Results::new(Mode::all(), cases(&["rust/a", "rust/b"]), Sink::Null, Names::default());
         for _ in 0..2 {
-            results.begin_generation();
+            results.generations += 1;
             for turn in 0..10 {
                 for (case, apart) in apart.into_iter().enumerate() {
                     for (mode, nanos) in [(1, 1000), (2, 1000 + turn % 2 * 2 * apart - apart)] {
                         let took = Duration::from_nanos(nanos);
                         let slice =
                             exchange::Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new() };
-                        results.add(case, mode, usize::try_from(turn).unwrap(), 1, &slice);
+                        results.add((case, mode), usize::try_from(turn).unwrap(), 1, &slice);
                     }
                 }
             }
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn those_have_turns_that_are_the_widest_beside_what_is_allowed() {
-        // 2 ns and 1 % of 1000 ns allow 10 ns.
+        // The allowed difference is 10 ns: the larger of 2 ns and 1 % of 1000 ns.
         let mut twins = Twins::all(&results([20, 40]));
         assert_eq!(twins.len(), 2);
         for (twins, spread) in twins.iter().zip([20.0, 40.0]) {
@@ -231,7 +232,7 @@ mod tests {
             assert_eq!(turn.len(), 2);
             had[turn[0].0] += 1;
         }
-        // Twice as wide: four times as many turns in all.
+        // A spread that is twice as wide needs four times as many turns.
         assert!((had[1] + 1 - 4 * (had[0] + 1_i32)).abs() <= 4, "{had:?}");
     }
 
@@ -260,7 +261,7 @@ mod tests {
             orders.insert(turns.clone());
             turns.sort_by_key(Vec::len);
             assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [5 - n % 2, 12]);
-            // The two cases of a mode are neighbours.
+            // The two cases of a mode are neighbours in the turn.
             assert!(turns[1].chunks(2).all(|two| two[0].1 == two[1].1 && two[0].0 + two[1].0 == 1));
         }
         assert!(orders.len() > 30);
@@ -275,11 +276,12 @@ mod tests {
             pace(&plan, (slice, 2), &modes[..5], &micros(operation), &[0, 1, 2, 3], &[4])
         };
         let pace = |operation| pace_of(plan.slice, operation);
-        // All of them as often as fits the slowest; what writes, as long as five slices.
+        // All silent modes have as many operations as the slowest silent mode; a writing mode may take as long as five
+        // slices.
         let even = pace([10, 20, 20, 25, 100]);
         assert_eq!((&even.slice[..], &even.every[..]), (&[40; 5][..], &[1, 1, 1, 1, 4][..]));
         assert_eq!(pace_of(plan.slice * 16, [10, 20, 20, 25, 100]).slice, [640; 5]);
-        // An operation takes longer than a slice: a batch of them in one round of several.
+        // If an operation takes longer than a slice, a batch runs in one of several rounds.
         let long = pace([2000, 2000, 2000, 2000, 4000]);
         assert_eq!((&long.slice[..], long.every[0], long.every[4]), (&[2; 5][..], 2, 8));
     }

@@ -1,16 +1,17 @@
-//! What a person sees: what each case takes, and what each mode adds.
+//! The tables of a workload: what each case takes, and what each mode adds.
 
 use super::results::Results;
-use crate::row::Row;
+use crate::row::{Above, Row};
 use crate::table::{Cell, Table, Value, counted_of};
 
 const BASE: &str = "none";
 
-/// Every case as it is without instrumentation: an operation's time, a column for each part that cases have, what it allocates, and
-/// what else was counted.
+/// Makes the table of every case without instrumentation: the time of an operation, a column for each part, the
+/// allocations, and the other counts.
 pub(super) fn measured(results: &Results) -> Table {
-    let cases: Vec<(&str, &Row)> =
-        results.case_ids().filter_map(|case| Some((case, results.row(case, BASE)?))).collect();
+    let cases = results.cases.iter().filter(|case| case.selected);
+    let cases = cases.filter_map(|case| Some((&case.id[..], results.row(&case.id, BASE)?)));
+    let cases: Vec<(&str, &Row)> = cases.collect();
     let mut parts: Vec<&str> = Vec::new();
     for part in cases.iter().flat_map(|(case, _)| results.parts(case)) {
         if !parts.contains(&&part[..]) {
@@ -18,10 +19,8 @@ pub(super) fn measured(results: &Results) -> Table {
         }
     }
     let columns = ["case", "total"].into_iter().chain(parts.iter().copied());
-    let mut table = Table::new(
-        "without instrumentation, an operation",
-        columns.chain(["allocations", "bytes", "counted"]),
-    );
+    let columns = columns.chain(["allocations", "bytes", "counted"]);
+    let mut table = Table::new("without instrumentation, an operation", columns);
     for (case, row) in cases {
         let mut cells = vec![Cell::name(case), Cell::value(Some(row))];
         cells.extend(parts.iter().map(|part| match results.part(case, part, BASE) {
@@ -35,15 +34,11 @@ pub(super) fn measured(results: &Results) -> Table {
     table.dense()
 }
 
-/// Nanoseconds and bytes above `none`, of every case and part: a column a mode. What is above others is for the
-/// workload's own table.
+/// Makes the table of what each mode adds to the mode `none`, in nanoseconds and bytes, for every case and part. Costs
+/// above other modes are for the workload's own table.
 pub(super) fn overhead(results: &Results) -> Table {
-    let modes: Vec<&str> = results
-        .modes()
-        .iter()
-        .filter(|mode| mode.bases.first() == Some(&BASE))
-        .map(|mode| mode.name)
-        .collect();
+    let modes: Vec<&str> =
+        results.modes.iter().filter(|mode| mode.bases.first() == Some(&BASE)).map(|mode| mode.name).collect();
     let mut table = Table::new(
         format!(
             "above {BASE}, an operation: time with its 95 % interval; below that bytes, and how many allocations"
@@ -61,15 +56,14 @@ pub(super) fn overhead(results: &Results) -> Table {
     table
 }
 
-/// A line of times, and one of bytes where they were counted.
+/// Adds a line of times, and a line of bytes if bytes were counted.
 fn lines(table: &mut Table, name: &str, rows: &[Option<&Row>]) {
     let above: Vec<_> = rows.iter().map(|row| row.and_then(|row| row.above.get(BASE))).collect();
     if above.iter().all(Option::is_none) {
         return;
     }
-    let cells = above
-        .iter()
-        .map(|above| above.map_or_else(Cell::not_measured, |above| Cell::Value(Value::of(above))));
+    let time = |above: Option<&Above>| above.map(|above| Cell::Value(Value::of(above)));
+    let cells = above.iter().map(|above| time(*above).unwrap_or_else(Cell::not_measured));
     table.push([Cell::name(name)].into_iter().chain(cells));
     if above.iter().flatten().any(|above| above.bytes.is_some()) {
         let cells = above.iter().map(|above| {
@@ -81,7 +75,7 @@ fn lines(table: &mut Table, name: &str, rows: &[Option<&Row>]) {
     }
 }
 
-/// A count more or less than another: whole if it is.
+/// Formats a difference of counts, without decimals if it is a whole number.
 fn count(x: f64) -> String {
     if (x - x.round()).abs() < 5e-4 { format!("{:+.0}", x.round() + 0.0) } else { format!("{x:+.3}") }
 }
@@ -90,7 +84,7 @@ fn count(x: f64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::exchange::Slice;
+    use super::super::case::Slice;
     use super::super::results::Names;
     use super::super::{Case, Done, Mode};
     use super::*;
@@ -103,16 +97,18 @@ mod tests {
         let cases = vec![Case::new("rust/task", run), Case::new("cc/task", run).untraced()];
         let mut results = Results::new(vec![Mode::NONE, Mode::NOSUB], cases, Sink::Null, Names::default());
         for generation in 0..6 {
-            results.begin_generation();
+            results.generations += 1;
             for (case, mode, ns) in [(0, 0, 100), (0, 1, 150), (1, 0, 70)] {
                 let [took, resume] = [ns + generation, ns / 2].map(Duration::from_nanos);
                 let done = Done::new().count("polls", 2);
                 let done = if (case, mode) == (0, 0) { done.part("resume", resume, 1) } else { done };
-                results.add(case, mode, 0, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
+                results.add((case, mode), 0, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done });
             }
         }
         for (mode, allocs) in [(0, 10), (1, 20)] {
-            results.set_counts(0, mode, Some(Counts { allocs, bytes: 8 * allocs, ..Counts::default() }), 10);
+            results
+                .allocated
+                .insert((0, mode), (Counts { allocs, bytes: 8 * allocs, ..Counts::default() }, 10));
         }
         results.finish();
         assert_eq!(

@@ -1,28 +1,35 @@
-//! Has the processes of the modes take their turns.
+//! Runs the measurement: the processes of the modes take turns. The bench sends a request to a process and waits for
+//! the reply.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use serde::de::DeserializeOwned;
 
-use super::case::Info;
+use super::case::{Counted, Info, REPLY, Reply, Request, Slice};
 use super::mode::Mode;
 use super::plan::{self, Pace, Plan, Turn, Twins};
-use super::process::Process;
-use super::results::Results;
+use super::results::{RawWrites, Results};
 use super::{Fixture, Workload};
-use crate::harness::progress;
+use crate::harness::child::{self, Helper};
+use crate::harness::output;
+use crate::harness::reader::Reader;
+use crate::instruments::alloc::Counts;
+use crate::stats::sample::Sample;
 
 /// How much was measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extent {
     pub(super) generations: usize,
     pub(super) rounds: usize,
-    /// Of twins, between the rounds.
+    /// The turns of twins (modes that are promised to take equally long) between the rounds.
     pub(super) turns: usize,
 }
 
-/// How much of a generation its rounds are, if there are twins to have the rest.
+/// The fraction of a generation's time for its rounds. Twins, if there are any, get the rest.
 const ROUNDS: f64 = 0.2;
 
 /// Runs all generations.
@@ -34,18 +41,18 @@ pub(super) fn measure<W: Workload>(
     let started = Instant::now();
     let mut random = Rng::with_seed(0xA7ACE);
     let mut extent = Extent::default();
-    // What the first generation finds out.
+    // The results of the first generation that later generations use.
     let mut found = Found::default();
     let mut turn = 0;
     let mut generations = plan.generations[1];
     while extent.generations < generations {
-        let mut processes = start::<W>(results.modes(), extent.generations, fixture, &mut random)?;
+        let mut processes = start::<W>(&results.modes, extent.generations, fixture, &mut random)?;
         if extent.generations == 0 {
             found = first(plan, results, &mut processes)?;
         }
         let mut twins = Twins::all(results);
-        results.begin_generation();
-        // The first one does more than rounds, at the cost of the others'.
+        results.generations += 1;
+        // The first generation does more than rounds, which leaves less time to the others.
         let left = plan.budget.saturating_sub(started.elapsed());
         let left_to_each = left / u32::try_from(generations - extent.generations).unwrap_or(1);
         let began = Instant::now();
@@ -81,8 +88,8 @@ pub(super) fn measure<W: Workload>(
     Ok(extent)
 }
 
-/// Starts the processes of all modes, in an order that changes: what a process gets of the kernel depends on who was
-/// there before.
+/// Starts the processes of all modes in random order, because the resources that a process gets from the kernel depend
+/// on the processes before it.
 fn start<W: Workload>(
     modes: &[Mode],
     generation: usize,
@@ -91,14 +98,13 @@ fn start<W: Workload>(
 ) -> io::Result<Vec<Process>> {
     let mut order: Vec<usize> = (0..modes.len()).collect();
     random.shuffle(&mut order);
-    let mut processes: Vec<Option<Process>> = modes.iter().map(|_| None).collect();
-    for mode in order {
-        processes[mode] = Some(Process::start(W::NAME, &modes[mode], generation, fixture)?);
-    }
-    Ok(processes.into_iter().flatten().collect())
+    let start = |mode| Ok((mode, Process::start(W::NAME, &modes[mode], generation, fixture)?));
+    let mut processes = order.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
+    processes.sort_unstable_by_key(|(mode, _)| *mode);
+    Ok(processes.into_iter().map(|(_, process)| process).collect())
 }
 
-/// Has each run its slice, one after the other.
+/// Runs the slices of a turn, one after the other.
 fn take_turns(
     plan: &Plan,
     results: &mut Results,
@@ -108,59 +114,167 @@ fn take_turns(
     slices: &Turn,
 ) -> io::Result<()> {
     for &(case, mode) in slices {
-        progress::step(results.case_id(case));
+        output::step(results.case_id(case));
         let n = found.paces[case].slice[mode];
-        let reply = processes[mode].slice(results, case, turn, n, !plan.once)?;
-        results.add(case, mode, turn, n, &reply);
+        let reply = processes[mode].slice(&results.cases[case], (case, turn), n, !plan.once)?;
+        results.add((case, mode), turn, n, &reply);
         let messages = &found.messages[case];
-        if results.modes()[mode].writes && !messages.is_empty() {
-            let ways: &[bool] = if results.compares_the_whole() { &[false, true] } else { &[false] };
-            for &inlined in ways {
+        if results.modes[mode].writes && !messages.is_empty() {
+            let both = results.names.raw_writes == RawWrites::OfTheWhole;
+            for &inlined in if both { &[false, true][..] } else { &[false] } {
                 let raw = processes[mode].raw(case, messages, plan.writes(reply.elapsed), inlined)?;
-                results.add_raw((case, mode), turn, raw, inlined, n, &reply);
+                results.add_raw((case, mode), turn, n, &reply, (raw, inlined));
             }
         }
     }
     Ok(())
 }
 
-/// What the first generation finds out of every case.
+/// What the first generation finds out about every case.
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
-    /// What it wrote, if anybody can tell.
+    /// The messages of an operation, if the sink can return messages.
     messages: Vec<Vec<Vec<u8>>>,
 }
 
-/// Counts the allocations of every case, finds how long its slices are, and keeps messages for the raw writes.
+/// Counts the allocations of every case, computes the length of its slices, and captures messages for the raw writes.
 fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::Result<Found> {
     let mut found = Found::default();
-    for case in 0..results.cases().len() {
+    for case in 0..results.cases.len() {
         let modes: Vec<usize> = results.modes_of(case).collect();
         let mut operation = vec![Duration::ZERO; processes.len()];
-        let Info { batch, slice, counted_over, .. } = results.cases()[case];
-        let long = slice.unwrap_or(plan.slice);
-        let over = plan.counted_over(counted_over, batch);
+        let info = results.cases[case].clone();
+        let long = info.slice.unwrap_or(plan.slice);
+        let over = plan.counted_over(info.counted_over, info.batch);
         let mut messages = Vec::new();
         for &mode in &modes {
             let process = &mut processes[mode];
-            if results.modes()[mode].writes && results.writes_are_timed() {
-                messages = process.capture(results, case)?;
+            if results.modes[mode].writes && results.names.raw_writes != RawWrites::Untimed {
+                messages = process.ask(&Request::Capture { case }, &info.id)?;
             }
-            if results.is_counted(case) {
-                let counted = process.count(results, case, over)?;
-                results.set_counts(case, mode, counted, over);
+            if info.counted {
+                let counted = process.count(&info, case, over)?;
+                results.allocated.extend(counted.map(|counts| ((case, mode), (counts, over))));
             }
             if !plan.once {
-                operation[mode] = process.calibrate(results, case, long)?;
+                operation[mode] = process.calibrate(&info, case, long)?;
             }
         }
         let (loud, silent): (Vec<usize>, Vec<_>) =
-            modes.into_iter().partition(|&mode| results.modes()[mode].writes);
-        found.paces.push(plan::pace(plan, (long, batch), results.modes(), &operation, &silent, &loud));
+            modes.into_iter().partition(|&mode| results.modes[mode].writes);
+        found.paces.push(plan::pace(plan, (long, info.batch), &results.modes, &operation, &silent, &loud));
         found.messages.push(messages);
     }
-    // Once, as the last of it takes a second.
-    processes.iter_mut().filter(|process| process.is_by_perfetto()).try_for_each(Process::settle)?;
+    // Check once that the consumer has received exactly the written events. The check is not repeated, because the last
+    // chunk takes a second to arrive.
+    for process in processes.iter_mut().filter(|process| process.mode.is_by_perfetto()) {
+        process.ask::<()>(&Request::Settle, "all that it wrote for its reader")?;
+    }
     Ok(found)
+}
+
+/// Makes glibc's allocator keep freed memory, like in a program that has run for long. By default, the allocator
+/// returns memory to the kernel and requests it again, until a large block was freed. Whether that has happened differs
+/// between processes, and is a quarter of the cost of a task.
+const ALLOCATOR: [(&str, &str); 2] =
+    [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
+
+/// The number of counts if the allocations differ from run to run.
+const INEXACT: usize = 7;
+
+/// The process of a mode.
+struct Process {
+    mode: Mode,
+    helper: Helper,
+    /// The cases whose messages the process has received.
+    has: BTreeSet<usize>,
+    /// The Perfetto consumer that the process is connected to, if any.
+    _reader: Option<Reader>,
+}
+
+impl Process {
+    /// Starts the process and waits until it is ready. The process gets a name of its own, so that tracing can be
+    /// switched on for it alone.
+    fn start(bench: &str, mode: &Mode, generation: usize, fixture: &Fixture) -> io::Result<Self> {
+        let reader = mode.sessions.map(Reader::with_sessions).transpose()?;
+        let mut command = child::in_mode(mode.name)?;
+        command.arg0(format!("{bench}-{}-{}-{generation}", mode.name, std::process::id()));
+        command.args(std::env::args_os().skip(1)).envs(ALLOCATOR).envs(fixture.env());
+        command.envs(reader.iter().flat_map(Reader::env));
+        let helper = Helper::start(&mut command)?;
+        let mut process = Self { mode: *mode, helper, has: BTreeSet::new(), _reader: reader };
+        // Wait before the next process starts: switching tracing on reads the properties and writes them back.
+        process.reply::<()>("its start")?;
+        Ok(process)
+    }
+
+    /// Runs a slice of a case, with an untimed warm-up unless `warm` is false.
+    fn slice(&mut self, info: &Info, (case, place): (usize, usize), n: u64, warm: bool) -> io::Result<Slice> {
+        let &Info { batch, afresh, .. } = info;
+        // A case with batches has short slices, and its first batch starts the threads of a runtime.
+        let least = if afresh && batch > 1 { batch } else { 0 };
+        let warm_up = if warm { least.max(n / 8 / batch * batch) } else { 0 };
+        self.ask(&Request::Slice { case, place, warm_up, n }, &info.id)
+    }
+
+    /// Finds the duration of one operation.
+    fn calibrate(&mut self, info: &Info, case: usize, slice: Duration) -> io::Result<Duration> {
+        let mut n = info.batch;
+        loop {
+            let Slice { took, elapsed, .. } = self.slice(info, (case, 0), n, false)?;
+            // If `run` is made anew, `elapsed` has a constant cost for any number of operations, so only `took` counts.
+            let took = if info.afresh { took } else { elapsed };
+            if took >= slice || n >= 1 << 30 {
+                return Ok(took.div_f64(n as f64));
+            }
+            n *= 2;
+        }
+    }
+
+    /// Counts the allocations of `n` operations.
+    fn count(&mut self, info: &Info, case: usize, n: u64) -> io::Result<Option<Counts>> {
+        let exact = info.exact && self.mode.exact;
+        let times = if exact { 2 } else { INEXACT };
+        let counted: Counted = self.ask(&Request::Count { case, n, times }, &info.id)?;
+        let Some(mut counts) = counted else { return Ok(None) };
+        if exact
+            && let [once, again] = counts[..]
+            && (once.allocs, once.bytes) != (again.allocs, again.bytes)
+        {
+            return Err(self.error(&info.id, &format!("allocates {once:?}, and the second time {again:?}")));
+        }
+        counts.sort_unstable_by_key(|counts| (counts.allocs, counts.bytes));
+        Ok(counts.get(counts.len() / 2).copied())
+    }
+
+    /// Makes the process write raw messages, and returns the time of one message.
+    fn raw(&mut self, case: usize, all: &[Vec<u8>], slice: Duration, inlined: bool) -> io::Result<Sample> {
+        let messages = self.has.insert(case).then(|| all.to_vec());
+        self.ask(&Request::Raw { case, messages, slice, inlined }, "its raw writes")
+    }
+
+    /// Ends the process.
+    fn end(mut self) -> io::Result<()> {
+        let status = self.helper.end()?;
+        if status.success() { Ok(()) } else { Err(self.error("its end", &format!("ended with {status}"))) }
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request, about: &str) -> io::Result<T> {
+        self.helper.tell((serde_json::to_string(request)? + "\n").as_bytes());
+        self.reply(about)
+    }
+
+    fn reply<T: DeserializeOwned>(&mut self, about: &str) -> io::Result<T> {
+        let Some(json) = self.helper.hear(REPLY)? else {
+            let status = self.helper.end()?;
+            return Err(self.error(about, &format!("the process ended with {status}")));
+        };
+        let reply: Reply<T> = serde_json::from_str(&json)?;
+        reply.map_err(|wrong| self.error(about, &wrong))
+    }
+
+    fn error(&self, about: &str, what: &str) -> io::Error {
+        io::Error::other(format!("mode {}, {about}: {what}", self.mode.name))
+    }
 }

@@ -1,5 +1,6 @@
-//! The process of one mode: does what it is asked, and checks it.
+//! The process of a mode: handles the requests of the bench, and checks the results.
 
+use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -10,19 +11,16 @@ use fastrand::Rng;
 use serde::Serialize;
 
 use super::Workload;
-use super::case::{Case, Done};
-use super::exchange::{Counted, KEPT, REPLY, Reply, Request, Slice};
-use super::instrument::{Bare, Traced};
-use super::mode::Mode;
+use super::case::{Case, Counted, Done, KEPT, REPLY, Reply, Request, Slice};
+use super::mode::{Bare, Mode, Traced};
 use crate::harness::Session;
 use crate::harness::reader::Reading;
-use crate::instruments::alloc;
-use crate::instruments::chain;
 use crate::instruments::cpu::{self, Pin};
+use crate::instruments::{alloc, chain};
 use crate::measure::paired::nanos;
 use crate::stats::sample::Sample;
 
-/// Does what it is asked until nobody asks any more.
+/// Handles requests until stdin is closed.
 pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()> {
     if !W::BEGINS_ALONE {
         let idle = std::thread::Builder::new().name("idle".to_owned());
@@ -33,19 +31,20 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
         })?;
     }
     let (_switched, reading) = mode.set_up()?;
-    let taken = reading.map(Taken::by);
+    let taken = reading.map(|reading| Taken { reading, written: 0, others_wrote: false });
     let cases = if mode.compiled_in { W::cases::<Traced>() } else { W::cases::<Bare>() };
     let messages = vec![Vec::new(); cases.len()];
-    let mut worker = Worker { session, mode, cases, messages, marker: None, held: Held::new(), taken };
-    reply::<()>(&Ok(()))?;
+    let held = Held { random: Rng::with_seed(std::process::id().into()), blocks: Vec::new() };
+    let mut worker = Worker { session, mode, cases, messages, marker: None, held, taken };
+    reply::<()>(Ok(()))?;
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
-            Request::Slice { case, place, warm_up, n } => reply(&worker.slice(case, place, warm_up, n))?,
-            Request::Count { case, n, times } => reply(&worker.count(case, n, times))?,
-            Request::Capture { case } => reply(&worker.capture(case))?,
-            Request::Settle => reply(&worker.taken.as_ref().map_or(Ok(0), |taken| taken.wait(0)).map(drop))?,
+            Request::Slice { case, place, warm_up, n } => reply(worker.slice(case, place, warm_up, n))?,
+            Request::Count { case, n, times } => reply(worker.count(case, n, times))?,
+            Request::Capture { case } => reply(worker.capture(case))?,
+            Request::Settle => reply(worker.taken.as_ref().map_or(Ok(0), |taken| taken.wait(0)).map(drop))?,
             Request::Raw { case, messages, slice, inlined } => {
-                reply(&worker.raw(case, messages, slice, inlined))?;
+                reply(worker.raw(case, messages, slice, inlined))?;
             }
         }
     }
@@ -56,11 +55,13 @@ fn miscounted(expected: u64, got: u64) -> String {
     format!("{expected} messages should have been written, the sink got {got}")
 }
 
-fn reply<T: Serialize>(reply: &Reply<T>) -> io::Result<()> {
-    let mut line = String::from(REPLY);
-    line.push_str(&serde_json::to_string(reply)?);
-    line.push('\n');
-    // One write: nobody else's line comes between.
+/// The result of a request, or an error from any source.
+type Answer<T> = Result<T, Box<dyn Error>>;
+
+fn reply<T: Serialize>(answer: Answer<T>) -> io::Result<()> {
+    let reply: Reply<T> = answer.map_err(|e| e.to_string());
+    let line = format!("{REPLY}{}\n", serde_json::to_string(&reply)?);
+    // A single write, so that lines of other threads do not mix in.
     io::stdout().lock().write_all(line.as_bytes())?;
     io::stdout().flush()
 }
@@ -69,74 +70,68 @@ struct Worker<'a> {
     session: &'a Session,
     mode: Mode,
     cases: Vec<Case>,
-    /// Of every case, what is written again.
+    /// For every case, the messages for the raw writes.
     messages: Vec<Vec<Vec<u8>>>,
     marker: Option<File>,
     held: Held,
     taken: Option<Taken>,
 }
 
-/// What a reader of Perfetto's way has taken of what was written for it.
+/// Compares what this process has written with what the Perfetto consumer has received.
 struct Taken {
     reading: Reading,
-    /// How many events were written since it began.
+    /// The number of events written since the session began.
     written: u64,
-    /// Others wrote, nobody knows how much.
+    /// Whether other threads wrote an unknown number of events.
     others_wrote: bool,
 }
 
 impl Taken {
-    fn by(reading: Reading) -> Self {
-        Self { reading, written: 0, others_wrote: false }
-    }
-
     fn add(&mut self, done: &Done) {
         self.written += done.messages;
         self.others_wrote |= done.others_wrote;
     }
 
-    /// Waits until all have come but so many, and fails where more have; returns how many have been lost so far.
-    fn wait(&self, open: u64) -> Reply<u64> {
+    /// Waits until the consumer has received all events but `open`, and fails if it has received too many. Returns how
+    /// many events have been lost so far.
+    fn wait(&self, open: u64) -> Answer<u64> {
         if !self.others_wrote {
-            self.reading.wait_for(self.written, open).map_err(|e| e.to_string())?;
+            self.reading.wait_for(self.written, open)?;
         }
-        self.reading.come_and_lost().map(|(_, lost)| lost).map_err(|e| e.to_string())
+        Ok(self.reading.come_and_lost()?.1)
     }
 }
 
-/// How many events are in chunks that are being filled, at most: a page of the smallest for each of some threads.
+/// The highest number of events in chunks that are not full: some threads, with a page each, filled with the smallest
+/// events.
 const OPEN: u64 = 16 * 4096 / 12;
 
-/// Memory that is held while a case runs, other blocks each time.
+/// Heap blocks that are held while a case runs, different blocks in each slice.
 ///
-/// What an allocation costs depends on the hole that it is put in, such as whether a task that is to be aligned to
-/// 128 bytes happens to be: 250 or 290 ns for one that is spawned and awaited, and a process that frees and
-/// allocates in turn uses the same hole for good. With other holes for each slice a process is not one sample of
-/// that but hundreds, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
+/// The cost of an allocation depends on the free block that it gets, for example on whether the block suits a task with
+/// an alignment of 128 bytes: a task that is spawned and awaited takes 250 or 290 ns. A process that frees and
+/// allocates in turn always gets the same block. With another heap layout in each slice, a process gives hundreds of
+/// samples of this effect, not a single one, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
 struct Held {
     random: Rng,
     blocks: Vec<Vec<u8>>,
 }
 
 impl Held {
-    fn new() -> Self {
-        Self { random: Rng::with_seed(std::process::id().into()), blocks: Vec::new() }
-    }
-
     fn shake(&mut self) {
         self.blocks.clear();
         for _ in 0..self.random.usize(..256) {
             self.blocks.push(Vec::with_capacity(self.random.usize(16..1040)));
         }
-        // Leaves holes.
+        // Dropping random blocks leaves holes between the others.
         self.random.shuffle(&mut self.blocks);
         self.blocks.truncate(self.blocks.len() / 2);
     }
 }
 
 impl Worker<'_> {
-    /// Runs `warm_up` operations, then `n` that are timed and whose messages are counted by the sink.
-    fn slice(&mut self, case: usize, place: usize, warm_up: u64, n: u64) -> Reply<Slice> {
+    /// Runs `warm_up` operations, then `n` operations that are timed and checked against the sink.
+    fn slice(&mut self, case: usize, place: usize, warm_up: u64, n: u64) -> Answer<Slice> {
         let _pin = self.begin_at(case, place)?;
         self.cases[case].forget();
         self.held.shake();
@@ -147,13 +142,13 @@ impl Worker<'_> {
             self.taken.iter_mut().for_each(|taken| taken.add(&done));
         }
         let lost_before = self.taken.as_ref().map_or(Ok(0), |taken| taken.wait(OPEN))?;
-        let before = self.session.arrived().map_err(|e| e.to_string())?;
+        let before = self.session.arrived()?;
         let chain_before = chain::time();
         let start = Instant::now();
         let done = run(n);
         let elapsed = start.elapsed();
         let chain = [chain_before, chain::time()];
-        let after = self.session.arrived().map_err(|e| e.to_string())?;
+        let after = self.session.arrived()?;
         let mut done = done?;
         self.cases[case].check(&done, n, elapsed)?;
         if let Some(taken) = &mut self.taken {
@@ -166,28 +161,26 @@ impl Worker<'_> {
         Ok(Slice { took: done.took.unwrap_or(elapsed), elapsed, chain, done })
     }
 
-    /// Whether the sink got what it should have.
-    fn compare(&self, got: u64, done: &Done) -> Reply<()> {
+    /// Checks the number of messages that the sink has received.
+    fn compare(&self, got: u64, done: &Done) -> Answer<()> {
         if self.mode.writes && done.others_wrote {
             return Ok(());
         }
         let expected = if self.mode.writes { done.messages } else { 0 };
-        let right = match self.session.instance() {
-            // Others' events are among them.
-            Some(_) if self.session.is_shared() => match expected {
-                0 => {
-                    got == 0 || self.session.messages().is_ok_and(|own| own.is_none_or(|own| own.is_empty()))
-                }
-                _ => got >= expected,
-            },
+        let right = match self.session.instance {
+            // Other programs write to the shared buffer, too.
+            Some(_) if self.session.is_shared() && expected > 0 => got >= expected,
+            Some(_) if self.session.is_shared() && got > 0 => {
+                self.session.messages().is_ok_and(|own| own.is_none_or(|own| own.is_empty()))
+            }
             Some(_) => got == expected,
-            // Of a file only its length is known.
+            // A file only tells its length, not the number of messages.
             None => (got == 0) == (expected == 0),
         };
-        if right { Ok(()) } else { Err(miscounted(expected, got)) }
+        if right { Ok(()) } else { Err(miscounted(expected, got).into()) }
     }
 
-    fn count(&mut self, case: usize, n: u64, times: usize) -> Reply<Counted> {
+    fn count(&mut self, case: usize, n: u64, times: usize) -> Answer<Counted> {
         let _pin = self.pin(case)?;
         let case = &mut self.cases[case];
         let mut add = |done: &Done| self.taken.iter_mut().for_each(|taken| taken.add(done));
@@ -204,52 +197,46 @@ impl Worker<'_> {
         Ok(counted.into_iter().collect())
     }
 
-    fn capture(&mut self, case: usize) -> Reply<Vec<Vec<u8>>> {
-        if self.session.instance().is_none() {
+    fn capture(&mut self, case: usize) -> Answer<Vec<Vec<u8>>> {
+        if self.session.instance.is_none() {
             return Ok(Vec::new());
         }
-        self.session.clear().map_err(|e| e.to_string())?;
+        self.session.clear()?;
         let Case { run, info, .. } = &mut self.cases[case];
         let done = run(info.batch)?;
         if done.messages == 0 || done.others_wrote {
             return Ok(Vec::new());
         }
-        let mut messages = self.session.messages().map_err(|e| e.to_string())?.unwrap_or_default();
-        // Of a shared buffer the slices don't tell that there were too many.
+        let mut messages = self.session.messages()?.unwrap_or_default();
+        // In a shared buffer, the check of slices cannot detect too many messages, so this check does.
         if messages.len() as u64 > done.messages {
-            return Err(miscounted(done.messages, messages.len() as u64));
+            return Err(miscounted(done.messages, messages.len() as u64).into());
         }
         messages.truncate(KEPT);
         Ok(messages)
     }
 
-    /// Writes the messages for as long as `slice`, after a warm-up, and returns what one takes.
+    /// Writes the messages for the duration `slice`, after a warm-up, and returns the time of one message.
     fn raw(
         &mut self,
         case: usize,
         messages: Option<Vec<Vec<u8>>>,
         slice: Duration,
         inlined: bool,
-    ) -> Reply<Sample> {
+    ) -> Answer<Sample> {
         let _pin = self.pin(case)?;
         if let Some(messages) = messages {
             self.messages[case] = messages;
         }
-        let marker = match (&mut self.marker, self.session.marker()) {
+        let marker = match (&mut self.marker, &self.session.marker) {
             (Some(marker), _) => marker,
-            (none, Some(path)) => {
-                none.insert(OpenOptions::new().append(true).open(path).map_err(|e| e.to_string())?)
-            }
-            (None, None) => return Err("there is no marker to write to".to_owned()),
+            (none, Some(path)) => none.insert(OpenOptions::new().append(true).open(path)?),
+            (None, None) => return Err("there is no marker to write to".into()),
         };
         let messages = &self.messages[case];
-        let once = || {
-            for message in messages {
-                cc_bench::raw_write(marker.as_fd(), message, 1);
-            }
-        };
+        let once = || messages.iter().for_each(|message| _ = cc_bench::raw_write(marker.as_fd(), message, 1));
         let writes = InlineWrites::of(messages);
-        // Whole sets: a reading of the clock is nothing beside one.
+        // Time sets of at least 256 messages, so that the cost of reading the clock does not matter.
         let rounds = 1 + 256 / messages.len().max(1);
         let timed = || {
             let start = Instant::now();
@@ -260,8 +247,7 @@ impl Worker<'_> {
             start.elapsed()
         };
         timed();
-        let arrived = || self.session.arrived().map_err(|e| e.to_string());
-        let had = arrived()?;
+        let had = self.session.arrived()?;
         let before = chain::time();
         let (mut took, mut sets) = (Duration::ZERO, 0);
         while took < slice {
@@ -269,17 +255,17 @@ impl Worker<'_> {
             sets += rounds;
         }
         let (n, chain) = ((sets * messages.len()) as u64, [before, chain::time()]);
-        // Of a file only its length is known, and in a shared buffer there are others' events.
-        if self.session.instance().is_some() && !self.session.is_shared() {
-            let got = arrived()?.zip(had).map(|(after, before)| after - before);
+        // A file only tells its length, and a shared buffer has events of other programs.
+        if self.session.instance.is_some() && !self.session.is_shared() {
+            let got = self.session.arrived()?.zip(had).map(|(after, before)| after - before);
             got.filter(|&got| got != n).map_or(Ok(()), |got| Err(miscounted(n, got)))?;
         }
         Ok(Sample { ns: nanos(took, n), chain })
     }
 
-    /// Pins it where it belongs on one core. Elsewhere it may move as ever, but begins where this turn does: the cores
-    /// of a virtual machine are not equally fast at any moment.
-    fn begin_at(&self, case: usize, place: usize) -> Reply<Option<Pin>> {
+    /// Pins the thread for the whole slice if the case runs on one core. Otherwise it only moves the thread to the CPU
+    /// of this turn: at a given moment, the cores of a virtual machine are not equally fast.
+    fn begin_at(&self, case: usize, place: usize) -> Answer<Option<Pin>> {
         let pin = self.pin(case)?;
         if pin.is_none() {
             cpu::of_place(place).and_then(Pin::to).map_err(|e| format!("it can't be pinned: {e}"))?;
@@ -287,8 +273,9 @@ impl Worker<'_> {
         Ok(pin)
     }
 
-    fn pin(&self, case: usize) -> Reply<Option<Pin>> {
+    fn pin(&self, case: usize) -> Answer<Option<Pin>> {
         let pin = || Pin::to(cpu::last()?);
-        self.cases[case].info.one_core.then(pin).transpose().map_err(|e| format!("it can't be pinned: {e}"))
+        let pinned = self.cases[case].info.one_core.then(pin).transpose();
+        Ok(pinned.map_err(|e| format!("it can't be pinned: {e}"))?)
     }
 }

@@ -1,15 +1,20 @@
-//! One event: Rust, C++ and the machine's limits.
+//! The sections about events: Rust, C++ and the machine's limits; the Perfetto backend beside the marker backend; and
+//! the effects of names, threads and watches. Then the sections about the crate `tracing`: the original's twelve cases,
+//! and every kind of subscriber.
 
-use super::super::input::Machine;
-use super::super::model::{Group, Line, Part, Plot, Point, Section};
+use std::collections::BTreeMap;
+
+use crate::catalogue::promises::SYSTEM_CALLS;
 use crate::catalogue::{
     ATRACE, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, TracingCase, What, Who, published,
 };
+use crate::report::input::Machine;
+use crate::report::model::{Group, Line, Part, Plot, Point, Section};
 use crate::row::Row;
 use crate::table::number::{digits, ratio, time};
-use crate::table::{Cell, Table};
+use crate::table::{Cell, Table, of_rows};
 
-/// The first table of the original, with what C++ and Rust cost here.
+/// Makes the first table of the original, with our results for C++ and Rust.
 pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
@@ -57,7 +62,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             Cell::value(Some(measured)),
             of_cc(ratio_to(&rust, &cc)),
             match state {
-                State::On => ratio_to(&rust, &Id { who: Who::Limit, what: What::RawWrite(event) }),
+                State::On => ratio_to(&rust, &Id::raw_write(event.name)),
                 State::Off => Cell::none("off, nothing is written"),
             },
             of_cc(ratio_to(&ffi, &cc)),
@@ -75,7 +80,7 @@ fn digits_of_count(count: f64) -> String {
     if count < 10.0 { digits(count) } else { format!("{count:.0}") }
 }
 
-/// The plot that says most: off and on, each beside what it can be compared with.
+/// Makes the main plot: off and on, each beside its bases of comparison.
 pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     const DRAWN: [&str; 5] = ["begin/10", "begin/1000", "end", "scoped", "int"];
     let line = |label: &str, bench: &str, ids: &[Id], base: Who| {
@@ -94,23 +99,21 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         let lines = DRAWN.iter().filter_map(|name| Event::named(name)).filter_map(|event| {
             let limit = match state {
                 State::Off => Id::limit("load_and_test"),
-                State::On => Id { who: Who::Limit, what: What::RawWrite(event) },
+                State::On => Id::raw_write(event.name),
             };
             let [cc, rust, ffi] = [Who::Cc, Who::Rust, Who::Ffi].map(|who| Id::event(who, state, event));
             line(event.label, ATRACE, &[limit, cc, rust, ffi], Who::Cc)
         });
         groups.push(Group { title: format!("Tracing {}", state.name()), lines: lines.collect() });
     }
-    for (title, kind, base) in [
-        ("The crate tracing, filtered", "filtered", None),
-        ("The crate tracing, on", "tracing_on", Some("on")),
-    ] {
+    for (title, kind, is_on) in
+        [("The crate tracing, filtered", "filtered", false), ("The crate tracing, on", "tracing_on", true)]
+    {
         let lines = TracingCase::ALL.into_iter().filter_map(|case| {
-            let base = match base {
-                Some(mode) => What::RawWriteOf(mode.to_owned(), case),
-                None => What::Tracing("no_subscriber".to_owned(), case),
+            let base = match is_on {
+                true => Id::raw_write(format_args!("of_on_{}", case.name())),
+                false => Id::limit(&format!("no_subscriber_{}", case.name())),
             };
-            let base = Id { who: Who::Limit, what: base };
             let own = Id { who: Who::Rust, what: What::Tracing(kind.to_owned(), case) };
             line(case.label(), SUBSCRIBER, &[base, own], Who::Limit)
         });
@@ -123,4 +126,132 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the very bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
         groups,
     })
+}
+
+/// Makes the second table of the original.
+pub(super) fn subscriber(here: &Machine) -> Option<Section> {
+    here.benches.get(SUBSCRIBER)?;
+    let mut table = Table::new("The original's twelve, there and here", ["case", "there", "here", "of what", "ratio", "allocations", "instructions"]).with_note("Filtered is compared with a program that has no subscriber, off with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
+    for case in &published::TRACING {
+        let id = case.id().to_string();
+        let own = here.row(SUBSCRIBER, &id);
+        let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
+        table.push([
+            Cell::Name(case.id().name()),
+            Cell::published(case.rust),
+            Cell::value(own),
+            base.map_or_else(Cell::not_measured, |(base, _)| Cell::Text(base.clone())),
+            Cell::ratio(base.map(|(_, v)| v)).or_not_measured(),
+            Cell::count(own.and_then(|r| r.allocs)).or_not_measured(),
+            Cell::count(here.row(INSTRUCTIONS, &id).map(|r| r.median)).or_not_measured(),
+        ]);
+    }
+    let parts = vec![Part::Table(table.dense())];
+    let section = Section::new("twelve", "The crate tracing: the subscriber's twelve", parts);
+    Some(section.with_text(["An event and a span, without and with four fields, through AtraceSubscriber."]))
+}
+
+/// Groups rows by their kinds of subscriber, in the order of the kinds.
+fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
+    let mut kinds: Vec<(String, BTreeMap<TracingCase, &Row>)> = Vec::new();
+    for row in rows {
+        let Id { who, what: What::Tracing(kind, case) } = Id::of(&row.id) else { continue };
+        let kind = if kind.is_empty() { who.to_string() } else { format!("{who}/{kind}") };
+        match kinds.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, cases)) => _ = cases.insert(case, row),
+            None => kinds.push((kind, BTreeMap::from([(case, row)]))),
+        }
+    }
+    kinds
+}
+
+/// Makes the comparison of all kinds of subscriber.
+pub(super) fn kinds(here: &Machine) -> Option<Section> {
+    let bench = here.benches.get(SUBSCRIBER)?;
+    let columns = ["kind"].into_iter().chain(TracingCase::ALL.map(TracingCase::label));
+    let mut table =
+        Table::new("All kinds of subscriber", columns.chain(["allocations of a span with fields"]));
+    for (kind, cases) in by_kind(&bench.rows) {
+        let mut cells = vec![Cell::Name(kind)];
+        cells.extend(TracingCase::ALL.map(|case| Cell::value(cases.get(&case).copied())));
+        let allocs = cases.get(&TracingCase::SpanArgs).and_then(|row| row.allocs);
+        cells.push(Cell::count(allocs).or("only Rust's allocator counts"));
+        table.rows.push(cells);
+    }
+    let text = match bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some()) {
+        true => {
+            "Peers are what else a program could take; each writes to a sink of its own, so what they cost beside the write differs too."
+        }
+        false => {
+            "Peers were not measured: `cargo bench -p atrace-benches --features peers --bench subscriber` adds them."
+        }
+    };
+    Some(Section::new("kinds", "Subscribers beside each other", vec![Part::Table(table)]).with_text([text]))
+}
+
+/// Makes the section about events through the Perfetto backend.
+pub(super) fn perfetto(here: &Machine) -> Option<Section> {
+    let bench = here.benches.get(ATRACE)?;
+    let (mut events, mut more) = (Vec::new(), Vec::new());
+    for row in &bench.rows {
+        let id = Id::of(&row.id);
+        match (&id.who, &id.what) {
+            (Who::Perfetto, What::Event(..)) => events.push(row),
+            (Who::Perfetto, _) => more.push(row),
+            (_, What::Watched(kind)) if kind == "whole_machine" => more.push(row),
+            (Who::Limit, What::Other(name)) if is_limit(name) => more.push(row),
+            _ => {}
+        }
+    }
+    if events.is_empty() {
+        return None;
+    }
+    let mut text = vec!["Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; that is this workspace's own, a process beside it that writes what comes to a file in memory. All that was written has come, or there are no rows.".to_owned()];
+    let calls = bench.rows.iter().filter_map(|row| row.counts.get(SYSTEM_CALLS.0));
+    text.extend(calls.map(|calls| {
+        format!(
+            "System calls of all threads of the process for an event, at 100,000 events a second: {}.",
+            digits(*calls)
+        )
+    }));
+    let events = of_rows("Every kind of event", events).with_note("The time stamp is the bare clock. What an event is compared with: begin/10, by Perfetto's way and as a write(2) of its message to the marker; and the same function with the marker as its sink, all in the same rounds. A literal has its name sent once.");
+    let more = of_rows("Threads, sessions, and the whole machine", more).with_note(
+        "Threads: CPU time of an operation, beside threads that read the clock and fill memory of their own (own_memory). Sessions: each gets every event. Whole machine: the CPU time of the caller, the socket's thread and the service, at a thousand events each millisecond; by the marker's way, of the caller. on_990_more: begin/1000 above begin/10, beside a copy of as many bytes into memory that a process on another processor has read. Where the two processors share their caches, as a guest's may in one run and not in the next, the copy takes a fraction, and a chunk that is opened every seven such events tells more.",
+    );
+    let parts = vec![Part::Table(events), Part::Table(more)];
+    Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text(text))
+}
+
+/// Tells whether a limit belongs to the Perfetto backend.
+fn is_limit(name: &str) -> bool {
+    ["timestamp", "copy_of_990"].contains(&name) || name.starts_with("own_memory")
+}
+
+/// The title and note of a table, and the rows that belong to it.
+type Circumstance = (&'static str, &'static str, fn(&Id) -> bool);
+
+const ALL: [Circumstance; 3] = [
+    ("The length of the name", "Characters; beside a write(2) of the same bytes.", |id| {
+        id.who == Who::Rust && matches!(id.what, What::Name(..))
+    }),
+    (
+        "Threads",
+        "CPU time of one operation when several threads run it. From two threads on, every write(2) of a process pays for the shared table of descriptors, in any language.",
+        |id| id.who != Who::Perfetto && matches!(id.what, What::Threads(..)),
+    ),
+    (
+        "A thread that watches",
+        "In processes of their own.",
+        |id| matches!(&id.what, What::Watched(kind) if id.who == Who::Rust && kind != "whole_machine"),
+    ),
+];
+
+pub(super) fn circumstances(here: &Machine) -> Option<Section> {
+    let bench = here.benches.get(ATRACE)?;
+    let table = |(title, note, is_in): Circumstance| {
+        let rows: Vec<&Row> = bench.rows.iter().filter(|row| is_in(&Id::of(&row.id))).collect();
+        (!rows.is_empty()).then(|| Part::Table(of_rows(title, rows).with_note(note)))
+    };
+    let parts: Vec<Part> = ALL.into_iter().filter_map(table).collect();
+    (!parts.is_empty()).then(|| Section::new("circumstances", "Names, threads, a watch", parts))
 }

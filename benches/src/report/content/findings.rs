@@ -1,17 +1,19 @@
-//! The numbers that matter most, and on what they were measured.
+//! The key numbers, the conditions of the measurement, and warnings for the reader of the report.
 
-use super::super::input::Machine;
-use super::super::model::Finding;
-use super::KNOWN;
-use crate::catalogue::{ATRACE, Id, SUBSCRIBER, Who};
-use crate::row::environment::date;
-use crate::row::{Above, Row};
+use std::collections::BTreeSet;
+
+use crate::catalogue::{ATRACE, BENCHES, INSTRUCTIONS, Id, SUBSCRIBER, State, Who};
+use crate::report::content::KNOWN;
+use crate::report::input::{Bench, Machine};
+use crate::report::model::Finding;
+use crate::row::environment::{Environment, date};
+use crate::row::{Above, Row, Sink};
 use crate::table::number::{count, percent, ratio, time};
 
-/// What a number is of: in words, the bench, the row, and the rows that it is held against, with their names.
+/// A key number: its description, its bench, its row, and the rows that it is compared with, each with a name.
 type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// The numbers that the README has, too.
+/// The key numbers, which the README has as well.
 pub(crate) const LINES: [Line; 6] = [
     ("an event, off", ATRACE, "rust/tracing_off_begin/10", &[("cc/tracing_off_begin/10", "C++")]),
     (
@@ -46,7 +48,7 @@ pub(crate) const LINES: [Line; 6] = [
     ),
 ];
 
-/// Says in one line on what the first bench ran.
+/// Describes in one line the machine of the first bench.
 pub(super) fn about(here: &Machine) -> String {
     let Some(e) = here.benches.values().find_map(|bench| bench.environment.as_ref()) else {
         return String::new();
@@ -58,7 +60,7 @@ pub(super) fn about(here: &Machine) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
-/// Says on what a run was measured, and what makes it less sure than a full run on a quiet machine.
+/// Describes the conditions of a run, and what makes the run less certain than a full run on a quiet machine.
 pub(crate) fn about_run(here: &Machine) -> String {
     let environments = || here.benches.values().filter_map(|bench| bench.environment.as_ref());
     let mut about = format!("{}.", about(here));
@@ -67,10 +69,8 @@ pub(crate) fn about_run(here: &Machine) -> String {
     }
     let others = environments().filter_map(|e| e.load).map(|load| load.others).fold(0.0, f64::max);
     if others > 0.05 {
-        let others = percent(others);
-        about.push_str(&format!(
-            " Other programs took up to {others} of the CPUs: mind the times, the ratios less."
-        ));
+        let others = format!(" Other programs took up to {} of the CPUs", percent(others));
+        about.push_str(&(others + ": mind the times, the ratios less."));
     }
     about
 }
@@ -82,7 +82,7 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
             let v = row?.versus(base)?;
             Some(format!("{} of {name} ({}–{})", ratio(v.ratio), ratio(v.low), ratio(v.high)))
         });
-        // A ratio is known also where the machine was too unsteady for a time.
+        // A ratio can be known even if the machine was too unsteady for a time.
         let value = row.map(|row| format!("{}{}", if row.noisy { "about " } else { "" }, time(row.median)));
         Finding { what: (*what).to_owned(), value, beside: ratios.collect() }
     });
@@ -102,7 +102,7 @@ fn allocations(here: &Machine) -> Finding {
     Finding { what: "allocations an event".to_owned(), value, beside }
 }
 
-/// Whether filtered tracing costs programs anything, over all workloads.
+/// Summarizes over all workloads whether filtered tracing has a cost.
 fn filtered(here: &Machine) -> Option<Finding> {
     let rows = here.benches.values().flat_map(|bench| &bench.rows);
     let is_filtered = |row: &&Row| Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered");
@@ -122,4 +122,111 @@ fn filtered(here: &Machine) -> Option<Finding> {
         value: Some(value),
         beside,
     })
+}
+
+/// Returns the warnings for the reader of the report.
+pub(super) fn warnings(here: &Machine) -> Vec<String> {
+    let mut all = Vec::new();
+    for bench in BENCHES {
+        let name = bench.name;
+        match here.benches.get(name) {
+            None => all.push(format!("the bench {name} has left nothing: run `{}`", bench.command())),
+            Some(found) => {
+                let mut missing: Vec<String> = bench.rows().iter().map(Id::to_string).collect();
+                missing.retain(|id| !found.rows.iter().any(|row| row.id == *id));
+                if !missing.is_empty() {
+                    all.push(format!("the bench {name} has left no row {}", listed(&missing)));
+                }
+            }
+        }
+    }
+    all.extend(doubts(here));
+    all
+}
+
+/// Returns the doubts about the results of a machine.
+pub(super) fn doubts(place: &Machine) -> Vec<String> {
+    let mut all = Vec::new();
+    let unknown = Environment::default();
+    for (name, Bench { rows, environment }) in &place.benches {
+        let noisy: Vec<String> = rows.iter().filter(|row| row.noisy).map(|row| row.id.clone()).collect();
+        let close: Vec<String> = rows.iter().filter_map(|on| too_close(on, rows)).collect();
+        let is_marker = |row: &Row| !matches!(row.sink, Sink::Null | Sink::File | Sink::None);
+        let e = environment.as_ref().unwrap_or(&unknown);
+        let load = e.load.unwrap_or_default();
+        let (some, rows_there, commit) = (noisy.len(), rows.len(), &e.commit);
+        let [noisy, close] = [noisy, close].map(|all| (!all.is_empty(), listed(&all)));
+        let [others, stolen] = [load.others, load.stolen].map(percent);
+        let doubts = [
+            (
+                noisy.0,
+                format!(
+                    "the times of {some} of {rows_there} rows of {name} are uncertain, as the machine was unsteady; their ratios stand: {}",
+                    noisy.1
+                ),
+            ),
+            (
+                close.0,
+                format!("on costs about what off costs, so perhaps nothing was switched on: {}", close.1),
+            ),
+            (
+                name != INSTRUCTIONS && !rows.iter().all(is_marker),
+                format!(
+                    "{name} was not measured into the kernel's marker (run it as root, with tracefs): its rows \"on\" are of /dev/null or a file"
+                ),
+            ),
+            (e.quick, format!("{name} was measured with --quick: less sure than a full run")),
+            (
+                e.changed,
+                format!(
+                    "{name} was measured with sources changed since commit {commit}: nobody can repeat that"
+                ),
+            ),
+            (
+                load.others > 0.05,
+                format!("while {name} was measured, other programs took {others} of the CPUs"),
+            ),
+            (
+                load.stolen > 0.02,
+                format!("while {name} was measured, the host took {stolen} of the CPUs away"),
+            ),
+        ];
+        all.extend(doubts.into_iter().filter_map(|(is_so, doubt)| is_so.then_some(doubt)));
+    }
+    let environments: Vec<(&String, &Environment)> =
+        place.benches.iter().filter_map(|(name, bench)| Some((name, bench.environment.as_ref()?))).collect();
+    let mut differ = |what: &str, field: fn(&Environment) -> &str| {
+        let values: BTreeSet<&str> =
+            environments.iter().map(|(_, e)| field(e)).filter(|v| !v.is_empty()).collect();
+        if values.len() > 1 {
+            let each: Vec<String> =
+                environments.iter().map(|(name, e)| format!("{name}: {}", field(e))).collect();
+            all.push(format!("the benches ran with different {what} ({})", each.join(", ")));
+        }
+    };
+    differ("commits", |e| &e.commit);
+    differ("kernels", |e| &e.kernel);
+    differ("CPUs", |e| &e.cpu);
+    differ("compilers", |e| &e.rustc);
+    all
+}
+
+/// Tells whether a row with tracing on costs about as much as the row with tracing off, which indicates that tracing
+/// was not on. The original's authors warn of this.
+fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
+    let id = Id::of(&on.id);
+    let other = id.with_state(State::Off).filter(|_| id.state() == Some(State::On))?.to_string();
+    let off = rows.iter().find(|row| row.id == other)?;
+    (on.unit == "ns" && on.low < 3.0 * off.high)
+        .then(|| format!("{} ({} and {})", on.id, time(on.median), time(off.median)))
+}
+
+/// Lists the first few of many items.
+fn listed(all: &[String]) -> String {
+    const SHOWN: usize = 6;
+    let mut text = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN {
+        text.push_str(&format!(" and {} more", all.len() - SHOWN));
+    }
+    text
 }

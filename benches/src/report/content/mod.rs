@@ -1,16 +1,8 @@
-//! Makes the report of what was measured: the tables, the plots, and what to be warned of, a file for each section.
+//! Makes the content of the report: tables, plots and warnings. Each group of sections has its own file.
 
-mod circumstances;
-mod doubts;
-mod environment;
 mod events;
 mod findings;
-mod originals;
-mod perfetto;
-mod promised;
 mod rows;
-mod tracing;
-mod workloads;
 
 pub(crate) use self::events::main_plot;
 pub(crate) use self::findings::{LINES, about_run};
@@ -18,7 +10,7 @@ use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
-/// The benches that have sections of their own.
+/// The benches that have their own sections.
 const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
 
 /// Makes the report.
@@ -28,30 +20,30 @@ pub(crate) fn report(input: Input) -> Report {
         title: "What tracing costs".to_owned(),
         about: findings::about(&here),
         findings: findings::findings(&here),
-        warnings: doubts::warnings(&here),
+        warnings: findings::warnings(&here),
         ..Report::default()
     };
     for (name, device) in &devices {
         let of = format!("on {name}: ");
-        report.warnings.extend(doubts::doubts(device).into_iter().map(|warning| of.clone() + &warning));
+        report.warnings.extend(findings::doubts(device).into_iter().map(|warning| of.clone() + &warning));
     }
     report.warnings.extend(problems.into_vec());
     let sections = [
-        promised::promised(&here.judged),
+        rows::promised(&here.judged),
         events::wrapper(&here),
-        perfetto::perfetto(&here),
-        tracing::subscriber(&here),
-        tracing::kinds(&here),
-        circumstances::circumstances(&here),
+        events::perfetto(&here),
+        events::subscriber(&here),
+        events::kinds(&here),
+        events::circumstances(&here),
     ];
     report.sections.extend(sections.into_iter().flatten());
-    report.sections.extend(workloads::workloads(&here));
-    report.sections.extend(originals::originals(&here));
+    report.sections.extend(rows::workloads(&here));
+    report.sections.extend(rows::originals(&here));
     report.sections.extend(rows::instructions(&here));
     report.sections.extend(rows::criterion(&here));
     report.sections.extend(devices.iter().map(|(name, device)| rows::of_device(name, device)));
-    report.sections.push(environment::environments(&here));
-    report.sections.push(environment::reading());
+    report.sections.push(rows::environments(&here));
+    report.sections.push(rows::reading());
     report.sections.extend(rows::everything(&here));
     let measured = |place: Machine| {
         let bench = |(name, bench): (String, Bench)| {

@@ -1,9 +1,22 @@
-//! Rows as they are: of instructions, of the benches of events and subscribers, and of devices; and what Criterion says.
+//! Sections that show rows unchanged: instructions, the benches of events and subscribers, devices, and Criterion's
+//! results.
+//!
+//! Further sections: the workloads with and without tracing; every line of the originals' tables beside our numbers,
+//! with a check of the originals' conclusions; the promises beside the measurements; the environments; and how to read
+//! the report.
 
-use super::super::input::Machine;
-use super::super::model::{Part, Section, slug};
+use std::collections::BTreeMap;
+
+use crate::catalogue::published::{Check, Field, Line, Measured, Original, originals as all};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, Id, SUBSCRIBER};
-use crate::table::{Cell, Table, Value, of_rows};
+use crate::promise::Judged;
+use crate::report::content::KNOWN;
+use crate::report::input::Machine;
+use crate::report::model::{Part, Section, slug};
+use crate::row::Row;
+use crate::row::environment::{Environment, date};
+use crate::table::number::ratio;
+use crate::table::{COUNTS, Cell, Table, Value, counted_of, of_rows};
 
 pub(super) fn instructions(here: &Machine) -> Option<Section> {
     let rows = &here.benches.get(INSTRUCTIONS)?.rows;
@@ -21,7 +34,7 @@ pub(super) fn everything(here: &Machine) -> Option<Section> {
     (!parts.is_empty()).then(|| Section::new("rows", "Every row", parts))
 }
 
-/// What was measured on a device.
+/// Makes the section of a device.
 pub(super) fn of_device(name: &str, device: &Machine) -> Section {
     let mut about = Table::new("The device", ["", ""]);
     device.device.iter().for_each(|(key, value)| about.push([key, value].map(Cell::text)));
@@ -32,11 +45,11 @@ pub(super) fn of_device(name: &str, device: &Machine) -> Section {
     Section::new(format!("device-{}", slug(name)), format!("Device: {name}"), parts)
 }
 
-/// What Criterion says of the cases that the benches have compared.
+/// Makes the table of Criterion's results for the compared cases.
 pub(super) fn criterion(here: &Machine) -> Option<Section> {
     let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case for a second by itself, minutes after the benches compared it with others round by round: what differs between the two is the machine's drift.");
-    for row in [ATRACE, SUBSCRIBER].iter().filter_map(|bench| here.benches.get(*bench)).flat_map(|b| &b.rows)
-    {
+    let benches = [ATRACE, SUBSCRIBER].into_iter().filter_map(|bench| here.benches.get(bench));
+    for row in benches.flat_map(|bench| &bench.rows) {
         let Some(&[low, median, high]) = here.criterion.get(&Id::of(&row.id).in_criterion()) else {
             continue;
         };
@@ -44,13 +57,259 @@ pub(super) fn criterion(here: &Machine) -> Option<Section> {
             ns if ns > 0.0 => Cell::Ratio(median / ns, None),
             _ => Cell::none("the median is 0"),
         };
-        table.push([
-            Cell::name(&row.id),
-            Cell::Value(Value::times(low, median, high)),
-            Cell::value(Some(row)),
-            ratio,
-        ]);
+        let there = Cell::Value(Value::times(low, median, high));
+        table.push([Cell::name(&row.id), there, Cell::value(Some(row)), ratio]);
     }
     let parts = vec![Part::Folded("What Criterion says of the same cases".to_owned(), table)];
     (!here.criterion.is_empty()).then(|| Section::new("criterion", "How sure this is", parts))
+}
+
+/// Makes the sections of the benches that have no section of their own above.
+pub(super) fn workloads(here: &Machine) -> Vec<Section> {
+    let known = |name: &String| KNOWN.contains(&&name[..]);
+    let benches = here.benches.iter().filter(|(name, bench)| !known(name) && !bench.rows.is_empty());
+    benches.map(|(name, bench)| workload(name, &bench.rows)).collect()
+}
+
+/// Makes the section of a workload: what each mode adds to each case.
+fn workload(name: &str, rows: &[Row]) -> Section {
+    // The mode that the others are compared with: the mode that most rows name.
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    for base in rows.iter().flat_map(|row| row.above.keys()) {
+        *named.entry(base).or_default() += 1;
+    }
+    let base = named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default();
+    let (mut cases, mut modes) = (Vec::new(), Vec::new());
+    let compared = rows.iter().filter(|row| row.above.contains_key(base));
+    for (case, mode) in compared.filter_map(|row| Id::case_and_mode(&row.id)) {
+        for (all, one) in [(&mut cases, case), (&mut modes, mode)] {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+    }
+    let find =
+        |case: &str, mode: &str| rows.iter().find(|row| Id::case_and_mode(&row.id) == Some((case, mode)));
+    let columns = ["case", base].map(str::to_owned).into_iter();
+    let columns = columns.chain(modes.iter().map(|mode| format!("{mode} adds")));
+    let columns = columns.chain(["allocations added", "counted"].map(str::to_owned));
+    let mut table = Table::new(format!("{name}: what each mode adds"), columns);
+    let mut shown: Vec<&str> = Vec::new();
+    for case in &cases {
+        let plain = find(case, base);
+        shown.extend(plain.map(|row| &row.id[..]));
+        let mut cells = vec![Cell::name(*case), Cell::value(plain)];
+        let (mut allocations, mut is_counted) = (Vec::new(), false);
+        for mode in &modes {
+            let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
+            else {
+                cells.push(Cell::none("the case does not run in this mode"));
+                continue;
+            };
+            shown.push(&row.id);
+            cells.push(Cell::Value(Value { noisy: row.noisy, ..Value::of(above) }));
+            is_counted |= above.allocs.is_some();
+            let some = above.allocs.filter(|n| *n != 0.0);
+            allocations.extend(some.map(|n| (format!("in {mode}"), Cell::Count(n))));
+        }
+        cells.push(match allocations.is_empty() {
+            true if is_counted => Cell::Count(0.0),
+            true => Cell::none("allocations are counted of whole operations, and by Rust's allocator only"),
+            false => Cell::List(allocations),
+        });
+        let counted = plain.map(|row| counted_of(row, COUNTS)).unwrap_or_default();
+        cells.push(Cell::list(counted, "nothing else is counted"));
+        table.push(cells);
+    }
+    let mut parts = Vec::new();
+    parts.extend((!cases.is_empty()).then(|| Part::Table(table.dense())));
+    let rest: Vec<&Row> = rows.iter().filter(|row| !shown.contains(&&row.id[..])).collect();
+    let count = rest.len();
+    let table = of_rows(&format!("{name}: all else that was measured"), rest);
+    match count {
+        0 => {}
+        n if n <= 30 || cases.is_empty() => parts.push(Part::Table(table)),
+        n => parts.push(Part::Folded(format!("{name}: {n} more rows"), table)),
+    }
+    Section::new(format!("bench-{}", slug(name)), format!("Workload: {name}"), parts).with_text([format!(
+        "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval: one with zero in it is no difference that was measured.",
+        if base.is_empty() { "the same without tracing" } else { base }
+    )])
+}
+
+/// Makes a section for each original benchmark.
+pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'_> {
+    all().into_iter().map(|original| {
+        let lines = original.groups.iter().map(Vec::len).sum::<usize>();
+        let parts = vec![Part::Folded(format!("every line of its tables: {lines}"), table(&original, here))];
+        let title = format!("There and here: {}", original.title);
+        let text = [conclusion(&original, here)].into_iter().chain(original.otherwise.map(str::to_owned));
+        Section::new(format!("original-{}", original.bench), title, parts).with_text(text)
+    })
+}
+
+/// Returns the original's conclusion, and tells whether our ratio agrees.
+fn conclusion(original: &Original, here: &Machine) -> String {
+    let Check { there, of, by, from, to } = &original.check;
+    let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
+    let ours = match found() {
+        None => "the rows that would tell were not measured in this run".to_owned(),
+        Some(found) if (*from..=*to).contains(&found) => format!("{}, so ours agrees", ratio(found)),
+        Some(found) => format!("{}, so ours does not agree", ratio(found)),
+    };
+    format!(
+        "The original concludes: \"{}\" The ratio of {} to {} tells: there {}, here {ours}.",
+        original.conclusion,
+        named(of),
+        named(by),
+        ratio(*there)
+    )
+}
+
+/// Names a row, and its field if the field is not the time.
+fn named(of: &Measured) -> String {
+    match of.field {
+        Field::Count(name) => format!("{name} of {}", of.id),
+        _ => of.id.to_owned(),
+    }
+}
+
+fn table(original: &Original, here: &Machine) -> Table {
+    let columns = ["line", "unit", "there", "of its first", "here", "of its first", "row"];
+    let mut table = Table::new("", columns).with_note(
+        "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit.",
+    );
+    for group in &original.groups {
+        for line in group {
+            let first = group.iter().find(|first| first.unit == line.unit).unwrap_or(line);
+            let row = line.here.as_ref().map_or_else(|why| Cell::none(*why), |row| Cell::name(row.id));
+            let (there, of_first) = (there(line), of_first(line.there, first.there));
+            let (ours, ours_of_first) = (ours(line, here), ours_of_first(line, first, here));
+            let [what, unit] = [line.what, line.unit].map(Cell::text);
+            table.push([what, unit, there, of_first, ours, ours_of_first, row]);
+        }
+    }
+    table
+}
+
+fn there(line: &Line) -> Cell {
+    let Some(median) = line.there else { return Cell::none("it can not be read in what was published") };
+    let (low, high) = (median - line.error, median + line.error);
+    Cell::Value(Value { unit: String::new(), ..Value::times(low, median, high) })
+}
+
+fn of_first(number: Option<f64>, first: Option<f64>) -> Cell {
+    match number.zip(first) {
+        None => Cell::none("it can not be read in what was published"),
+        Some((_, 0.0)) => Cell::none("the first is 0"),
+        Some((number, first)) => Cell::Ratio(number / first, None),
+    }
+}
+
+fn ours(line: &Line, here: &Machine) -> Cell {
+    match &line.here {
+        Err(why) => Cell::none(*why),
+        Ok(row) => {
+            let value = value(row, line.unit, here);
+            zero(line, value.as_ref()).or_else(|| value.map(Cell::Value)).unwrap_or_else(Cell::not_measured)
+        }
+    }
+}
+
+/// Returns the reason why a number is 0 where the original's number is not 0.
+fn zero(line: &Line, value: Option<&Value>) -> Option<Cell> {
+    let why = line.zero.filter(|_| value.is_some_and(|value| value.median == 0.0))?;
+    Some(Cell::none(format!("0: {why}")))
+}
+
+fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
+    let number = |line: &Line| value(line.here.as_ref().ok()?, line.unit, here);
+    let own = number(line);
+    match (&line.here, own.as_ref().map(|own| own.median), number(first).map(|first| first.median)) {
+        (Err(why), ..) => Cell::none(*why),
+        (_, Some(number), Some(first)) if first != 0.0 => {
+            zero(line, own.as_ref()).unwrap_or(Cell::Ratio(number / first, None))
+        }
+        (_, Some(_), _) => Cell::none("its first has no number here"),
+        _ => Cell::not_measured(),
+    }
+}
+
+/// Returns our number in the unit of the original.
+fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
+    let row = here.row(of.bench, of.id)?;
+    let per_second = || row.counts.get("ops_per_s").copied().unwrap_or(1e9 / row.median);
+    let exactly = |number: f64| (number, number, number);
+    let (median, low, high) = match of.field {
+        Field::Time => (row.median, row.low, row.high),
+        Field::PerSecond => (1e9 / row.median, 1e9 / row.high, 1e9 / row.low),
+        Field::Rate => exactly(row.bytes? * per_second() / 1e6),
+        Field::Bytes => exactly(row.bytes?),
+        Field::Count(name) => exactly(*row.counts.get(name)?),
+    };
+    let units = [("s/op", 1e9), ("ms/op", 1e6), ("us/op", 1e3)];
+    let unit = units.iter().find(|(name, _)| *name == unit).map_or(1.0, |(_, ns)| *ns);
+    let [median, low, high] = [median, low, high].map(|number| number * of.times / unit);
+    Some(Value { unit: String::new(), own: true, ..Value::times(low, median, high) })
+}
+
+/// Makes the table of all judged promises.
+pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
+    let columns = ["bench", "promise", "of", "measured", "95 %", "asked", "came of it"];
+    let mut table = Table::new("", columns).with_note(
+        "Kept: the whole interval is within what was promised; missed: all of it is outside; open: a part of it is, or fewer than six pairs were compared.",
+    );
+    for (bench, all) in benches {
+        for Judged { promise, of, measured, more, limit, verdict, .. } in all {
+            let more = if more.is_empty() { Cell::none("it is exact") } else { Cell::text(more) };
+            let [bench, promise, measured, limit] = [bench, promise, measured, limit].map(Cell::text);
+            table.push([bench, promise, Cell::name(of), measured, more, limit, Cell::text(verdict.name())]);
+        }
+    }
+    let title = format!("{} promises", table.rows.len());
+    (title != "0 promises").then(|| Section::new("promises", "Promises", vec![Part::Folded(title, table)]))
+}
+
+pub(super) fn environments(here: &Machine) -> Section {
+    let known = here.benches.iter();
+    let known = known.filter_map(|(name, bench)| Some((&name[..], fields(bench.environment.as_ref()?))));
+    let benches: Vec<(&str, BTreeMap<String, String>)> = known.collect();
+    let names = benches.iter().map(|(name, _)| *name);
+    let mut table = Table::new("Environment", [""].into_iter().chain(names));
+    for name in benches.first().into_iter().flat_map(|(_, fields)| fields.keys()) {
+        let values: Vec<&String> = benches.iter().filter_map(|(_, fields)| fields.get(name)).collect();
+        // A value that is equal in all benches is shown once.
+        let same = values.len() > 1 && values.iter().all(|value| *value == values[0]);
+        let cells = values.iter().enumerate().map(|(index, value)| match value {
+            _ if same && index > 0 => Cell::text("same"),
+            value if value.is_empty() => Cell::none("it could not be learnt"),
+            value => Cell::text(*value),
+        });
+        table.push([Cell::text(name)].into_iter().chain(cells));
+    }
+    let none = "The benches left no description of the machine (an older version's results): measure again.";
+    let (parts, text) =
+        if benches.is_empty() { (vec![], Some(none)) } else { (vec![Part::Table(table)], None) };
+    Section::new("environment", "What it was measured on", parts).with_text(text)
+}
+
+/// Returns the known fields of an environment, with the names that the file uses.
+fn fields(of: &Environment) -> BTreeMap<String, String> {
+    let Ok(serde_json::Value::Object(all)) = serde_json::to_value(of) else { return BTreeMap::new() };
+    let text = |(name, value): (String, serde_json::Value)| match value {
+        _ if name == "time" => (name, date(of.time)),
+        serde_json::Value::String(text) => (name, text),
+        serde_json::Value::Null => (name, String::new()),
+        other => (name, other.to_string()),
+    };
+    all.into_iter().map(text).collect()
+}
+
+pub(super) fn reading() -> Section {
+    Section::new("reading", "How to read this", Vec::new()).with_text([
+            "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so what disturbs the machine disturbs both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times move from machine to machine and from day to day.",
+            "A row whose interval is wider than 5 % and 0.15 ns to each side is noisy and counts as not measured.",
+            "Where two subscribers are compared, which a process can't hold both, whole processes take turns and each is one round.",
+            "Below a nanosecond, a difference of 0.3 ns is a matter of where the linker put the code.",
+    ])
 }

@@ -1,30 +1,30 @@
-//! An acquire of a semaphore that says, while it waits, what is to be done if it is cancelled.
+//! An acquire of a semaphore that registers a cancellation handler while it waits.
 
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Cancel, HANDLER, Handler};
+use super::{Cancel, HANDLER, Handler, Waits};
 
-/// A few places for futures that wait, made once.
+/// A fixed set of slots for waiting futures.
 pub struct Slots<F> {
     all: Mutex<Vec<Slot<F>>>,
 }
 
 struct Slot<F> {
-    /// Whose it is: counted up each time that it is taken.
+    /// The current use of the slot: incremented each time that the slot is taken.
     ticket: u64,
     waiter: Pin<Box<Option<F>>>,
 }
 
 impl<F: Future> Slots<F> {
-    /// Makes so many.
+    /// Makes a number of slots.
     pub fn new(places: usize) -> Self {
         let slot = |_| Slot { ticket: 0, waiter: Box::pin(None) };
         Self { all: Mutex::new((0..places).map(slot).collect()) }
     }
 
-    /// Returns how many wait.
+    /// Returns how many slots are taken.
     pub fn taken(&self) -> usize {
         self.lock().iter().filter(|slot| slot.waiter.is_some()).count()
     }
@@ -33,7 +33,7 @@ impl<F: Future> Slots<F> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a future into a free place and returns which that is, and its ticket.
+    /// Puts a future into a free slot and returns the slot's index and ticket.
     fn take(&self, future: F) -> (usize, u64) {
         let mut all = self.lock();
         let index =
@@ -56,7 +56,7 @@ impl<F: Future> Slots<F> {
     }
 }
 
-/// What gives a place back, and with it the one in the semaphore's queue.
+/// The cancellation handler: frees the slot, and with it the place in the semaphore's queue.
 struct Unregister<F: 'static> {
     slots: &'static Slots<F>,
     index: usize,
@@ -68,30 +68,30 @@ const _: () = assert!(size_of::<Unregister<()>>() as u64 == HANDLER, "what the b
 impl<F: Future + Send + 'static> Cancel for Unregister<F> {
     fn cancel(self) {
         let slot = &mut self.slots.lock()[self.index];
-        // Somebody else's by now, if this is called too late.
+        // Otherwise the slot already belongs to another acquire.
         if slot.ticket == self.ticket {
             slot.waiter.set(None);
         }
     }
 }
 
-/// An acquire that waits in a slot, and is unregistered when it is dropped there.
+/// An acquire that waits in a slot, and is unregistered when it is dropped.
 pub struct Acquire<H: Handler, F: Future + Send + 'static> {
     slots: &'static Slots<F>,
-    /// The semaphore's own future, until it is polled.
+    /// The semaphore's own future, until the first poll.
     start: Option<F>,
-    waits: Option<(usize, Kept<H, F>)>,
+    /// The index of the slot.
+    index: usize,
+    waits: Waits<H, Unregister<F>>,
 }
 
-type Kept<H, F> = <H as Handler>::Kept<Unregister<F>>;
-
-/// What is pinned is in the slots.
+/// The pinned future is in the slots.
 impl<H: Handler, F: Future + Send + 'static> Unpin for Acquire<H, F> {}
 
 impl<H: Handler, F: Future + Send + 'static> Acquire<H, F> {
-    /// Makes one that waits in one of the slots if it has to.
+    /// Makes an acquire that uses one of the slots if it has to wait.
     pub fn new(acquire: F, slots: &'static Slots<F>) -> Self {
-        Self { slots, start: Some(acquire), waits: None }
+        Self { slots, start: Some(acquire), index: 0, waits: Waits(None) }
     }
 }
 
@@ -101,36 +101,28 @@ impl<H: Handler, F: Future + Send + 'static> Future for Acquire<H, F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let slots = self.slots;
         let Some(start) = self.start.take() else {
-            let index = self.waits.as_ref().expect("not polled after it was ready").0;
-            let polled = slots.poll(index, context);
+            let polled = slots.poll(self.index, context);
             if polled.is_ready() {
-                self.waits = None;
+                self.waits.0 = None;
             }
             return polled;
         };
         let (index, ticket) = slots.take(start);
         let polled = slots.poll(index, context);
         if polled.is_pending() {
-            self.waits = Some((index, H::keep(Unregister { slots, index, ticket })));
+            self.index = index;
+            self.waits.0 = Some(H::keep(Unregister { slots, index, ticket }));
         }
         polled
     }
 }
 
-impl<H: Handler, F: Future + Send + 'static> Drop for Acquire<H, F> {
-    fn drop(&mut self) {
-        if let Some((_, kept)) = self.waits.take() {
-            H::cancel(kept);
-        }
-    }
-}
-
-/// Proves that a handler unregisters: of two that wait for the permit `held`, the one that is dropped gets none, and the other
-/// does.
+/// Checks that the handler unregisters: of two acquires that wait for the permit `held`, the dropped one gets no
+/// permit, and the remaining one gets it.
 ///
 /// # Errors
 ///
-/// What happened instead.
+/// A description of the failed check.
 pub fn prove_acquire<H: Handler, F: Future + Send + 'static>(
     held: impl Sized,
     slots: &'static Slots<F>,

@@ -1,9 +1,10 @@
-//! A channel with one sender and one receiver, which say, while they wait, what is to be done if they are cancelled.
+//! A channel with one sender and one receiver, each of which registers a cancellation handler while it waits.
 //!
-//! - A sender waits while the channel is full, and leaves its element there. Of capacity 0 a channel is always full, and only a
-//!   receiver that waits already is handed an element at once (a rendezvous).
-//! - A receiver waits while there is no element. What it was handed and did not take is the next one's.
-//! - Elements arrive in their order.
+//! - A sender waits while the channel is full, and leaves its element in the channel. A channel of capacity 0 is always
+//!   full: a sender only proceeds at once if a receiver is already waiting (a rendezvous).
+//! - A receiver waits while there is no element. If a receiver was handed an element and did not take it, the next
+//!   receiver gets the element.
+//! - Elements arrive in the order in which they were sent.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -11,16 +12,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Cancel, HANDLER, Handler};
+use super::{Cancel, HANDLER, Handler, Waits};
 
-/// Makes a channel that holds so many elements, its handlers kept as `H` says.
+/// Makes a channel of this capacity, whose handlers are kept as `H` says.
 pub fn channel<V: Send + 'static, H: Handler>(capacity: usize) -> (Sender<V, H>, Receiver<V, H>) {
     let end = || End { ticket: 0, element: None, waker: None, is_gone: false };
-    // One more: what a receiver was handed and gives back.
+    // One more, for an element that a receiver gives back.
     let elements = VecDeque::with_capacity(capacity + 1);
     let shared = Shared(Mutex::new(State { elements, capacity, ends: [end(), end()] }));
     let shared = Arc::new(shared);
-    (Sender { shared: Arc::clone(&shared), handler: PhantomData }, Receiver { shared, handler: PhantomData })
+    let sender = Sender { end: Handle(Arc::clone(&shared), Side::Sender), handler: PhantomData };
+    (sender, Receiver { end: Handle(shared, Side::Receiver), handler: PhantomData })
 }
 
 struct Shared<V>(Mutex<State<V>>);
@@ -28,17 +30,6 @@ struct Shared<V>(Mutex<State<V>>);
 impl<V> Shared<V> {
     fn lock(&self) -> MutexGuard<'_, State<V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the other end know that this one has gone.
-    fn leave(&self, side: Side) {
-        let mut state = self.lock();
-        state.ends[side as usize].is_gone = true;
-        let waker = state.ends[1 - side as usize].waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 }
 
@@ -54,19 +45,19 @@ enum Side {
     Receiver,
 }
 
-/// What the sender or the receiver has left.
+/// The state that the sender or the receiver has left in the channel.
 struct End<V> {
-    /// How often it has waited.
+    /// How often this end has waited.
     ticket: u64,
-    /// What it waits with, or was handed while it waited.
+    /// The element that a sender waits with, or that a waiting receiver was handed.
     element: Option<V>,
-    /// Wakes it, while it waits for something.
+    /// The waker of this end while it waits.
     waker: Option<Waker>,
     is_gone: bool,
 }
 
 impl<V> End<V> {
-    /// Waits, once more.
+    /// Registers another wait.
     fn wait(&mut self, context: &Context<'_>) -> u64 {
         self.ticket += 1;
         self.waker = Some(context.waker().clone());
@@ -74,7 +65,7 @@ impl<V> End<V> {
     }
 }
 
-/// What takes back what an end has left.
+/// The cancellation handler: removes the state that an end has left.
 struct Unregister<V> {
     shared: Arc<Shared<V>>,
     side: Side,
@@ -98,57 +89,56 @@ impl<V: Send + 'static> Cancel for Unregister<V> {
     }
 }
 
-type Kept<V, H> = <H as Handler>::Kept<Unregister<V>>;
+/// The handle of an end. Dropping it informs the other end.
+struct Handle<V>(Arc<Shared<V>>, Side);
 
-/// The end that elements are put in at.
+impl<V> Drop for Handle<V> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.ends[self.1 as usize].is_gone = true;
+        let waker = state.ends[1 - self.1 as usize].waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The end that sends elements.
 pub struct Sender<V: Send + 'static, H: Handler> {
-    shared: Arc<Shared<V>>,
+    end: Handle<V>,
     handler: PhantomData<fn() -> H>,
 }
 
-/// The end that they are taken out at.
+/// The end that receives elements.
 pub struct Receiver<V: Send + 'static, H: Handler> {
-    shared: Arc<Shared<V>>,
+    end: Handle<V>,
     handler: PhantomData<fn() -> H>,
 }
 
 impl<V: Send + 'static, H: Handler> Sender<V, H> {
-    /// Sends an element. The result is that element where nobody receives any more.
+    /// Sends an element. Returns the element if the receiver was dropped.
     pub fn send(&mut self, element: V) -> Sending<'_, V, H> {
-        Sending { sender: self, element: Some(element), waits: None }
+        Sending { end: &self.end, element: Some(element), waits: Waits(None) }
     }
 }
 
 impl<V: Send + 'static, H: Handler> Receiver<V, H> {
-    /// Takes an element out; none when the sender has gone and all were taken.
+    /// Receives an element, or `None` if the sender was dropped and all elements were taken.
     pub fn receive(&mut self) -> Receiving<'_, V, H> {
-        Receiving { receiver: self, waits: None }
+        Receiving { end: &self.end, waits: Waits(None) }
     }
 
     /// Returns how often either end has waited.
     pub fn waits(&self) -> u64 {
-        self.shared.lock().ends.iter().map(|end| end.ticket).sum()
-    }
-}
-
-impl<V: Send + 'static, H: Handler> Drop for Sender<V, H> {
-    fn drop(&mut self) {
-        self.shared.leave(Side::Sender);
-    }
-}
-
-impl<V: Send + 'static, H: Handler> Drop for Receiver<V, H> {
-    fn drop(&mut self) {
-        self.shared.leave(Side::Receiver);
+        self.end.0.lock().ends.iter().map(|end| end.ticket).sum()
     }
 }
 
 /// The future of [`Sender::send`].
 pub struct Sending<'a, V: Send + 'static, H: Handler> {
-    sender: &'a Sender<V, H>,
-    /// Until it is polled.
+    end: &'a Handle<V>,
+    /// The element, until the first poll.
     element: Option<V>,
-    waits: Option<Kept<V, H>>,
+    waits: Waits<H, Unregister<V>>,
 }
 
 /// Nothing is pinned.
@@ -158,7 +148,7 @@ impl<V: Send + 'static, H: Handler> Future for Sending<'_, V, H> {
     type Output = Result<(), V>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), V>> {
-        let shared = &self.sender.shared;
+        let shared = &self.end.0;
         let mut guard = shared.lock();
         let State { elements, capacity, ends: [sender, receiver] } = &mut *guard;
         let Some(element) = self.element.take() else {
@@ -171,7 +161,7 @@ impl<V: Send + 'static, H: Handler> Future for Sending<'_, V, H> {
                 left => left,
             };
             drop(guard);
-            self.waits = None;
+            self.waits.0 = None;
             return Poll::Ready(left.map_or(Ok(()), Err));
         };
         if receiver.is_gone {
@@ -190,23 +180,15 @@ impl<V: Send + 'static, H: Handler> Future for Sending<'_, V, H> {
         sender.element = Some(element);
         let ticket = sender.wait(context);
         drop(guard);
-        self.waits = Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Sender, ticket }));
+        self.waits.0 = Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Sender, ticket }));
         Poll::Pending
-    }
-}
-
-impl<V: Send + 'static, H: Handler> Drop for Sending<'_, V, H> {
-    fn drop(&mut self) {
-        if let Some(kept) = self.waits.take() {
-            H::cancel(kept);
-        }
     }
 }
 
 /// The future of [`Receiver::receive`].
 pub struct Receiving<'a, V: Send + 'static, H: Handler> {
-    receiver: &'a Receiver<V, H>,
-    waits: Option<Kept<V, H>>,
+    end: &'a Handle<V>,
+    waits: Waits<H, Unregister<V>>,
 }
 
 /// Nothing is pinned.
@@ -216,61 +198,44 @@ impl<V: Send + 'static, H: Handler> Future for Receiving<'_, V, H> {
     type Output = Option<V>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<V>> {
-        let shared = &self.receiver.shared;
+        let shared = &self.end.0;
         let mut guard = shared.lock();
         let State { elements, capacity, ends: [sender, receiver] } = &mut *guard;
         let handed = receiver.element.take();
-        if self.waits.is_some() {
+        if self.waits.0.is_some() {
             if handed.is_none() && !sender.is_gone {
                 receiver.waker = Some(context.waker().clone());
                 return Poll::Pending;
             }
             receiver.waker = None;
             drop(guard);
-            self.waits = None;
+            self.waits.0 = None;
             return Poll::Ready(handed);
         }
         let taken = elements.pop_front();
-        let mut next = None;
-        if taken.is_none() || elements.len() < *capacity {
-            next = sender.element.take();
-        }
+        let has_room = taken.is_none() || elements.len() < *capacity;
+        let mut next = if has_room { sender.element.take() } else { None };
         let waker = if next.is_some() { sender.waker.take() } else { None };
-        let taken = match taken {
-            Some(taken) => {
-                elements.extend(next);
-                Some(taken)
-            }
-            None => next,
-        };
+        let taken = taken.or_else(|| next.take());
+        elements.extend(next);
         if taken.is_some() || sender.is_gone {
             drop(guard);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+            waker.into_iter().for_each(Waker::wake);
             return Poll::Ready(taken);
         }
         let ticket = receiver.wait(context);
         drop(guard);
-        self.waits = Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Receiver, ticket }));
+        self.waits.0 = Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Receiver, ticket }));
         Poll::Pending
     }
 }
 
-impl<V: Send + 'static, H: Handler> Drop for Receiving<'_, V, H> {
-    fn drop(&mut self) {
-        if let Some(kept) = self.waits.take() {
-            H::cancel(kept);
-        }
-    }
-}
-
-/// Proves that a handler takes back what was left: what a sender has that is dropped is received by nobody, and what a receiver
-/// was handed that is dropped, by the next.
+/// Checks that a handler removes the state: the element of a dropped sender is never received, and an element that was
+/// handed to a dropped receiver goes to the next receiver.
 ///
 /// # Errors
 ///
-/// What happened instead.
+/// A description of the failed check.
 pub fn prove_channel<H: Handler>() -> Result<(), String> {
     let mut context = Context::from_waker(Waker::noop());
     let (mut sender, mut receiver) = channel::<u64, H>(0);
@@ -301,7 +266,7 @@ mod tests {
     use super::super::{Boxed, Inline};
     use super::*;
 
-    /// Counts a future that is not ready when it is first polled.
+    /// Counts a future that is not ready at its first poll.
     async fn counted<F: Future + Unpin>(waited: &AtomicU64, mut future: F) -> F::Output {
         let mut is_first = true;
         poll_fn(|context| {
@@ -312,7 +277,7 @@ mod tests {
         .await
     }
 
-    /// Sends numbers from one task to another, and returns what arrived and how often either has waited.
+    /// Sends numbers from one task to another. Returns the received numbers, and how often either end waited.
     fn through<H: Handler>(capacity: usize, sender_first: bool) -> (Vec<u64>, u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -350,7 +315,7 @@ mod tests {
                 let (inline, waits) = through::<Inline>(capacity, sender_first);
                 assert_eq!(inline, (0..100).collect::<Vec<_>>());
                 assert_eq!(through::<Boxed>(capacity, sender_first), (inline, waits));
-                // A full channel is a wait, and an empty one; at most one of them for each element.
+                // An end waits when the channel is full or empty, at most once for each element.
                 let least = 100 / (capacity as u64 + 1);
                 assert!(waits <= 101 && (capacity == 200 || waits >= least), "{capacity}: {waits}");
             }

@@ -1,9 +1,9 @@
-//! What waits, and says meanwhile what is to be done if it is cancelled: an [acquire](Acquire) of a semaphore, and both ends of a
-//! [channel](channel()).
+//! Futures that register a cancellation handler while they wait: an [acquire](Acquire) of a semaphore, and both ends of
+//! a [channel](channel()).
 //!
-//! What is left behind by whoever waits is in the semaphore's [`Slots`], or in the channel, as Kotlin keeps its continuations
-//! in segments. The future only knows its place; what it needs to take that back, its cancellation handler, is the same
-//! three words whether they are kept [`Inline`] or [`Boxed`].
+//! The state of a waiting future is in the semaphore's [`Slots`] or in the channel, as Kotlin keeps continuations in
+//! segments. The future only has an index. Its cancellation handler has three words, whether it is kept [`Inline`] or
+//! [`Boxed`].
 
 mod acquire;
 mod channel;
@@ -11,27 +11,38 @@ mod channel;
 pub use self::acquire::{Acquire, Slots, prove_acquire};
 pub use self::channel::{Receiver, Receiving, Sender, Sending, channel, prove_channel};
 
-/// What is to be done when whoever waits is cancelled.
+/// The action when a waiting future is cancelled.
 pub trait Cancel: Send + 'static {
-    /// Does it.
+    /// Runs the action.
     fn cancel(self);
 }
 
 /// Where a cancellation handler is kept.
 pub trait Handler: 'static {
-    /// What it is called in ids.
+    /// The name in ids.
     const NAME: &'static str;
-    /// What is kept in the future that waits.
+    /// The form in which a waiting future keeps the handler.
     type Kept<C: Cancel>: Send + 'static;
 
-    /// Keeps it.
+    /// Stores the handler.
     fn keep<C: Cancel>(cancel: C) -> Self::Kept<C>;
 
-    /// Does what it says.
+    /// Runs the handler.
     fn cancel<C: Cancel>(kept: Self::Kept<C>);
 }
 
-/// In the future that waits.
+/// A handler that runs if this value is dropped while the future waits. When the wait ends, the handler is removed.
+struct Waits<H: Handler, C: Cancel>(Option<H::Kept<C>>);
+
+impl<H: Handler, C: Cancel> Drop for Waits<H, C> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.0.take() {
+            H::cancel(kept);
+        }
+    }
+}
+
+/// Keeps the handler in the waiting future.
 #[derive(Debug)]
 pub enum Inline {}
 
@@ -48,7 +59,7 @@ impl Handler for Inline {
     }
 }
 
-/// On the heap.
+/// Keeps the handler on the heap.
 #[derive(Debug)]
 pub enum Boxed {}
 
@@ -65,7 +76,7 @@ impl Handler for Boxed {
     }
 }
 
-/// The bytes of a handler, which [`Boxed`] allocates.
+/// The size of a handler in bytes, which [`Boxed`] allocates.
 pub const HANDLER: u64 = 24;
 
 #[cfg(test)]
@@ -74,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Does nothing when it is cancelled.
+    /// A handler that does nothing.
     enum Forgets {}
 
     impl Handler for Forgets {

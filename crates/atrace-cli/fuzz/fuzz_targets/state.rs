@@ -4,10 +4,11 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../src/doctor/published.rs"]
-mod published;
+#[allow(dead_code)]
+#[path = "../../src/doctor/facts.rs"]
+mod facts;
 
-use published::Published;
+use facts::Published;
 
 fuzz_target!(|bytes: &[u8]| {
     // Mostly of the right length, and marked as not being written.
@@ -22,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         for key in ["serial", "tags", "filters"] {
             state.number(key);
         }
-        for text in state.lacks.iter().map(String::as_str).chain(state.get("place")) {
+        for text in state.all("lacks").chain(state.get("place")) {
             let shown = atrace_cli::escape::shown(text).to_string();
             assert!(!shown.chars().any(char::is_control));
             assert!(!atrace_cli::escape::quoted(text).chars().any(char::is_control));

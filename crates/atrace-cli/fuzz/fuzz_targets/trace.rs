@@ -9,8 +9,6 @@ use std::io::Cursor;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../src/tracefs/header.rs"]
-mod header;
 #[allow(dead_code)]
 #[path = "../../src/tracefs/markers.rs"]
 mod markers;
@@ -20,7 +18,7 @@ mod systrace;
 mod text;
 /// The path by which the command imports the module.
 mod tracefs {
-    pub(crate) use crate::header;
+    pub(crate) use crate::markers;
 }
 
 #[derive(Arbitrary, Debug)]
@@ -110,6 +108,6 @@ fuzz_target!(|input: Input<'_>| {
     }
     let page = check_picture(&trace, usize::from(input.room));
     // Each event is one line of the page.
-    let lines = page.split(|byte| *byte == b'\n').filter(|line| header::Header::parse(line).is_some());
+    let lines = page.split(|byte| *byte == b'\n').filter(|line| markers::Header::parse(line).is_some());
     assert_eq!(lines.count(), input.events.len());
 });

@@ -13,17 +13,18 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use uzers::os::unix::UserExt as _;
 use uzers::{get_user_by_uid, get_user_groups};
 
-use crate::command::processes::Process;
 use crate::command::terminal::{Failure, Result, failed, say};
+use crate::process::Process;
 
 /// The number that `setresuid` and `setresgid` take for "leave unchanged". It is no valid user or group.
-pub(crate) const UNCHANGED: u32 = u32::MAX;
+const UNCHANGED: u32 = u32::MAX;
 
 /// A user that a program can run as.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// All groups, the primary one first.
     pub(crate) groups: Vec<u32>,
     /// The user's name and home directory, if the system knows them.
     pub(crate) known: Option<(OsString, PathBuf)>,
@@ -62,16 +63,25 @@ impl Caller {
     /// signal the process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
-        if [self.uid, self.gid].contains(&UNCHANGED) {
-            return Err(problem(Errno::INVAL));
-        }
         let _back = Back { groups: getgroups().map_err(problem)?, gid: getegid() };
-        let groups: Vec<_> = self.groups.iter().copied().map(Gid::from_raw).collect();
-        set_thread_groups(&groups).map_err(problem)?;
-        set_thread_res_gid(None, Gid::from_raw(self.gid), None).map_err(problem)?;
-        set_thread_res_uid(None, Uid::from_raw(self.uid), None).map_err(problem)?;
+        take_on(self.uid, &self.groups, false).map_err(problem)?;
         work()
     }
+}
+
+/// Takes on a user and groups, the first of which is the primary one, as the effective ids of the calling thread;
+/// `is_final`: as all its ids, irrevocably.
+pub(crate) fn take_on(uid: u32, groups: &[u32], is_final: bool) -> rustix::io::Result<()> {
+    let gid = *groups.first().ok_or(Errno::INVAL)?;
+    if [uid, gid].contains(&UNCHANGED) {
+        return Err(Errno::INVAL);
+    }
+    let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
+    set_thread_groups(&groups)?;
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let (other_uid, other_gid) = (is_final.then_some(uid), is_final.then_some(gid));
+    set_thread_res_gid(other_gid, gid, other_gid)?;
+    set_thread_res_uid(other_uid, uid, other_uid)
 }
 
 /// Parses a user or group id in an environment variable.

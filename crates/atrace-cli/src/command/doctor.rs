@@ -3,8 +3,8 @@
 use crate::doctor::{Report, examine, examine_program};
 use crate::escape::shown;
 
-use crate::command::processes::{self, Process};
 use crate::command::terminal::{Failure, Result, print};
+use crate::process::{self, Process};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct DoctorArgs {
@@ -31,8 +31,7 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     if patient.is_empty() {
         return Err(Failure::new("an empty name names no program"));
     }
-    let running: Vec<_> =
-        processes::all().into_iter().filter(|process| is_called(*process, patient)).collect();
+    let running: Vec<_> = process::all().into_iter().filter(|process| is_called(*process, patient)).collect();
     if running.is_empty() {
         print(&format!("no running process is called {}: this is what one would find", shown(patient)));
         show(examine_program(Some(patient)));

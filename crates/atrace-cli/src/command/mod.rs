@@ -5,24 +5,22 @@
 //!
 //! # Modules
 //!
-//! - `run`, `record`, `switch`, `status`, `doctor`: the commands;
+//! - `run`, `record`, `switch`, `doctor`: the commands;
 //! - `program`: starts and supervises a program;
 //! - `stores`: the users' property stores, which are opened with the rights of their users;
 //! - `buffer`: the kernel's ring buffers;
 //! - `file`: the file of a recording;
 //! - `notes`: what to clean up after a killed command;
-//! - `caller`, `processes`, `terminal`: users, processes and the output.
+//! - `caller`, `terminal`: users and the output.
 
 mod buffer;
 mod caller;
 mod doctor;
 mod file;
 mod notes;
-mod processes;
 mod program;
 mod record;
 mod run;
-mod status;
 mod stores;
 mod switch;
 mod terminal;
@@ -31,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::program::{stage, witness};
+use self::program::{StageArgs, WitnessArgs, become_main, witness_main};
 use self::terminal::{note, say, unprinted};
 
 /// Records what programs trace with ATrace, for ui.perfetto.dev
@@ -57,9 +55,9 @@ enum Command {
     /// Find out why nothing is traced
     Doctor(doctor::DoctorArgs),
     #[command(name = "__become", hide = true)]
-    Become(stage::StageArgs),
+    Become(StageArgs),
     #[command(name = "__witness", hide = true)]
-    Witness(witness::WitnessArgs),
+    Witness(WitnessArgs),
 }
 
 /// Runs the command that the program's arguments name, and returns its exit status.
@@ -82,10 +80,10 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record::main(args).map(|()| 0),
         Command::On(args) => switch::on(args).map(|()| 0),
         Command::Off(args) => switch::off(args).map(|()| 0),
-        Command::Status => status::main().map(|()| 0),
+        Command::Status => switch::status().map(|()| 0),
         Command::Doctor(args) => doctor::main(args),
-        Command::Become(args) => return stage::main(args),
-        Command::Witness(args) => witness::main(args).map(|()| 0),
+        Command::Become(args) => return become_main(args),
+        Command::Witness(args) => witness_main(args).map(|()| 0),
     };
     match done.and_then(|status| unprinted().map_or(Ok(status), Err)) {
         Ok(status) => ExitCode::from(status),

@@ -1,11 +1,19 @@
-//! `atrace on` and `atrace off`: switch patterns in the users' property stores.
+//! `atrace on` and `atrace off` switch patterns in the users' property stores. `atrace status` shows what is switched on,
+//! and in which processes.
 
-use crate::escape::shown;
+use std::ffi::CString;
+use std::time::Instant;
+
+use atrace_perfetto::socket;
+use atrace_sys::errand::PATIENCE;
 
 use crate::command::notes;
-use crate::command::processes::{matching, none_matches};
-use crate::command::stores::{self, Follower, Store, Work, check_all};
-use crate::command::terminal::{Failure, Result, print, say};
+use crate::command::stores::{self, Content, Follower, Store, Work, check_all};
+use crate::command::terminal::{Failure, Result, print, say, shown_path};
+use crate::consumer::{Consumer, State};
+use crate::doctor::{self, Standings, tag_names};
+use crate::escape::shown;
+use crate::process::{self, Process, matching, none_matches};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct SwitchArgs {
@@ -14,7 +22,7 @@ pub(crate) struct SwitchArgs {
     patterns: Vec<String>,
 }
 
-pub(crate) fn on(args: &SwitchArgs) -> Result<()> {
+pub(crate) fn on(args: &SwitchArgs) -> Result {
     check_all(&args.patterns)?;
     let running = notes::sweep();
     let matching = matching(&args.patterns);
@@ -44,7 +52,7 @@ pub(crate) fn on(args: &SwitchArgs) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn off(args: &SwitchArgs) -> Result<()> {
+pub(crate) fn off(args: &SwitchArgs) -> Result {
     notes::sweep();
     let stores = stores::all([])?;
     let mut unknown = Vec::new();
@@ -77,4 +85,72 @@ pub(crate) fn off(args: &SwitchArgs) -> Result<()> {
 
 fn in_quotes(text: &str) -> String {
     format!("\"{}\"", shown(text))
+}
+
+pub(crate) fn status() -> Result {
+    let running = notes::sweep();
+    let processes: Vec<_> = process::all().into_iter().map(Follower::of).collect();
+    for store in stores::all([])? {
+        let Content { patterns, tags } = &store.content;
+        print(&format!("{}: {}", store.owner(), shown_path(&store.path)));
+        print(&format!("  tags: {}", tag_names(*tags)));
+        if patterns.is_empty() {
+            print("  patterns: none");
+        }
+        let followers: Vec<_> = processes.iter().filter(|process| store.is_of(process)).collect();
+        let (start, mut is_late) = (Instant::now(), false);
+        for (index, pattern) in patterns.iter().enumerate() {
+            // A recording adds its pattern after those that are listed already, so the last entries are the
+            // recordings'.
+            let later = patterns[index + 1..].iter().filter(|other| *other == pattern).count();
+            let why = match running.of(&store, pattern).nth(later) {
+                Some(pid) => format!(": on because recording {pid} runs"),
+                None => String::new(),
+            };
+            print(&format!("  pattern {}{why}", shown(pattern)));
+            let pattern = CString::new(pattern.as_str()).unwrap_or_default();
+            for follower in &followers {
+                // The users choose the patterns and names, and may choose some that take long to compare.
+                if is_late {
+                    break;
+                }
+                is_late = start.elapsed() > PATIENCE;
+                if is_late {
+                    print("    (not all processes were looked at: there are too many, or too many patterns)");
+                } else if follower.matches(&pattern) {
+                    print(&format!("    {}", follower.process));
+                }
+            }
+        }
+    }
+    print_service();
+    let pids: Vec<_> = processes.iter().map(|follower| follower.process.0).collect();
+    let Standings { known, missed, .. } = doctor::standings(&pids, stores::left);
+    for (pid, standing) in known {
+        let standing = standing.trim_start_matches("Perfetto's service: ");
+        print(&format!("  {}: {}", Process(pid), shown(standing)));
+    }
+    for (uid, why) in missed {
+        print(&format!("  (not all processes of user {uid} were asked: {})", shown(&why)));
+    }
+    Ok(())
+}
+
+/// Prints whether Perfetto's system service runs, and the producers that are connected to it.
+fn print_service() {
+    let (place, _) = socket::consumers();
+    let place = shown(place.as_encoded_bytes()).to_string();
+    let state = match Consumer::connect() {
+        Ok(mut consumer) => consumer.state(),
+        Err(refused) => return print(&format!("Perfetto's service: none at {place}: {refused}")),
+    };
+    let State { producers, sessions, .. } = match state {
+        Ok(state) => state,
+        Err(e) => return print(&format!("Perfetto's service: {place}: it does not answer: {e}")),
+    };
+    print(&format!("Perfetto's service: {place}"));
+    print(&format!("  sessions: {sessions}"));
+    for (name, user) in producers {
+        print(&format!("  producer {}, of user {user}", shown(&name)));
+    }
 }

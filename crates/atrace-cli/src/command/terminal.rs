@@ -18,7 +18,7 @@ pub(crate) struct Failure {
     pub(crate) status: u8,
 }
 
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(text: impl Into<String>) -> Self {
@@ -43,12 +43,6 @@ impl fmt::Display for Failure {
 
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
-        Self::new(e.to_string())
-    }
-}
-
-impl From<atrace::control::Error> for Failure {
-    fn from(e: atrace::control::Error) -> Self {
         Self::new(e.to_string())
     }
 }
@@ -94,14 +88,8 @@ pub(crate) fn say(line: impl fmt::Display) {
 /// Formats a number with commas between thousands.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    parts.join(",")
 }
 
 #[cfg(test)]

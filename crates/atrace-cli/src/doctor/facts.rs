@@ -3,173 +3,144 @@
 //! Nothing here calls the system. The encoded bytes come from another user, so numbers are checked and texts stay
 //! bytes.
 //!
+//! # Facts
+//!
+//! A fact is a value under a name; a fact that is missing has no value. A fact of *yes or no* is there, or it is not.
+//!
+//! - `name`: argv\[0\];
+//! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
+//! - `has_marker`: the file that `ATRACE_MARKER` names exists;
+//! - `has_watch`: the process has a thread that watches the properties;
+//! - `page`: the state that the process publishes; `is_parents`: it is the parent's, as the process was forked and has
+//!   published nothing since; `unseen`: the process can't be examined, with the errno;
+//! - `link`: the file that the marker's descriptor refers to now; missing if it is closed;
+//! - `is_it`: the descriptor still refers to the marker;
+//! - `is_place`, `has_place`: the path that the marker was opened with still leads to the marker, or to any file;
+//! - `store`: the path of the property store; `is_there`: it exists; `is_hidden`: its directory may not be read;
+//! - `is_stale`: the process has mapped a store of this path that was deleted;
+//! - `fault`: why the store can't be used;
+//! - `flags`, `serial`: the text of the tag mask, and the property's serial if it is set;
+//! - `pattern`: once for each pattern.
+//!
 //! # Format
 //!
-//! An answer is a list of words (`atrace_sys::errand::Words`) in a fixed order. A value that may be missing is a word
-//! that starts with 1, followed by the value, or the single byte 0. Numbers are little-endian. The patterns come
-//! last, one word each.
+//! An answer is a list of words (`atrace_sys::errand::Words`): for each fact its name, a NUL and its value; and `end`.
+//!
+//! # The published state
+//!
+//! The state that a process publishes consists of lines of a key and a value ([`Published`]).
 
 use atrace_sys::errand::{Words, parse};
 
 /// Everything that the process, its user or its files tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
-    /// argv\[0\].
-    pub(super) name: Option<Vec<u8>>,
-    /// `ATRACE_BACKEND`, `ATRACE_MARKER` and `ATRACE_PROPERTIES` in the environment that the process was started
-    /// with.
-    pub(super) backend: Option<Vec<u8>>,
-    pub(super) marker: Option<Vec<u8>>,
-    pub(super) properties: Option<Vec<u8>>,
-    /// The file that `ATRACE_MARKER` names exists.
-    pub(super) has_marker: bool,
-    pub(super) page: Page,
-    pub(super) descriptor: Descriptor,
-    /// The process has a thread that watches the properties.
-    pub(super) has_watch: bool,
-    pub(super) store: StoreFacts,
-}
-
-/// The state that the process publishes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Page {
-    #[default]
-    Nothing,
-    /// The process can't be examined; the value is the errno.
-    Unseen(i32),
-    /// The published state. It is the parent's if the process was forked and has published nothing since.
-    Text { text: Vec<u8>, is_parents: bool },
-}
-
-/// The descriptor of the marker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Descriptor {
-    /// The file that the descriptor refers to now; `None` if it is closed.
-    pub(super) link: Option<Vec<u8>>,
-    /// The descriptor still refers to the marker.
-    pub(super) is_it: bool,
-    /// The path that the marker was opened with still leads to the marker (`is_place`), or to any file (`has_place`).
-    pub(super) is_place: bool,
-    pub(super) has_place: bool,
-}
-
-/// The property store of the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct StoreFacts {
-    /// `None` if the path is unknown.
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) presence: Presence,
-    /// The process has mapped a store of this path that was deleted.
-    pub(super) is_stale: bool,
-    /// Why the store can't be used.
-    pub(super) fault: Option<Vec<u8>>,
-    /// The text of the tag mask, and the property's serial if it is set.
-    pub(super) flags: Vec<u8>,
-    pub(super) serial: Option<u32>,
-    pub(super) patterns: Vec<Vec<u8>>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Presence {
-    There,
-    #[default]
-    Absent,
-    /// This process may not read the store's directory.
-    Hidden,
-}
+pub(super) struct Facts(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Facts {
+    pub(super) fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        self.0.push((name.into(), value.as_ref().to_vec()));
+    }
+
+    /// Adds a fact of yes or no.
+    pub(super) fn note(&mut self, name: &str, is_so: bool) {
+        if is_so {
+            self.add(name, "");
+        }
+    }
+
+    /// Returns all values of a name.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().filter(move |(other, _)| other == name.as_bytes()).map(|(_, value)| &value[..])
+    }
+
+    /// Returns the value of a name, of which the last counts.
+    pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
+        self.all(name).last()
+    }
+
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    pub(super) fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        str::from_utf8(self.get(name)?).ok()?.parse().ok()
+    }
+
+    /// Parses the published state, if there is one.
+    pub(super) fn published(&self) -> Option<Published> {
+        self.get("page").map(Published::parse)
+    }
+
     /// Encodes the facts.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut words = Words::default();
-        for text in [&self.name, &self.backend, &self.marker, &self.properties] {
-            option(&mut words, text.as_deref());
-        }
-        let (page, errno, is_parents) = match &self.page {
-            Page::Nothing => (None, 0, false),
-            Page::Unseen(errno) => (None, *errno, false),
-            Page::Text { text, is_parents } => (Some(&text[..]), 0, *is_parents),
-        };
-        option(&mut words, page);
-        words.add(errno.to_le_bytes());
-        option(&mut words, self.descriptor.link.as_deref());
-        let store = &self.store;
-        let bits = [
-            self.has_marker,
-            is_parents,
-            self.descriptor.is_it,
-            self.descriptor.is_place,
-            self.descriptor.has_place,
-            self.has_watch,
-            store.is_stale,
-        ];
-        words.add(bits.map(u8::from));
-        option(&mut words, store.path.as_deref());
-        words.add([store.presence as u8]);
-        option(&mut words, store.fault.as_deref());
-        words.add(&store.flags);
-        option(&mut words, store.serial.map(u32::to_le_bytes).as_ref().map(|bytes| &bytes[..]));
-        store.patterns.iter().for_each(|pattern| {
-            words.add(pattern);
-        });
+        self.0.iter().for_each(|(name, value)| _ = words.add([name, &b"\0"[..], value].concat()));
+        words.add("end");
         words.bytes()
     }
 
     /// Decodes the facts; `None` if the bytes are not a valid answer.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let words = &mut parse(bytes)?.into_iter();
-        let [name, backend, marker, properties, page] = read_options(words)?;
-        let errno = i32::from_le_bytes(words.next()?.try_into().ok()?);
-        let [link] = read_options(words)?;
-        let bits: [u8; 7] = words.next()?.try_into().ok()?;
-        let [has_marker, is_parents, is_it, is_place, has_place, has_watch, is_stale] =
-            bits.map(|bit| bit != 0);
-        let [path] = read_options(words)?;
-        let presence = match words.next()? {
-            [0] => Presence::There,
-            [1] => Presence::Absent,
-            [2] => Presence::Hidden,
-            _ => return None,
+        let words = parse(bytes)?;
+        let [facts @ .., b"end"] = &words[..] else { return None };
+        let fact = |word: &&[u8]| {
+            let (name, value) = word.split_at_checked(word.iter().position(|&byte| byte == 0)?)?;
+            Some((name.to_vec(), value.get(1..)?.to_vec()))
         };
-        let [fault] = read_options(words)?;
-        let flags = words.next()?.to_vec();
-        let [serial] = read_options(words)?;
-        let serial = match serial {
-            Some(serial) => Some(u32::from_le_bytes(serial.try_into().ok()?)),
-            None => None,
-        };
-        let page = match (page, errno) {
-            (Some(text), _) => Page::Text { text, is_parents },
-            (None, 0) => Page::Nothing,
-            (None, errno) => Page::Unseen(errno),
-        };
-        let patterns = words.map(<[u8]>::to_vec).collect();
-        let descriptor = Descriptor { link, is_it, is_place, has_place };
-        let store = StoreFacts { path, presence, is_stale, fault, flags, serial, patterns };
-        Some(Self { name, backend, marker, properties, has_marker, page, descriptor, has_watch, store })
+        facts.iter().map(fact).collect::<Option<_>>().map(Self)
     }
 }
 
-/// Adds a value that may be missing: 1 and the value, or 0.
-fn option(words: &mut Words, text: Option<&[u8]>) {
-    match text {
-        Some(text) => words.add([&[1], text].concat()),
-        None => words.add([0]),
-    };
+/// The lines of a state; [`atrace::state`] lists the keys.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Published(String);
+
+impl Published {
+    pub(super) fn parse(text: &[u8]) -> Self {
+        Self(String::from_utf8_lossy(text).lines().map(with_text).collect())
+    }
+
+    /// Returns all values of a key.
+    pub(super) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
+        self.0.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix(' '))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.all(key).last()
+    }
+
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        let text = self.get(key)?;
+        match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        }
+    }
+
+    /// Returns the number of sessions of Perfetto's service that the process takes part in, from the text of its
+    /// connection state.
+    pub(super) fn sessions(&self) -> u64 {
+        let text = self.get("perfetto").and_then(|standing| standing.split_once(": connected, "));
+        let number = text.and_then(|(_, rest)| rest.split_once(" sessions"));
+        number.and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns the number of the marker's descriptor, and the device and inode of its file.
+    pub(super) fn marker(&self) -> Option<(u32, (u64, u64))> {
+        let mut parts = self.get("marker")?.split(':');
+        let fd = parts.next()?.parse().ok()?;
+        let identity = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some((fd, identity))
+    }
 }
 
-fn read_options<'a, const N: usize>(
-    words: &mut impl Iterator<Item = &'a [u8]>,
-) -> Option<[Option<Vec<u8>>; N]> {
-    let mut options = [const { None }; N];
-    for option in &mut options {
-        *option = match words.next()?.split_first()? {
-            (0, []) => None,
-            (1, text) => Some(text.to_vec()),
-            _ => return None,
-        };
+/// Returns the line with an error at its end (`errno N`) replaced by the system's text for it.
+fn with_text(line: &str) -> String {
+    let parts = line.rsplit_once("errno ").and_then(|(before, code)| Some((before, code.parse().ok()?)));
+    match parts {
+        Some((before, code)) => format!("{before}{}\n", std::io::Error::from_raw_os_error(code)),
+        None => format!("{line}\n"),
     }
-    Some(options)
 }
 
 #[cfg(test)]
@@ -177,32 +148,28 @@ mod tests {
     use super::*;
 
     fn some() -> Facts {
-        Facts {
-            name: Some(b"/bin/name".to_vec()),
-            marker: Some(Vec::new()),
-            has_marker: true,
-            page: Page::Text { text: b"pid 1\n\xff".to_vec(), is_parents: true },
-            descriptor: Descriptor { link: Some(b"/a".to_vec()), is_place: true, ..Descriptor::default() },
-            has_watch: true,
-            store: StoreFacts {
-                path: Some(b"/b".to_vec()),
-                presence: Presence::Hidden,
-                fault: Some(b"damaged".to_vec()),
-                flags: b"0x2".to_vec(),
-                serial: Some(77),
-                patterns: vec![b"*".to_vec(), Vec::new()],
-                ..StoreFacts::default()
-            },
-            ..Facts::default()
-        }
+        let mut facts = Facts::default();
+        facts.add("name", "/bin/name");
+        facts.add("page", b"pid 1\n\xff");
+        facts.note("is_parents", true);
+        facts.note("is_stale", false);
+        facts.add("serial", "77");
+        facts.add("pattern", "*");
+        facts.add("pattern", "");
+        facts
     }
 
     #[test]
     fn an_answer_is_read() {
-        let unseen = Facts { page: Page::Unseen(13), ..Facts::default() };
-        for facts in [some(), unseen, Facts::default()] {
+        for facts in [some(), Facts::default()] {
             assert_eq!(Facts::parse(&facts.bytes()).as_ref(), Some(&facts));
         }
+        let facts = some();
+        assert_eq!(facts.get("name"), Some(&b"/bin/name"[..]));
+        assert!(facts.is("is_parents") && !facts.is("is_stale"));
+        assert_eq!((facts.number("serial"), facts.number::<u32>("name")), (Some(77), None));
+        assert_eq!(facts.all("pattern").collect::<Vec<_>>(), [&b"*"[..], b""]);
+        assert_eq!(facts.published().unwrap().get("pid"), Some("1"));
     }
 
     /// Changes each byte of an answer and cuts it at each length: the reader never panics.
@@ -210,10 +177,7 @@ mod tests {
     fn no_answer_ends_the_reader() {
         let bytes = some().bytes();
         for at in 0..bytes.len() {
-            // An answer that is cut between two patterns is valid.
-            if let Some(facts) = Facts::parse(&bytes[..at]) {
-                assert!(facts.store.patterns.len() < 2, "{at}");
-            }
+            assert_eq!(Facts::parse(&bytes[..at]), None, "{at}");
             for byte in [0, 1, 2, 0x7f, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] = byte;
@@ -222,6 +186,13 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Facts::parse(b""), None);
+    }
+
+    #[test]
+    fn an_error_of_the_system_has_its_text() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        let of = |text: &[u8]| Published::parse(text).get("perfetto").unwrap().to_owned();
+        assert_eq!(of(b"perfetto nobody to talk to: errno 111\n"), format!("nobody to talk to: {refused}"));
+        assert_eq!(of(b"perfetto connected\n"), "connected");
     }
 }

@@ -5,29 +5,42 @@
 //!
 //! The process's user controls everything that is read here. So each file is read up to a fixed size, and no file is
 //! opened that could block or that has an unexpected type.
+//!
+//! # Connections
+//!
+//! [`standings`] collects the state of many processes' connections to Perfetto's service, as the processes publish it.
+//! A child process for each user takes on that user's ids and reads the states of that user's processes (`errands`),
+//! the lowest user ids first. So a user with many processes, or with processes that block the reader, can't hide the
+//! processes of other users. Users that were not reached in time are listed.
+//!
+//! An answer is the word of its user. It counts for the processes that this child was asked about, and for no others.
 
-use std::ffi::{CString, OsStr};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use atrace_sys::errand::{Errand, Failure, User};
+use atrace::control::{Control, FLAGS};
+use atrace_sys::errand::{ANSWER_MAX, Errand, Failure, User, Words, parse};
 use atrace_sys::properties::Properties;
 use atrace_sys::state::NAME;
 use atrace_sys::{probe, process};
 
-use super::facts::{Descriptor, Facts, Page, Presence, StoreFacts};
-use super::published::Published;
+use super::facts::{Facts, Published};
+use crate::errands;
 use crate::process::{Process, Status};
-use atrace::control::{Control, FLAGS};
 
 /// The most threads of a process that are examined.
 const THREADS: usize = 1 << 16;
 /// The most state pages that are read. A process has its own page and those that it inherited by `fork`.
 const STATES: usize = 64;
+
+/// The state that a process publishes, and whether it is the parent's; `None` if the process publishes nothing; the
+/// errno if it can't be examined.
+pub(super) type Page = Result<Option<(Vec<u8>, bool)>, i32>;
 
 /// Returns the user whose ids the child takes on to examine a process: the first of the process's ids that is not
 /// root's.
@@ -63,9 +76,9 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
 pub(super) fn own() -> Facts {
     let pid = std::process::id();
     atrace::atrace_init();
-    let text = atrace::state::text();
+    let page = Ok(Some((atrace::state::text(), false)));
     let variable = |name: &str| process::variable(name).map(OsStringExt::into_vec);
-    complete(pid, User::present().uid, Page::Text { text, is_parents: false }, variable)
+    complete(pid, User::present().uid, page, variable)
 }
 
 /// Collects the facts about another process.
@@ -75,24 +88,29 @@ fn of(pid: u32, uid: u32, numbers: &str) -> Facts {
 }
 
 fn complete(pid: u32, uid: u32, page: Page, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Facts {
-    let name = Process(pid).argv0().map(CString::into_bytes);
-    let marker = variable("ATRACE_MARKER");
-    let has_marker = marker.as_deref().is_some_and(|marker| as_path(marker).exists());
-    let state = published(&page);
-    let properties = variable("ATRACE_PROPERTIES");
-    let named = state.as_ref().and_then(|state| Some(state.get("properties")?.as_bytes().to_vec()));
-    let place = named.or_else(|| properties.clone()).map(|place| as_path(&place).to_owned());
-    Facts {
-        name,
-        backend: variable("ATRACE_BACKEND"),
-        marker,
-        properties,
-        has_marker,
-        descriptor: state.map_or(Descriptor::default(), |state| descriptor(pid, &state)),
-        page,
-        has_watch: has_watch(pid),
-        store: store(pid, &place.unwrap_or_else(|| Properties::path_for_uid(uid))),
+    let mut facts = Facts::default();
+    if let Some(name) = Process(pid).argv0() {
+        facts.add("name", name.to_bytes());
     }
+    for name in ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"] {
+        variable(name).into_iter().for_each(|value| facts.add(name, value));
+    }
+    match page {
+        Ok(Some((text, is_parents))) => {
+            facts.add("page", text);
+            facts.note("is_parents", is_parents);
+        }
+        Ok(None) => {}
+        Err(errno) => facts.add("unseen", errno.to_string()),
+    }
+    facts.note("has_marker", facts.get("ATRACE_MARKER").is_some_and(|marker| as_path(marker).exists()));
+    facts.note("has_watch", has_watch(pid));
+    let state = facts.published().unwrap_or_default();
+    descriptor(pid, &state, &mut facts);
+    let place = state.get("properties").map(str::as_bytes).or(facts.get("ATRACE_PROPERTIES"));
+    let place = place.map_or_else(|| Properties::path_for_uid(uid), |place| as_path(place).to_owned());
+    store(pid, &place, &mut facts);
+    facts
 }
 
 fn as_path(bytes: &[u8]) -> &Path {
@@ -104,7 +122,7 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
     let process = Process(pid);
     let descriptors = match process.descriptors() {
         Ok(descriptors) => descriptors,
-        Err(e) => return Page::Unseen(e.raw_os_error().unwrap_or(0).max(1)),
+        Err(e) => return Err(e.raw_os_error().unwrap_or(0).max(1)),
     };
     let link = format!("/memfd:{NAME} ");
     let files = descriptors.filter(|(_, to)| to.as_os_str().as_bytes().starts_with(link.as_bytes()));
@@ -117,26 +135,13 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
         let state = Published::parse(text);
         state.get("pid").is_some_and(|pid| numbers.split_whitespace().any(|number| number == pid))
     };
-    if let Some(text) = texts.iter().find(|text| is_own(text)) {
-        return Page::Text { text: text.clone(), is_parents: false };
-    }
-    match texts.into_iter().next() {
-        Some(text) => Page::Text { text, is_parents: true },
-        None => Page::Nothing,
-    }
-}
-
-/// Parses the page, if there is one.
-pub(super) fn published(page: &Page) -> Option<Published> {
-    match page {
-        Page::Text { text, .. } => Some(Published::parse(text)),
-        _ => None,
-    }
+    let own = texts.iter().find(|text| is_own(text)).map(|text| (text.clone(), false));
+    Ok(own.or_else(|| Some((texts.into_iter().next()?, true))))
 }
 
 /// Examines the marker's descriptor with the help of `/proc`.
-fn descriptor(pid: u32, state: &Published) -> Descriptor {
-    let Some((fd, identity)) = state.marker() else { return Descriptor::default() };
+fn descriptor(pid: u32, state: &Published, facts: &mut Facts) {
+    let Some((fd, identity)) = state.marker() else { return };
     let own = Process(pid).path(&format!("fd/{fd}"));
     let is_it = |path: &Path| fs::metadata(path).is_ok_and(|data| (data.dev(), data.ino()) == identity);
     let place = state.get("place").unwrap_or_default();
@@ -144,12 +149,12 @@ fn descriptor(pid: u32, state: &Published) -> Descriptor {
         Some(Ok(number)) => Process(pid).path(&format!("fd/{number}")),
         _ => PathBuf::from(place),
     };
-    Descriptor {
-        link: fs::read_link(&own).ok().map(|link| link.into_os_string().into_vec()),
-        is_it: is_it(&own),
-        is_place: is_it(&place),
-        has_place: place.exists(),
+    if let Ok(link) = fs::read_link(&own) {
+        facts.add("link", link.as_os_str().as_bytes());
     }
+    facts.note("is_it", is_it(&own));
+    facts.note("is_place", is_it(&place));
+    facts.note("has_place", place.exists());
 }
 
 fn has_watch(pid: u32) -> bool {
@@ -161,31 +166,152 @@ fn has_watch(pid: u32) -> bool {
 }
 
 /// Reads the property store that the process uses. Creates no store.
-fn store(pid: u32, place: &Path) -> StoreFacts {
-    let mut store = StoreFacts { path: Some(place.as_os_str().as_bytes().to_vec()), ..StoreFacts::default() };
+fn store(pid: u32, place: &Path, facts: &mut Facts) {
+    facts.add("store", place.as_os_str().as_bytes());
     if cfg!(target_os = "linux") {
         let deleted = [b" ", place.as_os_str().as_bytes(), b" (deleted)"].concat();
         let maps = Process(pid).read("maps").unwrap_or_default();
-        store.is_stale = maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(&deleted));
+        facts.note("is_stale", maps.split(|&byte| byte == b'\n').any(|line| line.ends_with(&deleted)));
         if fs::symlink_metadata(place).is_err() {
-            let is_hidden =
+            let denied =
                 |parent: &Path| fs::read_dir(parent).is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
-            let is_hidden = place.parent().is_some_and(is_hidden);
-            store.presence = if is_hidden { Presence::Hidden } else { Presence::Absent };
-            return store;
+            return facts.note("is_hidden", place.parent().is_some_and(denied));
         }
     }
-    store.presence = Presence::There;
+    facts.note("is_there", true);
     let opened = if cfg!(target_os = "android") { Control::open() } else { Control::open_existing(place) };
     match opened {
         Ok(control) => {
             let properties = control.properties();
-            let value = properties.get(FLAGS).ok().flatten();
-            store.flags = value.map_or(Vec::new(), |value| value.as_bytes().to_vec());
-            store.patterns = control.raw_patterns();
-            store.serial = properties.find(FLAGS).map(|property| property.serial());
+            if let Ok(Some(value)) = properties.get(FLAGS) {
+                facts.add("flags", value.as_bytes());
+            }
+            control.raw_patterns().iter().for_each(|pattern| facts.add("pattern", pattern));
+            if let Some(property) = properties.find(FLAGS) {
+                facts.add("serial", property.serial().to_string());
+            }
         }
-        Err(e) => store.fault = Some(e.to_string().into_bytes()),
+        Err(e) => facts.add("fault", e.to_string()),
     }
-    store
+}
+
+/// The limits for the text of one process in bytes, and for the processes of one user. They keep an answer short.
+const TEXT_MAX: usize = 512;
+const PROCESSES_MAX: usize = 1000;
+
+/// The states of processes' connections to Perfetto's service.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Standings {
+    /// The text that each process published last, by process id. Processes that never asked for a service, or that
+    /// the caller may not examine, are missing.
+    pub known: BTreeMap<u32, String>,
+    /// The users whose processes were not all examined, and why.
+    pub missed: BTreeMap<u32, String>,
+}
+
+/// The processes of one user, each with its ids in all PID namespaces.
+type Processes = Vec<(u32, String)>;
+
+/// Collects the states of the connections of these processes to Perfetto's service. `patience` returns the time limit
+/// for the processes of a user.
+///
+/// As root, this function forks: see `atrace_sys::errand`. Other callers see their own processes only.
+pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings {
+    let mut standings = Standings::default();
+    let present = User::present();
+    let mut users: BTreeMap<u32, (User, Processes)> = BTreeMap::new();
+    for &pid in pids {
+        let Some(status) = Process(pid).status() else { continue };
+        let Some(user) = user(&status).filter(|user| [0, user.uid].contains(&present.uid)) else {
+            continue;
+        };
+        let numbers = status.get("NSpid").map_or_else(|| pid.to_string(), str::to_owned);
+        users.entry(user.uid).or_insert_with(|| (user, Vec::new())).1.push((pid, numbers));
+    }
+    let users: Vec<_> = users.into_values().collect();
+    if cfg!(target_os = "android") {
+        for (user, processes) in users {
+            standings.take(user.uid, &processes, &answer_of(&processes, patience(user.uid)));
+        }
+        return standings;
+    }
+    errands::ask(
+        &users,
+        |(user, _)| (*user, patience(user.uid)),
+        |(_, processes), left| answer_of(processes, left * 3 / 4),
+        ["other users took too long to answer", "their answers took too long"],
+        |(user, processes), answer, _| match answer {
+            Ok(answer) => standings.take(user.uid, processes, &answer),
+            Err(why) => _ = standings.missed.insert(user.uid, why),
+        },
+    );
+    standings
+}
+
+impl Standings {
+    /// Takes the answer of a user's child. An answer with a text about a process of another user is refused.
+    fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
+        let words = parse(answer).unwrap_or_default();
+        let Some((is_whole, words)) = words.split_first() else {
+            self.missed.insert(uid, "their answer can't be understood".to_owned());
+            return;
+        };
+        if *is_whole != [1] {
+            self.missed.insert(uid, "there are too many".to_owned());
+        }
+        for (pid, text) in words.iter().filter_map(|word| word.split_first_chunk::<4>()) {
+            let pid = u32::from_le_bytes(*pid);
+            if processes.iter().any(|(asked, _)| *asked == pid) {
+                self.known.insert(pid, String::from_utf8_lossy(text).into_owned());
+            }
+        }
+    }
+}
+
+/// Encodes an answer: whether it is complete, then for each process its id and its text.
+fn answer_of(processes: &Processes, patience: Duration) -> Vec<u8> {
+    let start = Instant::now();
+    let (mut found, mut length, mut is_whole) = (Vec::new(), 0, true);
+    for (pid, numbers) in processes {
+        is_whole = start.elapsed() < patience && found.len() < PROCESSES_MAX && length < ANSWER_MAX / 2;
+        if !is_whole {
+            break;
+        }
+        let Ok(Some((text, false))) = page(*pid, numbers) else { continue };
+        if let Some(said) = Published::parse(&text).get("perfetto") {
+            let word = [&pid.to_le_bytes(), &said.as_bytes()[..said.len().min(TEXT_MAX)]].concat();
+            length += word.len() + 4;
+            found.push(word);
+        }
+    }
+    let mut words = Words::default();
+    words.add([u8::from(is_whole)]);
+    found.into_iter().for_each(|word| _ = words.add(word));
+    words.bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_speaks_of_its_users_processes_only() {
+        let processes = vec![(7, String::new()), (8, String::new())];
+        let take = |bytes: &[u8]| {
+            let mut standings = Standings::default();
+            standings.take(1000, &processes, bytes);
+            standings
+        };
+        let mut words = Words::default();
+        words.add([1]).add(b"\x07\0\0\0connected\xff").add(b"\x09\0\0\0forged").add(b"\x07\0");
+        let bytes = words.bytes();
+        let Standings { known, missed } = take(&bytes);
+        assert_eq!(known, BTreeMap::from([(7, "connected\u{fffd}".to_owned())]));
+        assert!(missed.is_empty(), "{missed:?}");
+        for wrong in [&b""[..], &bytes[1..], b"\x01\0\0\0\0"] {
+            let Standings { known, missed } = take(wrong);
+            assert!(known.is_empty() && missed.contains_key(&1000), "{known:?} {missed:?}");
+        }
+    }
 }

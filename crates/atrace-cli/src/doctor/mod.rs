@@ -24,19 +24,15 @@
 //!
 //! # Modules
 //!
-//! - `look` collects the facts about a process; `facts` encodes and decodes them;
-//! - `published` parses the published state;
-//! - `sink`, `properties` and `event` judge the facts: where events go, whether the properties let them pass, whether
-//!   a test event arrives;
-//! - `report` holds the findings;
-//! - `connections` asks many processes for the state of their connection to Perfetto's service.
+//! - `look` collects the facts about a process, and asks many processes for the state of their connection to Perfetto's
+//!   service; `facts` encodes and decodes the facts, and parses the published state;
+//! - `sink` and `properties` judge the facts: where events go and whether a test event arrives, whether the properties
+//!   let events pass;
+//! - `report` holds the findings.
 
-mod connections;
-mod event;
 mod facts;
 mod look;
 mod properties;
-mod published;
 mod report;
 mod sink;
 
@@ -44,9 +40,9 @@ use std::time::Duration;
 
 use atrace_sys::errand::{PATIENCE, User};
 
-pub use self::connections::{Standings, standings};
-use self::facts::{Facts, Page};
-use self::published::Published;
+use self::facts::{Facts, Published};
+pub use self::look::{Standings, standings};
+pub(crate) use self::properties::tag_names;
 pub use self::report::{Finding, Level, Report, Topic};
 use crate::escape::shown;
 use crate::process::{Process, Status};
@@ -72,7 +68,8 @@ pub fn examine(pid: u32) -> Report {
             return report;
         }
     };
-    let patient = Patient { pid, facts, is_new: false, left };
+    let name = facts.get("name").map(<[u8]>::to_vec);
+    let patient = Patient { pid, name, facts, is_new: false, left };
     if !patient.lives(&status, &mut report) {
         return report;
     }
@@ -83,18 +80,18 @@ pub fn examine(pid: u32) -> Report {
 /// Examines what a program would find if this user started it now, in the environment of the calling process. `argv0`
 /// is the program's name. Without a name, every pattern counts as one that matches the program.
 pub fn examine_program(argv0: Option<&str>) -> Report {
-    let mut facts = look::own();
-    facts.name = argv0.map(|name| name.as_bytes().to_vec());
-    let patient = Patient { pid: std::process::id(), facts, is_new: true, left: PATIENCE };
-    let published = patient.published();
+    let (pid, name) = (std::process::id(), argv0.map(|name| name.as_bytes().to_vec()));
+    let patient = Patient { pid, name, facts: look::own(), is_new: true, left: PATIENCE };
+    let published = patient.facts.published();
     patient.report(published, Report::default())
 }
 
 /// The process that is examined.
 struct Patient {
     pid: u32,
+    name: Option<Vec<u8>>,
     facts: Facts,
-    /// The process does not exist yet: the facts are those of this process, with the future name.
+    /// The process does not exist yet: the facts are those of this process, except for the name.
     is_new: bool,
     /// The time that is left for collecting facts.
     left: Duration,
@@ -133,21 +130,15 @@ impl Patient {
         }
     }
 
-    fn published(&self) -> Option<Published> {
-        look::published(&self.facts.page)
-    }
-
     fn lives(&self, status: &Status, report: &mut Report) -> bool {
         let state = status.get("State").unwrap_or("?");
-        let name =
-            self.facts.name.as_ref().map_or("no name".to_owned(), |name| format!("\"{}\"", shown(name)));
+        let name = self.name.as_ref().map_or("no name".to_owned(), |name| format!("\"{}\"", shown(name)));
         let text = format!("process {}, {name}, state {state}", self.pid);
         match state.as_bytes().first() {
-            Some(b'T' | b't') => report.bad(
-                Topic::Process,
-                format!("{text}: it is stopped, and writes nothing"),
-                format!("kill -CONT {}", self.pid),
-            ),
+            Some(b'T' | b't') => {
+                let text = format!("{text}: it is stopped, and writes nothing");
+                report.bad(Topic::Process, text, format!("kill -CONT {}", self.pid));
+            }
             Some(b'Z' | b'X') => {
                 report.bad(Topic::Process, format!("{text}: it has ended"), "start it again");
                 return false;
@@ -159,47 +150,41 @@ impl Patient {
 
     /// Reports the state that the process publishes.
     fn state(&self, status: &Status, report: &mut Report) -> Option<Published> {
-        let is_root = User::present().uid == 0;
-        match &self.facts.page {
+        let unseen = self.facts.number("unseen").map(std::io::Error::from_raw_os_error);
+        let published = self.facts.published();
+        match (unseen, &published) {
             _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
                 report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
             }
-            Page::Unseen(errno) if is_root => {
-                let error = std::io::Error::from_raw_os_error(*errno);
-                report.bad(
-                    Topic::State,
-                    format!(
-                        "what it says of itself can't be seen even by its own user, {} ({error}), and root does not look in its place: \
-                         its rights are mixed, or it may not be traced",
-                        uid_of(status)
-                    ),
-                    "start it without file capabilities or set-user-id, or have it print atrace::sink()",
-                );
-            }
-            Page::Unseen(errno) => report.bad(
-                Topic::State,
-                format!(
-                    "what it says of itself can't be seen ({}): it is for user {} and root",
-                    std::io::Error::from_raw_os_error(*errno),
+            (Some(e), _) if User::present().uid == 0 => {
+                let text = format!(
+                    "what it says of itself can't be seen even by its own user, {} ({e}), and root does not look in its place: \
+                     its rights are mixed, or it may not be traced",
                     uid_of(status)
-                ),
-                format!("sudo atrace doctor {}", self.pid),
-            ),
-            Page::Nothing => report.bad(
-                Topic::State,
-                "it says nothing of itself: it does not use this library, wrote no event yet, closed its descriptors, \
-                 or runs with ATRACE_STATE=none",
-                "have it begin with atrace::atrace_init()",
-            ),
-            Page::Text { is_parents: true, .. } => report.note(
-                Topic::State,
-                "it was forked, and has written no event since: what follows is its parent's",
-            ),
-            Page::Text { text, .. } => {
-                let version = Published::parse(text).get("version").unwrap_or("?").to_owned();
-                report.good(Topic::State, format!("atrace {version}"));
+                );
+                let mend =
+                    "start it without file capabilities or set-user-id, or have it print atrace::sink()";
+                report.bad(Topic::State, text, mend);
+            }
+            (Some(e), _) => {
+                let user = uid_of(status);
+                let text =
+                    format!("what it says of itself can't be seen ({e}): it is for user {user} and root");
+                report.bad(Topic::State, text, format!("sudo atrace doctor {}", self.pid));
+            }
+            (None, None) => {
+                let text = "it says nothing of itself: it does not use this library, wrote no event yet, closed its \
+                            descriptors, or runs with ATRACE_STATE=none";
+                report.bad(Topic::State, text, "have it begin with atrace::atrace_init()");
+            }
+            (None, Some(_)) if self.facts.is("is_parents") => {
+                let text = "it was forked, and has written no event since: what follows is its parent's";
+                report.note(Topic::State, text);
+            }
+            (None, Some(published)) => {
+                report.good(Topic::State, format!("atrace {}", published.get("version").unwrap_or("?")));
             }
         }
-        self.published()
+        published
     }
 }

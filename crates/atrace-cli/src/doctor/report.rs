@@ -115,23 +115,22 @@ impl Report {
         self.0.iter().filter(|it| it.level == Level::Wrong)
     }
 
-    /// Adds a finding; its text is escaped to one line.
-    pub(super) fn add(&mut self, topic: Topic, level: Level, text: impl Into<String>) -> &mut Finding {
-        self.0.push(Finding { topic, level, text: shown(&text.into()).to_string(), mend: None });
-        let last = self.0.len() - 1;
-        &mut self.0[last]
+    /// Adds a finding; its texts are escaped to one line.
+    pub(super) fn add(&mut self, topic: Topic, level: Level, text: impl Into<String>, mend: Option<String>) {
+        let (text, mend) = (shown(&text.into()).to_string(), mend.map(|mend| shown(&mend).to_string()));
+        self.0.push(Finding { topic, level, text, mend });
     }
 
     pub(super) fn good(&mut self, topic: Topic, text: impl Into<String>) {
-        self.add(topic, Level::Good, text);
+        self.add(topic, Level::Good, text, None);
     }
 
     pub(super) fn note(&mut self, topic: Topic, text: impl Into<String>) {
-        self.add(topic, Level::Note, text);
+        self.add(topic, Level::Note, text, None);
     }
 
     pub(super) fn bad(&mut self, topic: Topic, text: impl Into<String>, mend: impl Into<String>) {
-        self.add(topic, Level::Wrong, text).mend = Some(shown(&mend.into()).to_string());
+        self.add(topic, Level::Wrong, text, Some(mend.into()));
     }
 }
 

@@ -1,15 +1,22 @@
-//! Checks where the events of a process go.
+//! Checks where the events of a process go, and whether an event arrives in the ring buffer behind a marker.
+//!
+//! The test writes an instant to the marker and compares the kernel's statistics of the ring buffer before and after.
+//! Only root can read the statistics; for other users the write alone counts.
 
-use std::io::ErrorKind;
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 use atrace_sys::marker::MOUNT_COMMAND;
+use atrace_sys::probe::open_marker;
 
-use super::event::{Buffer, Written};
-use super::published::Published;
+use super::Patient;
+use super::facts::Published;
 use super::report::{Report, Topic};
-use super::{Patient, event};
 use crate::escape::shown;
-use crate::tracefs;
+use crate::process::Process;
+use crate::tracefs::{self, Instance};
 
 /// The start of the reason that a process publishes if it writes to Perfetto's service only, and nothing by ATrace.
 const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
@@ -28,27 +35,20 @@ impl Patient {
                 return None;
             }
             "Cutils" | "Ndk" => {
-                let path = published
-                    .get("library")
-                    .filter(|path| !path.is_empty())
-                    .unwrap_or("a library without a name");
-                report.good(
-                    Topic::Backend,
-                    format!("events go to {}", if kind == "Ndk" { "libandroid" } else { "libcutils" }),
-                );
-                report.good(Topic::Library, format!("found: {path}"));
-                let lacks = published.lacks.join(", ");
+                let path = published.get("library").filter(|path| !path.is_empty());
+                let library = if kind == "Ndk" { "libandroid" } else { "libcutils" };
+                report.good(Topic::Backend, format!("events go to {library}"));
+                report.good(Topic::Library, format!("found: {}", path.unwrap_or("a library without a name")));
+                let lacks = published.all("lacks").collect::<Vec<_>>().join(", ");
                 if !lacks.is_empty() && published.get("marker").is_some() {
-                    report.note(
-                        Topic::Library,
-                        format!("it lacks {lacks}: those events are written to the marker"),
-                    );
+                    let text = format!("it lacks {lacks}: those events are written to the marker");
+                    report.note(Topic::Library, text);
                 } else if !lacks.is_empty() {
-                    report.bad(
-                        Topic::Library,
-                        format!("it lacks {lacks}, or nobody knows their arguments, and there is no marker: those events are dropped"),
-                        "a libcutils of this Android (ro.build.version.sdk), or the right to write to trace_marker",
+                    let text = format!(
+                        "it lacks {lacks}, or nobody knows their arguments, and there is no marker: those events are dropped"
                     );
+                    let mend = "a libcutils of this Android (ro.build.version.sdk), or the right to write to trace_marker";
+                    report.bad(Topic::Library, text, mend);
                 }
                 // The library does not tell where it writes. The marker examined below is used for the functions that
                 // the library lacks.
@@ -57,11 +57,8 @@ impl Patient {
                 report.note(Topic::Backend, format!("events go to the file {place}, not to the kernel"))
             }
             "Device" => {
-                report.bad(
-                    Topic::Backend,
-                    format!("events go to the device {place}, which keeps none"),
-                    "start it without ATRACE_MARKER",
-                );
+                let text = format!("events go to the device {place}, which keeps none");
+                report.bad(Topic::Backend, text, "start it without ATRACE_MARKER");
             }
             _ => report.good(Topic::Backend, "events go to the kernel's marker"),
         }
@@ -75,11 +72,8 @@ impl Patient {
             _ => {}
         }
         let Some(buffer) = Buffer::find(identity, self.pid, fd) else {
-            report.bad(
-                Topic::Marker,
-                format!("what it writes to, {place}, is no marker of the kernel's tracing"),
-                "start it without ATRACE_MARKER",
-            );
+            let text = format!("what it writes to, {place}, is no marker of the kernel's tracing");
+            report.bad(Topic::Marker, text, "start it without ATRACE_MARKER");
             return None;
         };
         buffer.report(report);
@@ -90,29 +84,22 @@ impl Patient {
     /// Properties do not matter for such a process. Returns whether it is one.
     pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
         let Some(published) = published else {
-            let is_alone = self.facts.backend.as_deref() == Some(b"perfetto");
+            let is_alone = self.facts.get("ATRACE_BACKEND") == Some(b"perfetto");
             if is_alone {
-                report.note(
-                    Topic::Event,
-                    "it writes for sessions of Perfetto's service alone; whether one wants its events can't be seen",
-                );
+                let text = "it writes for sessions of Perfetto's service alone; whether one wants its events can't be seen";
+                report.note(Topic::Event, text);
             }
             return is_alone;
         };
         let is_alone = published.get("reason").is_some_and(|reason| reason.starts_with(PERFETTO_ALONE));
         if published.sessions() > 0 {
-            report.good(
-                Topic::Event,
-                "an event written now, of a category that a session wants, is in its trace",
-            );
+            let text = "an event written now, of a category that a session wants, is in its trace";
+            report.good(Topic::Event, text);
         } else if is_alone && self.is_new {
             report.note(Topic::Event, "whether a session wants its events shows when it runs");
         } else if is_alone {
-            report.bad(
-                Topic::Event,
-                "an event written now would not arrive: no session of Perfetto's service wants it",
-                "atrace record -a PATTERN",
-            );
+            let text = "an event written now would not arrive: no session of Perfetto's service wants it";
+            report.bad(Topic::Event, text, "atrace record -a PATTERN");
         } else {
             return false;
         }
@@ -122,50 +109,35 @@ impl Patient {
     /// Reports why events go nowhere.
     fn nowhere(&self, reason: &str, report: &mut Report) {
         let again = "start the program again";
-        let backend = self.facts.backend.as_deref().unwrap_or_default();
+        let value = |name| self.facts.get(name).unwrap_or_default();
+        let backend = value("ATRACE_BACKEND");
         if reason.starts_with(PERFETTO_ALONE) {
             report.note(Topic::Backend, reason.to_owned());
         } else if reason.starts_with("ATRACE_BACKEND") {
-            report.bad(
-                Topic::Backend,
-                format!("events go nowhere: {reason}"),
-                "start it without ATRACE_BACKEND",
-            );
+            let text = format!("events go nowhere: {reason}");
+            report.bad(Topic::Backend, text, "start it without ATRACE_BACKEND");
         } else if backend.starts_with(b"cutils") || backend.starts_with(b"ndk") {
-            report.bad(
-                Topic::Library,
-                format!("ATRACE_BACKEND={}, and the library can't be used: {reason}", shown(backend)),
-                "name one that is there, as cutils:/path/libcutils.so; or start it without ATRACE_BACKEND",
-            );
+            let text = format!("ATRACE_BACKEND={}, and the library can't be used: {reason}", shown(backend));
+            let mend =
+                "name one that is there, as cutils:/path/libcutils.so; or start it without ATRACE_BACKEND";
+            report.bad(Topic::Library, text, mend);
         } else if let Some(reason) = reason.strip_prefix("ATRACE_MARKER: ") {
-            let named = self.facts.marker.as_deref().unwrap_or_default();
-            let is_of_instance = String::from_utf8_lossy(named).contains("/instances/");
-            let is_gone = is_of_instance && !self.facts.has_marker;
-            let topic = if is_gone { Topic::Buffer } else { Topic::Marker };
-            let text = if is_gone {
-                "the ring buffer that ATRACE_MARKER names is gone"
+            let is_of_instance = String::from_utf8_lossy(value("ATRACE_MARKER")).contains("/instances/");
+            let (topic, text) = if is_of_instance && !self.facts.is("has_marker") {
+                (Topic::Buffer, "the ring buffer that ATRACE_MARKER names is gone")
             } else {
-                "ATRACE_MARKER can't be used"
+                (Topic::Marker, "ATRACE_MARKER can't be used")
             };
-            report.bad(
-                topic,
-                format!("{text}: {reason}"),
-                "start it without ATRACE_MARKER, or with one that is there",
-            );
+            let mend = "start it without ATRACE_MARKER, or with one that is there";
+            report.bad(topic, format!("{text}: {reason}"), mend);
         } else if tracefs::root().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-            report.bad(
-                Topic::Mount,
-                format!("tracefs is not mounted: {reason}"),
-                format!("{}; then {again}", MOUNT_COMMAND),
-            );
+            let mend = format!("{MOUNT_COMMAND}; then {again}");
+            report.bad(Topic::Mount, format!("tracefs is not mounted: {reason}"), mend);
         } else if reason.contains("propert") {
             report.bad(Topic::Properties, format!("the property store can't be used: {reason}"), again);
         } else {
-            report.bad(
-                Topic::Marker,
-                format!("the marker can't be written to: {reason}"),
-                "record it with `atrace run -- PROGRAM`, or run it as root",
-            );
+            let mend = "record it with `atrace run -- PROGRAM`, or run it as root";
+            report.bad(Topic::Marker, format!("the marker can't be written to: {reason}"), mend);
         }
     }
 
@@ -178,9 +150,8 @@ impl Patient {
             }
             Err(_) => {}
         }
-        let variables = [("ATRACE_BACKEND", &self.facts.backend), ("ATRACE_MARKER", &self.facts.marker)];
-        for (name, value) in variables {
-            if let Some(value) = value {
+        for name in ["ATRACE_BACKEND", "ATRACE_MARKER"] {
+            if let Some(value) = self.facts.get(name) {
                 report.note(Topic::Backend, format!("it was started with {name}={}", shown(value)));
             }
         }
@@ -188,34 +159,140 @@ impl Patient {
             return None;
         }
         // Android has one ring buffer with one marker, to which all processes write.
-        let buffer = event::Buffer::top()?;
+        let buffer = Buffer::at(tracefs::root().ok()?)?;
         buffer.report(report);
         Some(Written::Buffer(buffer))
     }
 
     /// Reports whether the descriptor still refers to the marker, or the marker's path still leads to it.
     fn descriptor(&self, fd: u32, place: &str, report: &mut Report) -> bool {
-        let found = &self.facts.descriptor;
-        if found.is_it {
+        if self.facts.is("is_it") {
             return true;
         }
-        let text = match &found.link {
+        let link = self.facts.get("link");
+        let text = match link {
             Some(link) => format!("descriptor {fd} is not the marker any more, but {}", shown(link)),
             None => format!("the program closed descriptor {fd}, its marker"),
         };
-        if found.is_place && found.link.is_none() {
+        if self.facts.is("is_place") && link.is_none() {
             report.note(Topic::Descriptor, format!("{text}; the next event opens {place} again"));
             return true;
         }
-        if place.starts_with("/sys") && !found.has_place {
+        if place.starts_with("/sys") && !self.facts.is("has_place") {
             report.bad(Topic::Buffer, format!("{text}, and {place} is gone"), "start the program again");
-            return false;
+        } else {
+            let mend = "start it again, and have it close its own descriptors only";
+            report.bad(Topic::Descriptor, format!("{text}, and {place} is not it either"), mend);
         }
-        report.bad(
-            Topic::Descriptor,
-            format!("{text}, and {place} is not it either"),
-            "start it again, and have it close its own descriptors only",
-        );
         false
+    }
+}
+
+/// The target of the events.
+pub(super) enum Written {
+    Buffer(Buffer),
+    /// A file that exists.
+    File,
+}
+
+/// A ring buffer of the kernel.
+pub(super) struct Buffer {
+    /// The buffer's directory in this process's file system; `None` if this process may not look there.
+    directory: Option<PathBuf>,
+    /// The path to open the marker with: in this process's file system, or the descriptor of another process of the
+    /// same user.
+    marker: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Buffer {
+    /// Returns the ring buffer in a directory of tracefs.
+    fn at(directory: PathBuf) -> Option<Self> {
+        let marker = directory.join("trace_marker");
+        let data = fs::symlink_metadata(&marker).ok()?;
+        Some(Self { directory: Some(directory), marker, identity: (data.dev(), data.ino()) })
+    }
+
+    /// Finds the ring buffer whose marker has this device and inode. The process `pid` has the marker open as `fd`.
+    fn find(identity: (u64, u64), pid: u32, fd: u32) -> Option<Self> {
+        let Ok(root) = tracefs::root() else {
+            // This process may not read tracefs, so the other process's descriptor is used. `open_marker` checks that
+            // it is on tracefs.
+            return Some(Self { directory: None, marker: Process(pid).path(&format!("fd/{fd}")), identity });
+        };
+        let instances = fs::read_dir(root.join("instances")).into_iter().flatten().flatten();
+        let all = std::iter::once(root).chain(instances.map(|entry| entry.path()));
+        all.filter_map(Self::at).find(|buffer| buffer.identity == identity)
+    }
+
+    /// Reports the buffer's switches.
+    pub(super) fn report(&self, report: &mut Report) {
+        let Some(directory) = &self.directory else {
+            report.good(Topic::Marker, "open: a marker of the kernel's");
+            return report.note(Topic::TracingOn, "whether the ring buffer records is for root to see");
+        };
+        report.good(Topic::Marker, format!("open: {}", self.marker.display()));
+        let shown = directory.display();
+        for (topic, switch) in [(Topic::TracingOn, "tracing_on"), (Topic::Markers, "options/markers")] {
+            match fs::read_to_string(directory.join(switch)) {
+                Ok(text) if text.trim() == "0" => {
+                    let what = if topic == Topic::Markers { "takes no markers" } else { "records nothing" };
+                    let text = format!("the ring buffer {what}: {shown}/{switch} is 0");
+                    report.bad(topic, text, format!("echo 1 > {shown}/{switch}"));
+                }
+                Ok(_) => report.good(topic, format!("{shown}/{switch} is 1")),
+                Err(e) => report.note(topic, format!("{shown}/{switch}: {e}")),
+            }
+        }
+    }
+
+    /// Writes an event of this process and checks whether it arrived.
+    fn probe(&self) -> io::Result<&'static str> {
+        let mut marker = open_marker(&self.marker, self.identity, self.directory.is_none())?;
+        let text = format!("I|{}|atrace doctor", std::process::id());
+        let counted = || {
+            let directory = self.directory.as_ref().ok_or(io::ErrorKind::PermissionDenied)?;
+            Instance::attach(directory).and_then(|instance| instance.stats()).map(|stats| stats.written())
+        };
+        let before = counted();
+        marker.write_all(text.as_bytes())?;
+        match (before, counted()) {
+            (Ok(before), Ok(after)) if after > before => Ok("an event written now arrived"),
+            (Ok(_), Ok(_)) => Err(io::Error::other("it was written, and is not in the buffer")),
+            _ => Ok("an event written now was taken by the kernel (only root can look whether it is there)"),
+        }
+    }
+}
+
+impl Patient {
+    /// Reports whether an event arrives. The test is skipped if an earlier check has already failed.
+    pub(super) fn event(&self, is_known: bool, written: Option<Written>, report: &mut Report) {
+        let wrong: Vec<_> = report.wrong().map(|it| it.topic.name()).collect();
+        if !wrong.is_empty() {
+            let text = format!("an event written now would not arrive: {}", wrong.join(", "));
+            return report.bad(Topic::Event, text, "repair that, and ask again");
+        }
+        match written {
+            Some(Written::Buffer(buffer)) => match buffer.probe() {
+                Ok(text) if !is_known => {
+                    let text = format!("{text}, where the process writes if nothing redirects it");
+                    report.good(Topic::Event, text);
+                }
+                Ok(text) => report.good(Topic::Event, text),
+                Err(e) => {
+                    report.bad(Topic::Event, format!("an event could not be tried: {e}"), "ask as root")
+                }
+            },
+            Some(Written::File) => report.good(Topic::Event, "an event written now arrives in the file"),
+            None if is_known => report.good(Topic::Event, "an event written now is handed to the library"),
+            None if cfg!(target_os = "android") => report.note(
+                Topic::Event,
+                "nothing that can be seen keeps an event from arriving; whether it does is for root to see",
+            ),
+            None => {
+                let text = "whether an event written now arrives is not known";
+                report.bad(Topic::Event, text, "ask again when it says its state");
+            }
+        }
     }
 }

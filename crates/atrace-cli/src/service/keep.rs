@@ -37,7 +37,6 @@ const END_ROOM: u64 = 512;
 const BLOCK: usize = 64 << 10;
 
 /// The stored packets.
-#[derive(Debug)]
 pub(crate) struct Kept {
     to: To,
     /// Whole packets that are not in the file or the ring yet.
@@ -47,19 +46,12 @@ pub(crate) struct Kept {
     events: u64,
     /// Why no more packets are stored.
     ended: Option<Ended>,
-    unkept: Unkept,
+    /// The number of events that arrived after the end.
+    late: u64,
+    /// The number of events that were in `bytes` when writing them to the file failed.
+    failed: u64,
 }
 
-/// Events that arrived and are not in the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unkept {
-    /// They arrived after the end.
-    pub(crate) late: u64,
-    /// They were stored in the buffer, but writing it to the file failed.
-    pub(crate) failed: u64,
-}
-
-#[derive(Debug)]
 enum To {
     File {
         file: TraceFile,
@@ -92,17 +84,12 @@ impl Kept {
             }
         };
         let own = Whose::new(OWN, pid, uid);
-        let mut kept = Self { to, bytes: Vec::new(), own, events: 0, ended, unkept: Unkept::default() };
+        let mut kept = Self { to, bytes: Vec::new(), own, events: 0, ended, late: 0, failed: 0 };
         if let To::File { .. } = kept.to {
             kept.say(&packets::clocks());
             kept.say(&packets::config(0, false));
         }
         kept
-    }
-
-    /// Tells whether the oldest packets are overwritten.
-    pub(crate) const fn is_ring(&self) -> bool {
-        matches!(self.to, To::Ring { .. })
     }
 
     /// Tells whether the recording has ended.
@@ -114,7 +101,7 @@ impl Kept {
     pub(crate) fn add(&mut self, packet: &[u8], facts: Facts, whose: &Whose, is_after_loss: bool) -> bool {
         let event = u64::from(facts.is_event);
         if self.is_over() {
-            self.unkept.late += event;
+            self.late += event;
             return false;
         }
         match &mut self.to {
@@ -124,7 +111,7 @@ impl Kept {
                 if file.size() + self.bytes.len() as u64 > *max {
                     self.bytes.truncate(before);
                     self.ended = Some(Ended::Full);
-                    self.unkept.late += event;
+                    self.late += event;
                     return false;
                 }
                 self.events += event;
@@ -156,7 +143,7 @@ impl Kept {
 
     /// Stores a snapshot of all clocks.
     pub(crate) fn say_clocks(&mut self) {
-        if !self.is_over() && !self.is_ring() {
+        if let (To::File { .. }, None) = (&self.to, &self.ended) {
             self.say(&packets::clocks());
         }
     }
@@ -169,20 +156,21 @@ impl Kept {
             && let Err(e) = file.write(&self.bytes)
         {
             self.ended = Some(Ended::Failed(e));
-            self.unkept.failed += self.events;
+            self.failed += self.events;
         }
         self.bytes.clear();
         self.events = 0;
     }
 
-    /// Ends the trace. Returns why it ended early, if it did, and the number of events that are not in it.
-    pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, Unkept) {
+    /// Ends the trace. Returns why it ended early, if it did, and the numbers of events that are not in it: those that
+    /// came after the end, and those that could not be written.
+    pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, u64, u64) {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());
             self.say(&packets::stats(counts));
         }
         self.flush();
-        (self.ended, self.unkept)
+        (self.ended, self.late, self.failed)
     }
 
     /// Saves the ring's packets in a file.
@@ -202,10 +190,10 @@ impl Kept {
         while at < packets.len() {
             let len = len_at(packets, at);
             let start = bytes.len();
-            extend(&mut bytes, packets, at, len);
+            bytes.extend(packets.range(at..at + len));
             at += len;
-            let (sequence, facts) = packets::look_again(&bytes[start..]);
-            let knows = knows.entry(sequence).or_default();
+            let facts = packets::look_again(&bytes[start..]);
+            let knows = knows.entry(facts.sequence).or_default();
             *knows = facts.clears_state || *knows && !facts.tells_loss;
             if !*knows && facts.needs_state {
                 bytes.truncate(start);
@@ -233,16 +221,6 @@ fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
         }
     }
     (head + rest).min(packets.len() - at)
-}
-
-/// Appends a range of the ring to `bytes`.
-fn extend(bytes: &mut Vec<u8>, packets: &VecDeque<u8>, at: usize, len: usize) {
-    let (first, second) = packets.as_slices();
-    let (from, to) = (at.min(first.len()), (at + len).min(first.len()));
-    bytes.extend_from_slice(&first[from..to]);
-    bytes.extend_from_slice(
-        &second[at.max(first.len()) - first.len()..(at + len).max(first.len()) - first.len()],
-    );
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ const RESERVED: [u32; 9] = [3, 10, 33, 35, 36, 50, 69, 79, 98];
 /// The properties of a producer's packet that matter to the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
+    /// The number of the packet's sequence, which only the service writes.
+    pub(crate) sequence: u64,
     /// The packet is an event of a program.
     pub(crate) is_event: bool,
     /// The packet reports that packets before it were lost.
@@ -24,62 +26,61 @@ pub(crate) struct Facts {
     pub(crate) needs_state: bool,
 }
 
-impl Facts {
-    fn note(&mut self, field: u32, value: Value<'_>) {
+/// Reads the properties of a packet.
+fn facts<'a>(fields: impl Iterator<Item = (u32, Value<'a>)>) -> Facts {
+    let mut facts = Facts::default();
+    for (field, value) in fields {
         match field {
-            11 => self.is_event = true,
+            10 => facts.sequence = value.number(),
+            11 => facts.is_event = true,
             13 => {
-                self.clears_state = value.number() & 1 != 0;
-                self.needs_state = value.number() & 2 != 0;
+                facts.clears_state = value.number() & 1 != 0;
+                facts.needs_state = value.number() & 2 != 0;
             }
-            42 => self.tells_loss = value.number() != 0,
+            42 => facts.tells_loss = value.number() != 0,
             _ => {}
         }
     }
+    facts
+}
+
+/// Returns the number in a field of a message, or 0 if the field is missing.
+pub(crate) fn number(message: &[u8], field: u32) -> u64 {
+    Reader::first(message, field).map_or(0, Value::number)
+}
+
+/// Returns the bytes in a field of a message. They are empty if the field is missing.
+pub(crate) fn bytes(message: &[u8], field: u32) -> &[u8] {
+    Reader::first(message, field).map_or(&[], Value::bytes)
 }
 
 /// Reads the properties of a packet. Returns `None` if it can't be parsed, or has a field that only the service may
 /// write.
 pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
-    let mut facts = Facts::default();
     let mut fields = Reader::new(packet);
-    for (field, value) in &mut fields {
-        if RESERVED.contains(&field) {
-            return None;
-        }
-        facts.note(field, value);
-    }
-    fields.is_whole().then_some(facts)
+    let mut is_reserved = false;
+    let facts = facts(fields.by_ref().inspect(|(field, _)| is_reserved |= RESERVED.contains(field)));
+    (fields.is_whole() && !is_reserved).then_some(facts)
 }
 
 /// Returns the thread id and the name of the thread that a packet describes.
 pub(crate) fn thread(packet: &[u8]) -> Option<(u32, &[u8])> {
     let thread = Reader::first(Reader::first(packet, 60)?.bytes(), 4)?.bytes();
     let number = Reader::first(thread, 2)?.number();
-    let name = Reader::first(thread, 5).map_or(&[][..], Value::bytes);
-    Some((u32::try_from(number).ok()?, name))
+    Some((u32::try_from(number).ok()?, bytes(thread, 5)))
 }
 
-/// Reads the number of the sequence and the properties of a stored packet, which is in the format of the file.
-pub(crate) fn look_again(kept: &[u8]) -> (u64, Facts) {
-    let (mut sequence, mut facts) = (0, Facts::default());
-    for (field, value) in Reader::new(Reader::first(kept, 1).map_or(&[], Value::bytes)) {
-        match field {
-            10 => sequence = value.number(),
-            field => facts.note(field, value),
-        }
-    }
-    (sequence, facts)
+/// Reads the properties of a stored packet, which is in the format of the file.
+pub(crate) fn look_again(kept: &[u8]) -> Facts {
+    facts(Reader::new(bytes(kept, 1)))
 }
-
-/// The pattern that enables all categories.
-const ALL: &[u8] = b"*";
 
 /// Writes the `DataSourceConfig` of the session: track events of all categories.
 pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32) {
     config.bytes(1, super::SOURCE).number(2, buffer.into());
     config.message(113, |categories| {
-        categories.bytes(2, ALL);
+        // The pattern that enables all categories.
+        categories.bytes(2, b"*");
     });
 }
 

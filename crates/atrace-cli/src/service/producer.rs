@@ -17,23 +17,23 @@
 //! A producer may be killed before it commits its chunks. So the memory is also read without a request
 //! ([`Producer::scrape`]): now and then, before a ring is saved, and when the connection ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use atrace_perfetto::abi::CHUNKS_MAX;
 use atrace_perfetto::foreign::{Foreign, PAGES, SIZE_MAX, State};
 use atrace_perfetto::memory::Loss;
-use atrace_perfetto::proto::{Reader, Value, Writer};
+use atrace_perfetto::proto::{Reader, Writer};
 use atrace_perfetto::trace_file::Whose;
 use atrace_perfetto::wire::{self, Body};
 use atrace_sys::process;
 
 use super::keep::Kept;
+use super::packets::{self, bytes, number};
 use super::report::{Counts, Lost};
-use super::room::Room;
-use super::sequence::{Sequence, Take};
-use super::{Fault, SOURCE, packets};
+use super::sequence::{Room, Sequence, To};
+use super::{Fault, Result, SOURCE};
 
 /// The methods of the service. A method's number is its index here plus 1.
 const METHODS: [&str; 12] = [
@@ -65,7 +65,6 @@ const SOURCES_MAX: usize = 64;
 const SAY_MAX: usize = 1024;
 
 /// The state that all producers share: where their packets go, counts, and limits.
-#[derive(Debug)]
 pub(crate) struct Books {
     pub(crate) kept: Kept,
     pub(crate) counts: Counts,
@@ -90,24 +89,51 @@ impl Books {
         // Sequence 1 is the service's own.
         Self { kept, counts, sequences: 1, mapped: 0, patterns, sessions, unfinished: 0, work: 0 }
     }
+
+    /// Returns what takes the packets of a writer: it checks, counts and stores each. `own` is the size of the
+    /// producer's unfinished data.
+    fn taker<'a>(&'a mut self, own: &'a mut usize, origin: &'a mut Origin, is_counting: bool) -> To<'a> {
+        let Self { kept, counts, unfinished: all, .. } = self;
+        let take = move |packet: &[u8], is_after_loss| {
+            let Some(facts) = packets::look(packet) else {
+                counts.invalid += 1;
+                return false;
+            };
+            if !kept.add(packet, facts, &origin.whose, is_after_loss) {
+                return false;
+            }
+            counts.bytes += packet.len() as u64;
+            counts.events += u64::from(facts.is_event);
+            if facts.tells_loss || is_after_loss {
+                origin.has_lost = true;
+                counts.losses += 1;
+                counts.uncounted += u64::from(!is_counting);
+            }
+            if let Some((number, name)) = packets::thread(packet).filter(|_| !facts.is_event) {
+                (origin.tid, origin.name) = (number, name[..name.len().min(THREAD_NAME_MAX)].to_vec());
+            }
+            true
+        };
+        To { room: Room { own, all }, take: Box::new(take) }
+    }
 }
 
 /// The maximum size of all producers' memory in bytes.
 const MAPPED_MAX: usize = 1 << 30;
 
 /// A writer of a producer: its sequence in the trace, and its thread.
-#[derive(Debug)]
+#[derive(Default)]
 struct Track {
-    whose: Whose,
     sequence: Sequence,
-    thread: Thread,
+    origin: Origin,
 }
 
-/// The thread that a writer belongs to, as the producer describes it.
-#[derive(Debug, Default)]
-struct Thread {
-    /// The thread id.
-    number: u32,
+/// The origin of a writer's packets.
+#[derive(Default)]
+struct Origin {
+    whose: Whose,
+    /// The id and the name of the writer's thread, as the producer describes it.
+    tid: u32,
     name: Vec<u8>,
     has_lost: bool,
 }
@@ -123,7 +149,6 @@ const COUNTING: &[u8] = b"atrace ";
 const TRACK: usize = 256;
 
 /// A data source in a session.
-#[derive(Debug)]
 struct Source {
     name: Vec<u8>,
     instance: u64,
@@ -132,9 +157,9 @@ struct Source {
 }
 
 /// A connected producer.
-#[derive(Debug)]
+#[derive(Default)]
 pub(crate) struct Producer {
-    pid: u32,
+    pub(crate) pid: u32,
     uid: u32,
     pub(crate) name: Vec<u8>,
     inbox: Vec<u8>,
@@ -169,32 +194,7 @@ pub(crate) type Received = std::io::Result<OwnedFd>;
 
 impl Producer {
     pub(crate) fn new(pid: u32, uid: u32) -> Self {
-        Self {
-            pid,
-            uid,
-            name: Vec::new(),
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            descriptor: None,
-            received: None,
-            is_initialized: false,
-            hints: (0, 0),
-            memory: None,
-            commands: None,
-            sources: Vec::new(),
-            instances: 0,
-            tracks: HashMap::new(),
-            is_counting: false,
-            counted: [0; Loss::ALL.len()],
-            lost: [0; Loss::ALL.len()],
-            copy: Vec::new(),
-            unfinished: 0,
-            buffers: 0,
-        }
-    }
-
-    pub(crate) const fn pid(&self) -> u32 {
-        self.pid
+        Self { pid, uid, ..Self::default() }
     }
 
     /// Returns the size of the producer's memory in bytes.
@@ -204,14 +204,9 @@ impl Producer {
 
     /// Handles the requests that are complete with these bytes. A frame with a descriptor arrives in one piece,
     /// together with the descriptor.
-    pub(crate) fn receive(
-        &mut self,
-        bytes: &[u8],
-        descriptor: Option<Received>,
-        books: &mut Books,
-    ) -> Result<(), Fault> {
+    pub(crate) fn receive(&mut self, bytes: &[u8], file: Option<Received>, books: &mut Books) -> Result {
         books.work += bytes.len() as u64;
-        self.received = descriptor;
+        self.received = file;
         let mut inbox = std::mem::take(&mut self.inbox);
         inbox.extend_from_slice(bytes);
         let mut at = 0;
@@ -229,7 +224,7 @@ impl Producer {
     }
 
     /// Accounts for the bytes in `inbox` and `outbox`, and frees empty buffers.
-    pub(crate) fn settle(&mut self, books: &mut Books) -> Result<(), Fault> {
+    pub(crate) fn settle(&mut self, books: &mut Books) -> Result {
         for buffer in [&mut self.inbox, &mut self.outbox].into_iter().filter(|buffer| buffer.is_empty()) {
             *buffer = Vec::new();
         }
@@ -261,22 +256,22 @@ impl Producer {
         }
     }
 
-    fn handle(&mut self, request: u64, body: Body<'_>, books: &mut Books) -> Result<(), Fault> {
+    fn handle(&mut self, request: u64, body: Body<'_>, books: &mut Books) -> Result {
         match body {
             Body::Bind(b"ProducerPort") => {
                 self.send(|bytes| wire::bound(bytes, request, &METHODS));
-                Ok(())
             }
             Body::Invoke { method, wants_reply, arguments } if method.service == 1 => {
-                let name = usize::try_from(method.method).ok().and_then(|number| number.checked_sub(1));
-                let Some(name) = name.and_then(|index| METHODS.get(index)) else {
-                    self.send(|bytes| wire::reply_to(bytes, request, false, None::<fn(&mut Writer<'_>)>));
-                    return Ok(());
-                };
-                self.invoke(name, request, wants_reply, arguments, books)
+                match METHODS.get((method.method as usize).wrapping_sub(1)) {
+                    Some(name) => self.invoke(name, request, wants_reply, arguments, books)?,
+                    None => {
+                        self.send(|bytes| wire::reply_to(bytes, request, false, None::<fn(&mut Writer<'_>)>));
+                    }
+                }
             }
-            _ => Err(Fault::Frame),
+            _ => return Err(Fault::Frame),
         }
+        Ok(())
     }
 
     fn invoke(
@@ -286,9 +281,7 @@ impl Producer {
         wants_reply: bool,
         arguments: &[u8],
         books: &mut Books,
-    ) -> Result<(), Fault> {
-        let first = |field| Reader::first(arguments, field);
-        let number = |field| first(field).map_or(0, Value::number);
+    ) -> Result {
         match method {
             "InitializeConnection" => {
                 let is_its_own = self.initialize(arguments, books)?;
@@ -304,28 +297,25 @@ impl Producer {
             }
             _ if !self.is_initialized => return Err(Fault::Order),
             "RegisterDataSource" => {
-                let name = first(1).and_then(|source| Reader::first(source.bytes(), 1));
-                self.register(name.map_or(&[], Value::bytes), books)?;
+                self.register(bytes(bytes(arguments, 1), 1), books)?;
             }
             "UnregisterDataSource" => {
-                let name = first(1).map_or(&[][..], Value::bytes);
+                let name = bytes(arguments, 1);
                 self.sources.retain(|source| source.name != name);
             }
             "CommitData" => self.commit(arguments, books)?,
             // `RegisterTraceWriter` is ignored: the writer may have written before it, and these packets were taken
             // already.
             "UnregisterTraceWriter" => {
-                let writer = u16::try_from(number(1)).map_err(|_| Fault::Writer)?;
-                if let Some(Track { whose, sequence, thread }) = self.tracks.get_mut(&writer) {
-                    let Books { kept, counts, unfinished, .. } = books;
-                    let mut room = Room { own: &mut self.unfinished, all: unfinished };
-                    let mut take = taker(kept, counts, whose, thread, self.is_counting);
-                    sequence.begin_anew(&mut room, &mut take)?;
+                let writer = u16::try_from(number(arguments, 1)).map_err(|_| Fault::Writer)?;
+                if let Some(Track { sequence, origin }) = self.tracks.get_mut(&writer) {
+                    let mut to = books.taker(&mut self.unfinished, origin, self.is_counting);
+                    sequence.begin_anew(&mut to)?;
                 }
             }
             "NotifyDataSourceStopped" => {
-                let stopped = self.sources.iter_mut().find(|source| source.instance == number(1));
-                if let Some(source) = stopped {
+                let instance = number(arguments, 1);
+                if let Some(source) = self.sources.iter_mut().find(|source| source.instance == instance) {
                     source.has_stopped = true;
                 }
             }
@@ -338,25 +328,24 @@ impl Producer {
     }
 
     /// Handles `InitializeConnection`. Returns whether the memory that the producer offers is used.
-    fn initialize(&mut self, arguments: &[u8], books: &mut Books) -> Result<bool, Fault> {
+    fn initialize(&mut self, arguments: &[u8], books: &mut Books) -> Result<bool> {
         if self.is_initialized {
             return Err(Fault::Order);
         }
         self.is_initialized = true;
-        let number = |field| Reader::first(arguments, field).map_or(0, |value| value.number() as usize);
-        let name = Reader::first(arguments, 3).map_or(&[][..], Value::bytes);
+        let name = bytes(arguments, 3);
         self.name = name[..name.len().min(NAME_MAX)].to_vec();
-        self.hints = (number(1), number(2));
-        let version = Reader::first(arguments, 8).map_or(&[][..], Value::bytes);
-        self.is_counting = version.starts_with(COUNTING);
-        let Some(file) = self.received.take().filter(|_| number(6) != 0) else { return Ok(false) };
+        self.hints = (number(arguments, 1) as usize, number(arguments, 2) as usize);
+        self.is_counting = bytes(arguments, 8).starts_with(COUNTING);
+        let is_offered = number(arguments, 6) != 0;
+        let Some(file) = self.received.take().filter(|_| is_offered) else { return Ok(false) };
         let map = |file: OwnedFd| Foreign::map(file.as_fd(), self.hints.0);
         let memory = file.and_then(map).map_err(Fault::memory)?;
         self.adopt(memory, books)?;
         Ok(true)
     }
 
-    fn adopt(&mut self, memory: Foreign, books: &mut Books) -> Result<(), Fault> {
+    fn adopt(&mut self, memory: Foreign, books: &mut Books) -> Result {
         if books.mapped + memory.size() > MAPPED_MAX {
             return Err(Fault::TooMuch);
         }
@@ -365,7 +354,7 @@ impl Producer {
         Ok(())
     }
 
-    fn register(&mut self, name: &[u8], books: &mut Books) -> Result<(), Fault> {
+    fn register(&mut self, name: &[u8], books: &mut Books) -> Result {
         if self.sources.len() >= SOURCES_MAX || name.len() > NAME_MAX {
             return Err(Fault::TooMuch);
         }
@@ -387,7 +376,7 @@ impl Producer {
     }
 
     /// Starts the sources that are recorded, once the producer accepts commands.
-    fn start(&mut self, books: &mut Books) -> Result<(), Fault> {
+    fn start(&mut self, books: &mut Books) -> Result {
         if self.commands.is_none() || books.kept.is_over() || !self.is_wanted(&books.patterns) {
             return Ok(());
         }
@@ -412,7 +401,7 @@ impl Producer {
     }
 
     /// Creates memory for the producer and sends it with the command `SetupTracing`.
-    fn provide_memory(&mut self, books: &mut Books) -> Result<(), Fault> {
+    fn provide_memory(&mut self, books: &mut Books) -> Result {
         let page = if PAGES.contains(&self.hints.0) { self.hints.0 } else { PAGES[0] };
         let is_size = |size: &usize| (page..=SIZE_MAX).contains(size) && size.is_multiple_of(page);
         let size = Some(self.hints.1).filter(is_size).unwrap_or(SIZE);
@@ -429,11 +418,16 @@ impl Producer {
 
     /// Asks the producer to stop all sources that were started.
     pub(crate) fn stop(&mut self) {
-        let running: Vec<_> = self.sources.iter().filter(|source| source.is_started).collect();
-        for instance in running.iter().map(|source| source.instance).collect::<Vec<_>>() {
+        self.command_started(2);
+    }
+
+    /// Sends a command for each source that was started.
+    fn command_started(&mut self, field: u32) {
+        let started = self.sources.iter().filter(|source| source.is_started);
+        for instance in started.map(|source| source.instance).collect::<Vec<_>>() {
             self.command(|command| {
-                command.message(2, |stop| {
-                    stop.number(1, instance);
+                command.message(field, |source| {
+                    source.number(1, instance);
                 });
             });
         }
@@ -446,25 +440,17 @@ impl Producer {
 
     /// Asks the producer to write the incremental state anew.
     pub(crate) fn clear_state(&mut self) {
-        let started = self.sources.iter().filter(|source| source.is_started);
-        for instance in started.map(|source| source.instance).collect::<Vec<_>>() {
-            self.command(|command| {
-                command.message(7, |clear| {
-                    clear.number(1, instance);
-                });
-            });
-        }
+        self.command_started(7);
     }
 
-    fn commit(&mut self, arguments: &[u8], books: &mut Books) -> Result<(), Fault> {
+    fn commit(&mut self, arguments: &[u8], books: &mut Books) -> Result {
         // A frame names each chunk once at most, so it can't cause more work than the size of the memory.
-        let work_max = books.work + self.memory.as_ref().map_or(0, Foreign::size) as u64;
+        let work_max = books.work + self.memory() as u64;
         let mut fields = Reader::new(arguments);
         for (_, entry) in fields.by_ref().filter(|(field, _)| *field == 1) {
-            let number = |field| Reader::first(entry.bytes(), field).map_or(0, Value::number);
-            let place = u32::try_from(number(1)).ok().zip(u32::try_from(number(2)).ok());
-            let (page, chunk) = place.ok_or(Fault::Place)?;
-            self.move_chunk(page, chunk, number(3) == u64::from(BUFFER), books)?;
+            let index = |field| u32::try_from(number(entry.bytes(), field)).map_err(|_| Fault::Place);
+            let is_ours = number(entry.bytes(), 3) == u64::from(BUFFER);
+            self.move_chunk(index(1)?, index(2)?, is_ours, books)?;
             if books.work > work_max {
                 return Err(Fault::TooMuch);
             }
@@ -479,7 +465,7 @@ impl Producer {
     }
 
     /// Takes the packets of a complete chunk, and frees the chunk.
-    fn move_chunk(&mut self, page: u32, chunk: u32, is_ours: bool, books: &mut Books) -> Result<(), Fault> {
+    fn move_chunk(&mut self, page: u32, chunk: u32, is_ours: bool, books: &mut Books) -> Result {
         let memory = self.memory.as_ref().ok_or(Fault::Order)?;
         if page >= memory.pages() || chunk >= CHUNKS_MAX {
             return Err(Fault::Place);
@@ -497,52 +483,46 @@ impl Producer {
     }
 
     /// Takes the new packets of a chunk.
-    fn take(&mut self, page: u32, chunk: u32, is_complete: bool, books: &mut Books) -> Result<(), Fault> {
-        let Self { memory, tracks, copy, pid, uid, unfinished, is_counting, .. } = self;
+    fn take(&mut self, page: u32, chunk: u32, is_complete: bool, books: &mut Books) -> Result {
+        let Self { memory, tracks, copy, unfinished, .. } = self;
         let Some(head) = memory.as_ref().and_then(|memory| memory.copy(page, chunk, copy)) else {
             return Ok(());
         };
-        let Books { kept, counts, sequences, unfinished: all, work, .. } = books;
-        *work += copy.len() as u64;
+        books.work += copy.len() as u64;
         // A chunk that is just being acquired has no writer yet.
         if head.writer == 0 {
             return if is_complete { Err(Fault::Writer) } else { Ok(()) };
         }
-        let mut room = Room { own: unfinished, all };
+        let mut room = Room { own: unfinished, all: &mut books.unfinished };
         if !tracks.contains_key(&head.writer) && !room.take(TRACK) {
             return Err(Fault::TooMuch);
         }
-        counts.chunks += u64::from(is_complete);
-        let Track { whose, sequence, thread } = tracks.entry(head.writer).or_insert_with(|| {
-            *sequences += 1;
-            let whose = Whose::new(*sequences, *pid, *uid);
-            Track { whose, sequence: Sequence::default(), thread: Thread::default() }
+        books.counts.chunks += u64::from(is_complete);
+        let Track { sequence, origin } = tracks.entry(head.writer).or_insert_with(|| {
+            books.sequences += 1;
+            let whose = Whose::new(books.sequences, self.pid, self.uid);
+            Track { origin: Origin { whose, ..Origin::default() }, ..Track::default() }
         });
-        let mut take = taker(kept, counts, whose, thread, *is_counting);
-        sequence.chunk(head, copy, is_complete, &mut room, &mut take)
+        let mut to = books.taker(unfinished, origin, self.is_counting);
+        sequence.chunk(head, copy, is_complete, &mut to)
     }
 
-    fn patch(&mut self, entry: &[u8], books: &mut Books) -> Result<(), Fault> {
-        let number = |field| Reader::first(entry, field).map_or(0, Value::number);
-        let (writer, chunk) = (u16::try_from(number(2)), u32::try_from(number(3)));
+    fn patch(&mut self, entry: &[u8], books: &mut Books) -> Result {
+        let (writer, chunk) = (u16::try_from(number(entry, 2)), u32::try_from(number(entry, 3)));
         let (writer, chunk) = writer.ok().zip(chunk.ok()).ok_or(Fault::Patch)?;
-        let Some(Track { whose, sequence, thread }) = self.tracks.get_mut(&writer) else { return Ok(()) };
-        let is_last = Reader::first(entry, 5).map_or(0, Value::number) == 0;
-        let patches = Reader::new(entry).filter(|(field, _)| *field == 4).map(|(_, patch)| {
-            let offset = Reader::first(patch.bytes(), 1).map_or(0, Value::number);
-            (offset, Reader::first(patch.bytes(), 2).map_or(&[][..], Value::bytes))
-        });
-        let Books { kept, counts, unfinished, .. } = books;
-        let mut room = Room { own: &mut self.unfinished, all: unfinished };
-        let mut take = taker(kept, counts, whose, thread, self.is_counting);
-        let is_known = sequence.patch(chunk, patches, is_last, &mut room, &mut take)?;
-        drop(take);
-        counts.patches += u64::from(is_known);
+        let Some(Track { sequence, origin }) = self.tracks.get_mut(&writer) else { return Ok(()) };
+        let is_last = number(entry, 5) == 0;
+        let patches = Reader::new(entry).filter(|(field, _)| *field == 4).map(|(_, patch)| patch.bytes());
+        let patches = patches.map(|patch| (number(patch, 1), bytes(patch, 2)));
+        let mut to = books.taker(&mut self.unfinished, origin, self.is_counting);
+        let is_known = sequence.patch(chunk, patches, is_last, &mut to)?;
+        drop(to);
+        books.counts.patches += u64::from(is_known);
         Ok(())
     }
 
     /// Takes the packets that were not committed. The chunks are not freed.
-    pub(crate) fn scrape(&mut self, books: &mut Books) -> Result<(), Fault> {
+    pub(crate) fn scrape(&mut self, books: &mut Books) -> Result {
         self.count_lost(books);
         let Some(memory) = &self.memory else { return Ok(()) };
         let mut found = Vec::new();
@@ -578,13 +558,10 @@ impl Producer {
     }
 
     /// Takes everything that a producer left when it ended.
-    pub(crate) fn finish(&mut self, books: &mut Books) -> Result<(), Fault> {
+    pub(crate) fn finish(&mut self, books: &mut Books) -> Result {
         let done = self.scrape(books);
-        let Books { kept, counts, unfinished, .. } = books;
-        let mut room = Room { own: &mut self.unfinished, all: unfinished };
-        for Track { whose, sequence, thread } in self.tracks.values_mut() {
-            let mut take = taker(kept, counts, whose, thread, self.is_counting);
-            sequence.give_up(&mut room, &mut take)?;
+        for Track { sequence, origin } in self.tracks.values_mut() {
+            sequence.give_up(&mut books.taker(&mut self.unfinished, origin, self.is_counting))?;
         }
         done
     }
@@ -608,12 +585,10 @@ impl Producer {
     /// Returns the producer's losses, if there are any.
     pub(crate) fn lost(&self) -> Option<Lost> {
         let [room, inside, early] = self.lost;
-        let losers = self.tracks.values().map(|track| &track.thread).filter(|thread| thread.has_lost);
-        let mut threads: Vec<_> = losers.map(|thread| (thread.number, thread.name.clone())).collect();
-        threads.sort();
-        threads.dedup();
-        threads.truncate(THREADS_MAX);
-        let kib = self.memory.as_ref().map_or(0, |memory| memory.size() as u64 / 1024);
+        let losers = self.tracks.values().map(|track| &track.origin).filter(|origin| origin.has_lost);
+        let threads: BTreeSet<_> = losers.map(|origin| (origin.tid, origin.name.clone())).collect();
+        let threads = threads.into_iter().take(THREADS_MAX).collect();
+        let kib = self.memory() as u64 / 1024;
         let lost = Lost { pid: self.pid, name: self.name.clone(), room, inside, early, kib, threads };
         (lost.events() > 0).then_some(lost)
     }
@@ -621,37 +596,6 @@ impl Producer {
     /// Gives the producer's memory and limits back.
     pub(crate) fn leave(self, books: &mut Books) {
         books.unfinished -= self.unfinished;
-        books.mapped -= self.memory.as_ref().map_or(0, Foreign::size);
-    }
-}
-
-/// Returns a function that takes the packets of a sequence: it checks, counts and stores each.
-fn taker(
-    kept: &mut Kept,
-    counts: &mut Counts,
-    whose: &Whose,
-    thread: &mut Thread,
-    is_counting: bool,
-) -> impl Take {
-    move |packet: &[u8], is_after_loss| {
-        let Some(facts) = packets::look(packet) else {
-            counts.invalid += 1;
-            return false;
-        };
-        if !kept.add(packet, facts, whose, is_after_loss) {
-            return false;
-        }
-        counts.bytes += packet.len() as u64;
-        counts.events += u64::from(facts.is_event);
-        if facts.tells_loss || is_after_loss {
-            thread.has_lost = true;
-            counts.losses += 1;
-            counts.uncounted += u64::from(!is_counting);
-        }
-        if let Some((number, name)) = packets::thread(packet).filter(|_| !facts.is_event) {
-            let name = name[..name.len().min(THREAD_NAME_MAX)].to_vec();
-            (thread.number, thread.name) = (number, name);
-        }
-        true
+        books.mapped -= self.memory();
     }
 }

@@ -3,7 +3,59 @@
 use std::fmt;
 use std::io;
 
-use super::Fault;
+/// The reason why the service disconnected a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A frame that can't be parsed or is too long.
+    Frame,
+    /// A request that came twice, or before the requests that must come first.
+    Order,
+    /// Memory that can shrink, has a wrong size, or could not be created. The value is the errno.
+    Memory(i32),
+    /// A page or chunk that does not exist.
+    Place,
+    /// An invalid number of a writer.
+    Writer,
+    /// A packet that does not end within its chunk.
+    Packet,
+    /// The number of packets in a chunk decreased.
+    Count,
+    /// A patch for bytes outside of the chunk.
+    Patch,
+    /// The producer does not read the service's messages.
+    Deaf,
+    /// The producer connected and sent nothing.
+    Silent,
+    /// The producer exceeds a limit.
+    TooMuch,
+}
+
+impl Fault {
+    /// Returns the reason for ending a connection whose memory could not be mapped or created.
+    pub(super) fn memory(error: io::Error) -> Self {
+        Self::Memory(error.raw_os_error().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Frame => "it sent an invalid frame",
+            Self::Order => "it sent a request out of order",
+            Self::Memory(code) => {
+                return write!(f, "its memory can't be used: {}", io::Error::from_raw_os_error(*code));
+            }
+            Self::Place => "it named memory that does not exist",
+            Self::Writer => "it used an invalid number of a writer",
+            Self::Packet => "a packet does not end within its chunk",
+            Self::Count => "the number of packets in a chunk decreased",
+            Self::Patch => "it patched bytes outside of a chunk",
+            Self::Deaf => "it does not read its messages",
+            Self::Silent => "it connected and sent nothing",
+            Self::TooMuch => "it exceeds a limit",
+        })
+    }
+}
 
 /// Counts of events, packets and producers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +164,6 @@ const NAMED: usize = 20;
 
 impl Report {
     pub(super) fn cut_off(&mut self, who: CutOff) {
-        self.counts.lies += 1;
         if self.cut_off.len() < NAMED {
             self.cut_off.push(who);
         }

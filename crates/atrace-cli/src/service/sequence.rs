@@ -18,13 +18,19 @@
 //! (`NEEDS_PATCHES`) and sends the missing bytes over the socket. The chunk and all chunks after it wait until the
 //! bytes have arrived. If the memory for waiting chunks is used up, the oldest chunk is taken without its incomplete
 //! packet.
+//!
+//! # Memory
+//!
+//! The memory of unfinished data is limited ([`Room`]): incomplete frames, messages that a producer has not read,
+//! packets that continue in another chunk, chunks that wait for patches, and known writers. There is one limit per
+//! connection and one for all connections. A connection gets at most half of the memory that the others leave. So
+//! there is always memory left for the next connection.
 
 use std::collections::VecDeque;
 
 use atrace_perfetto::foreign::{CONTINUES, GOES_ON, Head, NEEDS_PATCHES};
 
-use super::Fault;
-use super::room::Room;
+use super::{Fault, Result};
 
 /// The maximum size of a packet that spans several chunks.
 const PACKET_MAX: usize = 4 << 20;
@@ -32,7 +38,7 @@ const PACKET_MAX: usize = 4 << 20;
 const LEFT_OUT: usize = 0x0fff_ffff;
 
 /// The packets of one writer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Sequence {
     last: Option<Last>,
     /// The start of a packet that continues in the next chunk.
@@ -52,7 +58,6 @@ struct Last {
     is_complete: bool,
 }
 
-#[derive(Debug)]
 struct Waiting {
     head: Head,
     bytes: Vec<u8>,
@@ -69,8 +74,44 @@ impl Waiting {
 
 /// Takes a packet. The second argument tells whether packets were lost before it. Returns whether the packet was
 /// stored.
-pub(super) trait Take: FnMut(&[u8], bool) -> bool {}
-impl<F: FnMut(&[u8], bool) -> bool> Take for F {}
+type Take<'a> = Box<dyn FnMut(&[u8], bool) -> bool + 'a>;
+
+/// Where the packets of a sequence go, and the memory that they may use until then.
+pub(super) struct To<'a> {
+    pub(super) room: Room<'a>,
+    pub(super) take: Take<'a>,
+}
+
+/// The limit per connection in bytes.
+const OF_ONE: usize = 16 << 20;
+/// The limit for all connections in bytes.
+const OF_ALL: usize = 64 << 20;
+
+/// The memory in use: of one connection, and of all.
+#[derive(Debug)]
+pub(super) struct Room<'a> {
+    pub(super) own: &'a mut usize,
+    pub(super) all: &'a mut usize,
+}
+
+impl Room<'_> {
+    /// Reserves memory. Returns false, and reserves nothing, if a limit would be exceeded.
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
+        let others = *self.all - *self.own;
+        let is_there = *self.own + bytes <= OF_ONE.min((OF_ALL - others.min(OF_ALL)) / 2);
+        if is_there {
+            *self.own += bytes;
+            *self.all += bytes;
+        }
+        is_there
+    }
+
+    /// Releases reserved memory.
+    pub(super) fn give(&mut self, bytes: usize) {
+        *self.own -= bytes;
+        *self.all -= bytes;
+    }
+}
 
 impl Sequence {
     /// Returns the distance of a chunk's number from the last chunk that was read.
@@ -80,24 +121,17 @@ impl Sequence {
 
     /// Begins a new writer with the same number. Chunk numbers start anew, and waiting chunks will not be patched any
     /// more.
-    pub(super) fn begin_anew(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
-        let done = self.give_up(room, take);
+    pub(super) fn begin_anew(&mut self, to: &mut To<'_>) -> Result {
+        let done = self.give_up(to);
         self.last = None;
         if self.begun.is_some() {
-            self.lose(room);
+            self.lose(to);
         }
         done
     }
 
     /// Takes the packets of a chunk that were not taken before. A chunk that is complete gets no more packets.
-    pub(super) fn chunk(
-        &mut self,
-        head: Head,
-        bytes: &[u8],
-        is_complete: bool,
-        room: &mut Room<'_>,
-        take: &mut impl Take,
-    ) -> Result<(), Fault> {
+    pub(super) fn chunk(&mut self, head: Head, bytes: &[u8], is_complete: bool, to: &mut To<'_>) -> Result {
         let mut taken = 0;
         if let Some(last) = self.last {
             let ahead = head.number.wrapping_sub(last.number).cast_signed();
@@ -107,7 +141,7 @@ impl Sequence {
             if ahead == 0 {
                 taken = last.taken;
             } else if ahead > 1 || !last.is_complete {
-                self.lose(room);
+                self.lose(to);
             }
         }
         if !is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
@@ -121,36 +155,28 @@ impl Sequence {
         self.last = Some(Last { number: head.number, taken: whole, is_complete });
         if is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
             let waiting = Waiting { head, bytes: bytes.to_vec(), taken };
-            while !room.take(waiting.size()) {
+            while !to.room.take(waiting.size()) {
                 if self.waiting.is_empty() {
-                    self.lose(room);
+                    self.lose(to);
                     return Ok(());
                 }
-                self.give_up_one(room, take)?;
+                self.take_waiting(to)?;
             }
             self.waiting.push_back(waiting);
             return Ok(());
         }
         let flags = if is_complete { head.flags } else { head.flags & CONTINUES };
-        self.packets(flags, bytes, taken, whole, room, take)
+        self.packets(flags, bytes, taken, whole, to)
     }
 
     /// Takes the packets of a chunk from number `taken` on.
-    fn packets(
-        &mut self,
-        flags: u16,
-        bytes: &[u8],
-        taken: u16,
-        count: u16,
-        room: &mut Room<'_>,
-        take: &mut impl Take,
-    ) -> Result<(), Fault> {
+    fn packets(&mut self, flags: u16, bytes: &[u8], taken: u16, count: u16, to: &mut To<'_>) -> Result {
         let mut rest = bytes;
         for index in 0..count {
             let (len, behind) = length(rest).ok_or(Fault::Packet)?;
             if len == LEFT_OUT {
                 if index >= taken {
-                    self.lose(room);
+                    self.lose(to);
                 }
                 return Ok(());
             }
@@ -161,54 +187,47 @@ impl Sequence {
             }
             let continues = index == 0 && flags & CONTINUES != 0;
             let goes_on = index + 1 == count && flags & GOES_ON != 0;
-            self.packet(packet, continues, goes_on, room, take);
+            self.packet(packet, continues, goes_on, to);
         }
         Ok(())
     }
 
-    fn packet(
-        &mut self,
-        packet: &[u8],
-        continues: bool,
-        goes_on: bool,
-        room: &mut Room<'_>,
-        take: &mut impl Take,
-    ) {
+    fn packet(&mut self, packet: &[u8], continues: bool, goes_on: bool, to: &mut To<'_>) {
         if continues == self.begun.is_none() {
             // The start of a packet without its end, or an end without its start: neither can be used.
-            self.lose(room);
+            self.lose(to);
             if continues {
                 return;
             }
         }
         if !continues && !goes_on {
-            return self.give(packet, take);
+            return self.give(packet, to);
         }
         let mut whole = self.begun.take().unwrap_or_default();
         let before = whole.capacity();
         whole.extend_from_slice(packet);
-        let has_room = whole.len() <= PACKET_MAX && room.take(whole.capacity() - before);
+        let has_room = whole.len() <= PACKET_MAX && to.room.take(whole.capacity() - before);
         let held = if has_room { whole.capacity() } else { before };
         if has_room && goes_on {
             self.begun = Some(whole);
             return;
         }
-        room.give(held);
+        to.room.give(held);
         if has_room {
-            self.give(&whole, take);
+            self.give(&whole, to);
         } else {
             self.is_after_loss = true;
         }
     }
 
-    fn give(&mut self, packet: &[u8], take: &mut impl Take) {
-        if !packet.is_empty() && take(packet, self.is_after_loss) {
+    fn give(&mut self, packet: &[u8], to: &mut To<'_>) {
+        if !packet.is_empty() && (to.take)(packet, self.is_after_loss) {
             self.is_after_loss = false;
         }
     }
 
-    fn lose(&mut self, room: &mut Room<'_>) {
-        room.give(self.begun.take().map_or(0, |begun| begun.capacity()));
+    fn lose(&mut self, to: &mut To<'_>) {
+        to.room.give(self.begun.take().map_or(0, |begun| begun.capacity()));
         self.is_after_loss = true;
     }
 
@@ -219,9 +238,8 @@ impl Sequence {
         number: u32,
         patches: impl Iterator<Item = (u64, &'a [u8])>,
         is_last: bool,
-        room: &mut Room<'_>,
-        take: &mut impl Take,
-    ) -> Result<bool, Fault> {
+        to: &mut To<'_>,
+    ) -> Result<bool> {
         // The waiting chunks are sorted by number. The numbers wrap around, so they are compared by their distance
         // from the first.
         let Some(first) = self.waiting.front().map(|first| first.head.number) else { return Ok(false) };
@@ -236,36 +254,33 @@ impl Sequence {
         if is_last {
             waiting.head.flags &= !NEEDS_PATCHES;
         }
-        while self.waiting.front().is_some_and(|waiting| waiting.head.flags & NEEDS_PATCHES == 0)
-            && let Some(waiting) = self.waiting.pop_front()
-        {
-            room.give(waiting.size());
-            let Waiting { head, bytes, taken } = waiting;
-            self.packets(head.flags, &bytes, taken, head.packets, room, take)?;
+        while self.waiting.front().is_some_and(|waiting| waiting.head.flags & NEEDS_PATCHES == 0) {
+            self.take_waiting(to)?;
         }
         Ok(true)
     }
 
     /// Takes the waiting chunks without the packets that lack bytes. To be called when no patch can arrive any more.
-    pub(super) fn give_up(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
+    pub(super) fn give_up(&mut self, to: &mut To<'_>) -> Result {
         while !self.waiting.is_empty() {
-            self.give_up_one(room, take)?;
+            self.take_waiting(to)?;
         }
         Ok(())
     }
 
-    fn give_up_one(&mut self, room: &mut Room<'_>, take: &mut impl Take) -> Result<(), Fault> {
+    /// Takes the first of the waiting chunks, without the packet that lacks bytes if there is one.
+    fn take_waiting(&mut self, to: &mut To<'_>) -> Result {
         let Some(waiting) = self.waiting.pop_front() else { return Ok(()) };
-        room.give(waiting.size());
+        to.room.give(waiting.size());
         let Waiting { head, bytes, taken } = waiting;
         let is_whole = head.flags & NEEDS_PATCHES == 0;
         // Only the last packet of a chunk can need a patch, because the writer continues that packet in the next
         // chunk.
         let count = if is_whole { head.packets } else { head.packets.saturating_sub(1) };
         let flags = if is_whole { head.flags } else { head.flags & CONTINUES };
-        self.packets(flags, &bytes, taken, count, room, take)?;
+        self.packets(flags, &bytes, taken, count, to)?;
         if !is_whole {
-            self.lose(room);
+            self.lose(to);
         }
         Ok(())
     }
@@ -305,10 +320,10 @@ mod tests {
             number: u32,
             patches: impl Iterator<Item = (u64, &'a [u8])>,
             is_last: bool,
-            take: &mut impl Take,
-        ) -> Result<bool, Fault> {
-            let (sequence, mut room) = self.parts();
-            sequence.patch(number, patches, is_last, &mut room, take)
+            take: impl FnMut(&[u8], bool) -> bool,
+        ) -> Result<bool> {
+            let (sequence, room) = self.parts();
+            sequence.patch(number, patches, is_last, &mut To { room, take: Box::new(take) })
         }
     }
 
@@ -318,17 +333,18 @@ mod tests {
 
     /// Passes chunks to the sequence and returns the packets that came out, with a `!` before those that follow a
     /// loss.
-    fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result<(), Fault>) {
+    fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result) {
         let mut all = Vec::new();
-        let (sequence, mut room) = tried.parts();
-        let mut take = |packet: &[u8], is_after_loss: bool| {
+        let (sequence, room) = tried.parts();
+        let take = |packet: &[u8], is_after_loss: bool| {
             let text = String::from_utf8_lossy(packet);
             all.push(format!("{}{text}", if is_after_loss { "!" } else { "" }));
             true
         };
-        let done = chunks
-            .iter()
-            .try_for_each(|(head, bytes, whole)| sequence.chunk(*head, bytes, *whole, &mut room, &mut take));
+        let mut to = To { room, take: Box::new(take) };
+        let done =
+            chunks.iter().try_for_each(|(head, bytes, whole)| sequence.chunk(*head, bytes, *whole, &mut to));
+        drop(to);
         (all, done)
     }
 
@@ -373,8 +389,8 @@ mod tests {
         assert_eq!(taken(&mut tried, &chunks), (expected, Ok(())));
         for wrong in [&b""[..], b"\x02a", b"\x80\x80\x80\x80\x00"] {
             assert_eq!(taken(&mut tried, &[one(11, 0, wrong)]).1, Err(Fault::Packet));
-            let (sequence, mut room) = tried.parts();
-            assert_eq!(sequence.begin_anew(&mut room, &mut |_: &[u8], _| true), Ok(()));
+            let (sequence, room) = tried.parts();
+            assert_eq!(sequence.begin_anew(&mut To { room, take: Box::new(|_, _| true) }), Ok(()));
         }
     }
 
@@ -404,12 +420,12 @@ mod tests {
         let late = [(head(3, 2, NEEDS_PATCHES), &b"\x01f\x01?"[..], true), (head(4, 1, 0), b"\x01g", true)];
         assert_eq!(taken(&mut tried, &late), (Vec::new(), Ok(())));
         let mut all = Vec::new();
-        let (sequence, mut room) = tried.parts();
-        let mut take = |packet: &[u8], is_after_loss| {
+        let (sequence, room) = tried.parts();
+        let take = |packet: &[u8], is_after_loss| {
             all.push((packet.to_vec(), is_after_loss));
             true
         };
-        sequence.give_up(&mut room, &mut take).unwrap();
+        sequence.give_up(&mut To { room, take: Box::new(take) }).unwrap();
         assert_eq!(all, [(b"f".to_vec(), false), (b"g".to_vec(), true)]);
         assert_eq!(tried.own, 0);
     }
@@ -434,5 +450,19 @@ mod tests {
         let (all, done) = taken(&mut tried, &many);
         assert!(all.len() > 10 && all.len() < 36 && all.iter().all(|text| text == "!a") && done == Ok(()));
         assert!(tried.own > 512 && tried.own <= 1 << 10, "{}", tried.own);
+    }
+
+    #[test]
+    fn nobody_takes_all() {
+        let (mut all, mut owns) = (0, [0; 8]);
+        for own in &mut owns {
+            let mut room = Room { own, all: &mut all };
+            while room.take(1 << 10) {}
+            assert!(*room.own <= OF_ONE && *room.own >= 64 << 10, "{room:?}");
+        }
+        assert!(all < OF_ALL && owns[..2] == [OF_ONE; 2], "{owns:?}");
+        let freed = owns[0];
+        Room { own: &mut owns[0], all: &mut all }.give(freed);
+        assert_eq!((owns[0], all), (0, owns.iter().sum()));
     }
 }

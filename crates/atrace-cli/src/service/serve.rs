@@ -47,11 +47,11 @@ use rustix::net::{
 };
 use rustix::process::{Resource, getrlimit};
 
-use super::Fault;
 use super::blocking::Blocking;
 use super::keep::{Keep, Kept};
 use super::producer::{Books, Producer, Received};
 use super::report::{Counts, CutOff, Report};
+use super::{Fault, Result};
 
 /// How often the memory of the producers is read.
 const LOOK: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ impl Service {
     ///
     /// Fails if no pipe or thread can be created.
     pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
-        Self::start_for(listener, uid, &[], keep)
+        Self::start_for(listener, uid, &[], 1, keep)
     }
 
     /// Like [`start`](Self::start), with several sessions that all record the same. For measuring the cost of a
@@ -110,36 +110,52 @@ impl Service {
     ///
     /// The same as for [`start`](Self::start).
     pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
-        Self::begin(listener, uid, &[], sessions, keep)
+        Self::start_for(listener, uid, &[], sessions, keep)
     }
 
-    /// Like [`start`](Self::start), for programs whose names match one of these patterns. An empty list means all
-    /// programs.
-    ///
-    /// # Errors
-    ///
-    /// The same as for [`start`](Self::start). Also fails if a pattern contains a NUL.
-    pub fn start_for(listener: UnixListener, uid: u32, patterns: &[String], keep: Keep) -> io::Result<Self> {
-        Self::begin(listener, uid, patterns, 1, keep)
-    }
-
-    fn begin(
+    /// Like [`start_sessions`](Self::start_sessions), for programs whose names match one of these patterns. An empty
+    /// list means all programs. Also fails if a pattern contains a NUL.
+    pub(crate) fn start_for(
         listener: UnixListener,
         uid: u32,
         patterns: &[String],
         sessions: u32,
         keep: Keep,
     ) -> io::Result<Self> {
-        let patterns =
-            patterns.iter().map(|pattern| CString::new(pattern.as_str())).collect::<Result<_, _>>()?;
+        let patterns = patterns.iter().map(|pattern| CString::new(pattern.as_str()));
+        let patterns = patterns.collect::<std::result::Result<_, _>>()?;
         listener.set_nonblocking(true)?;
-        let (woken, wake) = io::pipe()?;
-        ioctl_fionbio(&woken, true)?;
+        let (woken, wake) = pipe()?;
+        let (pool_events, notify) = pipe()?;
         let (orders, received) = mpsc::channel();
-        let events = Arc::new(AtomicU64::new(0));
-        let is_to_end = Arc::new(AtomicBool::new(false));
-        let shared = (Arc::clone(&events), Arc::clone(&is_to_end));
-        let mut serving = Serving::new(listener, uid, (patterns, sessions), keep, shared)?;
+        let (events, is_to_end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let clear_each = if let Keep::Ring { bytes } = keep { bytes / 4 } else { u64::MAX };
+        let kept = Kept::new(keep, process::raw_id(), process::user());
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let connections_max = descriptors.saturating_sub(DESCRIPTORS_LEFT).clamp(16, CONNECTIONS_MAX);
+        let now = Instant::now();
+        let mut serving = Serving {
+            listener: Some(listener),
+            accepts_from: now,
+            uid,
+            connections: Vec::new(),
+            connections_max: connections_max as usize,
+            blocking: Blocking::start()?,
+            ended: Vec::new(),
+            receiving: 0,
+            pool_events,
+            notify: Arc::new(notify),
+            books: Books::new(kept, patterns, sessions),
+            report: Report::default(),
+            events: Arc::clone(&events),
+            is_to_end: Arc::clone(&is_to_end),
+            ends_at: None,
+            last_look: now,
+            last_clocks: now,
+            cleared: 0,
+            clear_each,
+            bytes: vec![0; 64 << 10],
+        };
         let thread = std::thread::Builder::new().name("atrace-service".to_owned());
         // If the file exceeds the limit for files (`RLIMIT_FSIZE`), `write` returns an error, and no signal ends the
         // process.
@@ -185,8 +201,7 @@ impl Service {
     fn end(&mut self) -> Report {
         self.is_to_end.store(true, Ordering::Relaxed);
         self.wake = None;
-        let report = self.thread.take().map(JoinHandle::join);
-        report.and_then(Result::ok).unwrap_or_default()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
@@ -198,7 +213,6 @@ impl Drop for Service {
 
 /// A connection of a producer.
 struct Connection {
-    number: u64,
     socket: Arc<UnixStream>,
     producer: Producer,
     since: Instant,
@@ -206,34 +220,29 @@ struct Connection {
 }
 
 /// Which thread receives the connection's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receiving {
     Here,
-    /// A message with a descriptor is being received by the pool.
-    InPool,
+    /// A message with a descriptor is being received by the pool, and will arrive here.
+    InPool(mpsc::Receiver<Arrived>),
     /// A message with a descriptor waits until the pool has room.
     Waits,
 }
 
-/// A message that the pool received: the number of the connection, and the message.
-type Arrived = (u64, rustix::io::Result<(Vec<u8>, Option<Received>)>);
+/// A message that the pool received.
+type Arrived = rustix::io::Result<(Vec<u8>, Option<Received>)>;
 
 /// The state of the service's thread.
 struct Serving {
     listener: Option<UnixListener>,
-    /// When connections are accepted again, after `accept` failed.
+    /// The time from which connections are accepted again, after `accept` has failed.
     accepts_from: Instant,
     uid: u32,
     connections: Vec<Connection>,
-    /// The number of the last accepted connection.
-    last_number: u64,
     connections_max: usize,
     blocking: Blocking,
     /// Connections that have ended and wait to be closed by the pool.
     ended: Vec<Arc<UnixStream>>,
-    arrived: mpsc::Receiver<Arrived>,
-    arrives: mpsc::Sender<Arrived>,
-    /// The number of messages that the pool is still receiving.
+    /// The number of connections whose message the pool is receiving.
     receiving: usize,
     /// A byte in this pipe means that a message has arrived, or that the pool has room.
     pool_events: PipeReader,
@@ -260,49 +269,6 @@ struct Ready {
 }
 
 impl Serving {
-    fn new(
-        listener: UnixListener,
-        uid: u32,
-        (patterns, sessions): (Vec<CString>, u32),
-        keep: Keep,
-        (events, is_to_end): (Arc<AtomicU64>, Arc<AtomicBool>),
-    ) -> io::Result<Self> {
-        let clear_each = if let Keep::Ring { bytes } = keep { bytes / 4 } else { u64::MAX };
-        let kept = Kept::new(keep, process::raw_id(), process::user());
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let connections_max = descriptors.saturating_sub(DESCRIPTORS_LEFT).clamp(16, CONNECTIONS_MAX);
-        let now = Instant::now();
-        let (arrives, arrived) = mpsc::channel();
-        let (pool_events, notify) = io::pipe()?;
-        ioctl_fionbio(&pool_events, true)?;
-        ioctl_fionbio(&notify, true)?;
-        Ok(Self {
-            listener: Some(listener),
-            accepts_from: now,
-            uid,
-            connections: Vec::new(),
-            last_number: 0,
-            connections_max: connections_max as usize,
-            blocking: Blocking::start()?,
-            ended: Vec::new(),
-            arrived,
-            arrives,
-            receiving: 0,
-            pool_events,
-            notify: Arc::new(notify),
-            books: Books::new(kept, patterns, sessions),
-            report: Report::default(),
-            events,
-            is_to_end,
-            ends_at: None,
-            last_look: now,
-            last_clocks: now,
-            cleared: 0,
-            clear_each,
-            bytes: vec![0; 64 << 10],
-        })
-    }
-
     /// Serves until the service is stopped or nothing more can be stored.
     fn run(&mut self, wake: PipeReader, orders: &mpsc::Receiver<Order>) {
         self.books.kept.flush();
@@ -337,13 +303,12 @@ impl Serving {
             self.blocking.run(move || drop(listener));
         }
         self.books.counts.connected = self.connections.len() as u64;
-        for connection in &mut self.connections {
-            connection.producer.stop();
-        }
+        self.connections.iter_mut().for_each(|connection| connection.producer.stop());
         while let Some(left) = END.checked_sub(start.elapsed()) {
             self.connections.iter_mut().for_each(|it| send(&it.socket, &mut it.producer));
-            let is_over = self.books.kept.is_over();
-            if is_over || self.connections.iter().all(|connection| connection.producer.has_stopped()) {
+            if self.books.kept.is_over()
+                || self.connections.iter().all(|connection| connection.producer.has_stopped())
+            {
                 break;
             }
             let ready = self.wait(None, left.min(Duration::from_millis(50)));
@@ -363,30 +328,20 @@ impl Serving {
         let counts = self.books.counts;
         self.events.store(counts.events, Ordering::Relaxed);
         let Self { books, report, .. } = self;
-        let (ended, unkept) = books.kept.end(&counts);
-        let counts = Counts {
-            lies: report.counts.lies,
-            events: counts.events - unkept.failed,
-            unsaved: unkept.late + unkept.failed,
-            ..counts
-        };
+        let (ended, late, failed) = books.kept.end(&counts);
+        let counts = Counts { events: counts.events - failed, unsaved: late + failed, ..counts };
         Report { counts, ended, ..report }
     }
 
     fn counts(&self) -> Counts {
-        Counts {
-            connected: self.connections.len() as u64,
-            lies: self.report.counts.lies,
-            ..self.books.counts
-        }
+        Counts { connected: self.connections.len() as u64, ..self.books.counts }
     }
 
     fn wait(&self, wake: Option<&PipeReader>, timeout: Duration) -> Ready {
         let rests = self.accepts_from.saturating_duration_since(Instant::now());
         let listener = self.listener.as_ref().filter(|_| rests.is_zero());
         let timeout = if rests.is_zero() { timeout } else { timeout.min(rests) };
-        let mut poll_fds = Vec::with_capacity(3 + self.connections.len());
-        poll_fds.push(PollFd::new(&self.pool_events, PollFlags::IN));
+        let mut poll_fds = vec![PollFd::new(&self.pool_events, PollFlags::IN)];
         poll_fds.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
         poll_fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
         for Connection { socket, producer, receiving, .. } in &self.connections {
@@ -420,17 +375,18 @@ impl Serving {
             has_news = true;
             self.accepts_from = Instant::now();
         }
-        let mut arrived: Vec<_> = self.arrived.try_iter().collect();
-        self.receiving -= arrived.len();
         let connections = std::mem::take(&mut self.connections);
         let is_ready = ready.connections.iter().copied().chain(std::iter::repeat(false));
         for (mut connection, mut is_ready) in connections.into_iter().zip(is_ready) {
-            if has_news && connection.receiving == Receiving::Waits {
+            if has_news && matches!(connection.receiving, Receiving::Waits) {
                 connection.receiving = Receiving::Here;
                 is_ready = true;
             }
-            let at = arrived.iter().position(|(number, _)| *number == connection.number);
-            let came = at.map(|at| arrived.swap_remove(at).1);
+            let came = match &connection.receiving {
+                Receiving::InPool(arrived) => arrived.try_recv().ok(),
+                _ => None,
+            };
+            self.receiving -= usize::from(came.is_some());
             match self.attend(&mut connection, is_ready, came) {
                 Ok(true) => self.connections.push(connection),
                 // The end of the service finishes this connection.
@@ -464,34 +420,30 @@ impl Serving {
 
     /// Gives a connection its turn: handles the message from the pool, receives, and sends. Returns false if the
     /// connection has ended.
-    fn attend(
-        &mut self,
-        connection: &mut Connection,
-        is_ready: bool,
-        came: Option<rustix::io::Result<(Vec<u8>, Option<Received>)>>,
-    ) -> Result<bool, Fault> {
+    fn attend(&mut self, connection: &mut Connection, is_ready: bool, came: Option<Arrived>) -> Result<bool> {
         let start = self.books.work;
         let mut is_there = true;
+        if came.is_some() {
+            connection.receiving = Receiving::Here;
+        }
         match came {
             Some(Ok((bytes, descriptor))) => {
-                connection.receiving = Receiving::Here;
                 is_there = !bytes.is_empty();
                 connection.producer.receive(&bytes, descriptor, &mut self.books)?;
             }
-            Some(Err(Errno::AGAIN | Errno::INTR)) => connection.receiving = Receiving::Here,
+            None | Some(Err(Errno::AGAIN | Errno::INTR)) => {}
             Some(Err(_)) => return Ok(false),
-            None => {}
         }
         while is_ready
             && is_there
-            && connection.receiving == Receiving::Here
+            && matches!(connection.receiving, Receiving::Here)
             && self.books.work - start < TURN
             && !self.is_due()
         {
             match peek(&*connection.socket, &mut self.bytes) {
                 Ok((0, _)) => is_there = false,
                 Ok((_, true)) => self.receive_in_pool(connection)?,
-                Ok((len, false)) => match receive(&*connection.socket, &mut self.bytes[..len]) {
+                Ok((len, false)) => match (&*connection.socket).read(&mut self.bytes[..len]) {
                     Ok(len) => connection.producer.receive(&self.bytes[..len], None, &mut self.books)?,
                     Err(_) => is_there = false,
                 },
@@ -519,31 +471,34 @@ impl Serving {
 
     /// Lets the pool receive a message with a descriptor. Until it has arrived, nothing else is received from this
     /// connection. A producer that sends a descriptor where none is expected is disconnected if the pool has no room.
-    fn receive_in_pool(&mut self, connection: &mut Connection) -> Result<(), Fault> {
-        let (number, is_wanted) = (connection.number, !connection.producer.is_initialized);
+    fn receive_in_pool(&mut self, connection: &mut Connection) -> Result {
+        let is_wanted = !connection.producer.is_initialized;
         if self.receiving >= RECEIVING_MAX || !self.blocking.has_room() {
             connection.receiving = Receiving::Waits;
             return if is_wanted { Ok(()) } else { Err(Fault::TooMuch) };
         }
         let (socket, len) = (Arc::clone(&connection.socket), self.bytes.len());
-        let (arrives, notify) = (self.arrives.clone(), Arc::clone(&self.notify));
+        let (arrives, arrived) = mpsc::channel();
+        let notify = Arc::clone(&self.notify);
         self.blocking.run(move || {
             let received = receive_with(&*socket, len, is_wanted);
             // If this is the last reference, the connection is closed here.
             drop(socket);
-            let _ = arrives.send((number, received));
+            let _ = arrives.send(received);
             let _ = (&*notify).write(&[0]);
         });
         self.receiving += 1;
-        connection.receiving = Receiving::InPool;
+        connection.receiving = Receiving::InPool(arrived);
         Ok(())
     }
 
     /// Removes a connection, which has ended or broke the protocol.
-    fn close(&mut self, connection: Connection, done: Result<(), Fault>) {
-        let Connection { socket, producer, .. } = connection;
+    fn close(&mut self, connection: Connection, done: Result) {
+        let Connection { socket, producer, receiving, .. } = connection;
+        self.receiving -= usize::from(matches!(receiving, Receiving::InPool(_)));
         if let Err(fault) = done {
-            self.report.cut_off(CutOff { pid: producer.pid(), name: producer.name.clone(), fault });
+            self.books.counts.lies += 1;
+            self.report.cut_off(CutOff { pid: producer.pid, name: producer.name.clone(), fault });
         }
         if let Some(lost) = producer.lost() {
             self.report.lost(lost);
@@ -611,12 +566,9 @@ impl Serving {
                 continue;
             };
             self.books.counts.producers += 1;
-            self.last_number += 1;
             let producer = Producer::new(pid, uid);
-            let number = self.last_number;
-            let connection =
-                Connection { number, socket, producer, since: Instant::now(), receiving: Receiving::Here };
-            self.connections.push(connection);
+            let (since, receiving) = (Instant::now(), Receiving::Here);
+            self.connections.push(Connection { socket, producer, since, receiving });
         }
     }
 
@@ -624,7 +576,7 @@ impl Serving {
     /// leave. If there is no place, the oldest connection that has not sent `InitializeConnection` is closed. A
     /// connection that has sent it stays.
     fn has_room(&mut self, pid: u32) -> bool {
-        let own = self.connections.iter().filter(|connection| connection.producer.pid() == pid).count();
+        let own = self.connections.iter().filter(|connection| connection.producer.pid == pid).count();
         let left = self.connections_max.saturating_sub(self.connections.len() - own);
         let is_full = self.connections.len() >= self.connections_max;
         let has_its_share = own >= left.div_ceil(2);
@@ -632,13 +584,21 @@ impl Serving {
             return true;
         }
         let silent = self.connections.iter().position(|Connection { producer, .. }| {
-            !producer.is_initialized && (!has_its_share || producer.pid() == pid)
+            !producer.is_initialized && (!has_its_share || producer.pid == pid)
         });
         let Some(silent) = silent else { return false };
         let connection = self.connections.remove(silent);
         self.close(connection, Err(Fault::Silent));
         true
     }
+}
+
+/// Makes a pipe whose ends don't block.
+fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    ioctl_fionbio(&reader, true)?;
+    ioctl_fionbio(&writer, true)?;
+    Ok((reader, writer))
 }
 
 /// Looks at the bytes that have arrived, without receiving them. Returns their number, and whether descriptors come
@@ -650,19 +610,9 @@ fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)
     Ok((got.bytes, got.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Receives the bytes that `peek` returned.
-fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<usize> {
-    let mut control = RecvAncillaryBuffer::default();
-    Ok(recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::DONTWAIT)?.bytes)
-}
-
 /// Receives at most `len` bytes and, if it is wanted, a memory file that comes with them. All other descriptors are
 /// closed, which may block.
-fn receive_with(
-    socket: impl AsFd,
-    len: usize,
-    is_wanted: bool,
-) -> rustix::io::Result<(Vec<u8>, Option<Received>)> {
+fn receive_with(socket: impl AsFd, len: usize, is_wanted: bool) -> Arrived {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control =
         if is_wanted { RecvAncillaryBuffer::new(&mut space) } else { RecvAncillaryBuffer::default() };

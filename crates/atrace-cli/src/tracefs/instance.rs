@@ -1,4 +1,10 @@
 //! A separate trace buffer: creating, configuring, reading and removing it.
+//!
+//! # Sweeping
+//!
+//! [`sweep`] removes the instances of processes that ended without removing them. The name of an instance contains the
+//! id of the process that created it. If no process has this id, the instance is removed. An instance whose files are
+//! still open can't be removed, so an instance in use is never lost.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -8,10 +14,11 @@ use std::time::Duration;
 
 use atrace_sys::fork::{Generation, generation};
 
-use super::{Markers, Stats, context, root};
+use super::{Markers, context, root};
+use crate::process::Process;
 
 /// The number of attempts to remove a busy instance, and the pause between them. After that the instance is left to
-/// [`sweep`](super::sweep).
+/// [`sweep`].
 const RMDIR_TRIES: u32 = 40;
 const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 
@@ -35,21 +42,14 @@ impl Instance {
     pub fn create(prefix: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
 
-        if prefix.is_empty() || prefix.starts_with('.') || prefix.contains(['/', '\0']) {
-            return Err(io::Error::new(
-                ErrorKind::InvalidInput,
-                format!("{prefix:?} can't begin an instance's name"),
-            ));
-        }
+        check_name(prefix, "can't begin an instance's name")?;
         let instances = root()?.join("instances");
         let pid = std::process::id();
         loop {
             let n = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = instances.join(format!("{prefix}-{pid}-{n}"));
             match fs::create_dir(&path) {
-                Ok(()) => {
-                    return Ok(Self { path, owner: Some(generation()) });
-                }
+                Ok(()) => return Ok(Self { path, owner: Some(generation()) }),
                 // An earlier process with the same id left this one.
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                 Err(e) if e.kind() == ErrorKind::PermissionDenied => {
@@ -108,12 +108,8 @@ impl Instance {
     /// The kernel's error.
     pub fn clear(&self) -> io::Result<()> {
         let path = self.path.join("trace");
-        OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(&path)
-            .map(drop)
-            .map_err(|e| context(e, "emptying the trace through", &path))
+        let emptied = OpenOptions::new().write(true).truncate(true).open(&path).map(drop);
+        emptied.map_err(|e| context(e, "emptying the trace through", &path))
     }
 
     /// Switches the ring buffer on or off. While it is off, a write to the marker fails with `EBADF`.
@@ -140,12 +136,7 @@ impl Instance {
     ///
     /// `InvalidInput` for a name that is not a file name, or the kernel's error.
     pub fn set_option(&self, name: &str, on: bool) -> io::Result<()> {
-        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(io::Error::new(
-                ErrorKind::InvalidInput,
-                format!("{name:?} is not the name of a trace option"),
-            ));
-        }
+        check_name(name, "is not the name of a trace option")?;
         self.control(&format!("options/{name}"), if on { "1" } else { "0" })
     }
 
@@ -164,9 +155,7 @@ impl Instance {
     ///
     /// The kernel's error, or `InvalidData` if the text can't be parsed.
     pub fn stats(&self) -> io::Result<Stats> {
-        let mut sum = Stats::default();
-        self.cpu_stats()?.iter().for_each(|cpu| sum.add(cpu));
-        Ok(sum)
+        Ok(Stats::sum(&self.cpu_stats()?))
     }
 
     /// Reads the statistics of each CPU's part of the ring buffer, in no particular order.
@@ -180,12 +169,9 @@ impl Instance {
         for entry in fs::read_dir(&dir).map_err(|e| context(e, "listing", &dir))? {
             let path = entry.map_err(|e| context(e, "listing", &dir))?.path().join("stats");
             let text = read_at_once(&path).map_err(|e| context(e, "reading", &path))?;
-            cpus.push(Stats::parse(&text).ok_or_else(|| {
-                io::Error::new(
-                    ErrorKind::InvalidData,
-                    format!("{} is not understood: {text:?}", path.display()),
-                )
-            })?);
+            let strange = || format!("{} is not understood: {text:?}", path.display());
+            let stats = Stats::parse(&text);
+            cpus.push(stats.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, strange()))?);
         }
         if cpus.is_empty() {
             return Err(io::Error::new(ErrorKind::InvalidData, format!("{} lists no CPU", dir.display())));
@@ -198,7 +184,7 @@ impl Instance {
     /// # Errors
     ///
     /// `ResourceBusy` if a process still holds one of its files open. The instance is then left to
-    /// [`sweep`](super::sweep).
+    /// [`sweep`].
     pub fn remove(mut self) -> io::Result<()> {
         self.remove_if_owned()
     }
@@ -230,12 +216,18 @@ impl Instance {
     /// The kernel's error.
     pub fn control(&self, file: &str, value: &str) -> io::Result<()> {
         let path = self.path.join(file);
-        OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .and_then(|mut f| f.write_all(value.as_bytes()))
-            .map_err(|e| context(e, &format!("writing {value:?} to"), &path))
+        let file = OpenOptions::new().write(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(value.as_bytes()));
+        written.map_err(|e| context(e, &format!("writing {value:?} to"), &path))
     }
+}
+
+/// Refuses a name that is not a file name.
+fn check_name(name: &str, problem: &str) -> io::Result<()> {
+    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, format!("{name:?} {problem}")));
+    }
+    Ok(())
 }
 
 /// Reads a short text in one call. The kernel generates the text anew for each `read`, so two calls could return
@@ -254,4 +246,122 @@ impl Drop for Instance {
             let _ = writeln!(io::stderr(), "atrace: {e}: the instance is left behind");
         }
     }
+}
+
+/// The statistics of a ring buffer: of one CPU's part, or summed over all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Events that can be read now.
+    pub entries: u64,
+    /// Events that were overwritten by newer events before anyone read them.
+    pub overrun: u64,
+    /// Events that were never stored: the buffer was full and does not overwrite, or the writer was interrupted too
+    /// deeply.
+    pub dropped: u64,
+    /// Events that a consuming reader (`trace_pipe`) took.
+    pub read: u64,
+    /// Bytes in use.
+    pub bytes: u64,
+}
+
+impl Stats {
+    /// Returns the number of events written since the buffer was last cleared, including those that were lost or
+    /// read.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.entries + self.overrun + self.read + self.dropped
+    }
+
+    /// Returns the number of events that were lost before anyone read them.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.overrun + self.dropped
+    }
+
+    pub(crate) fn sum(cpus: &[Self]) -> Self {
+        let sum = |of: fn(&Self) -> u64| cpus.iter().map(of).sum();
+        Self {
+            entries: sum(|cpu| cpu.entries),
+            overrun: sum(|cpu| cpu.overrun),
+            dropped: sum(|cpu| cpu.dropped),
+            read: sum(|cpu| cpu.read),
+            bytes: sum(|cpu| cpu.bytes),
+        }
+    }
+
+    /// Parses one CPU's `stats` file. Returns `None` if a required line is missing.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok())
+        };
+        Some(Self {
+            entries: field("entries")?,
+            overrun: field("overrun")?,
+            dropped: field("dropped events")? + field("commit overrun")?,
+            read: field("read events").unwrap_or(0),
+            bytes: field("bytes")?,
+        })
+    }
+}
+
+/// The kernel's error for an instance that is being removed. The number is the same on every architecture.
+const ENODEV: i32 = 19;
+
+/// The result of [`sweep`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// The instances that were removed.
+    pub removed: Vec<PathBuf>,
+    /// The instances whose creator has ended but that another process still holds open.
+    pub busy: Vec<PathBuf>,
+}
+
+/// Removes the instances that [`Instance::create`] made with this prefix and whose process
+/// no longer exists.
+///
+/// A process in another PID namespace looks as if it did not exist: its instance survives only while its files are
+/// open. Use a separate prefix for programs that run in containers.
+///
+/// # Errors
+///
+/// The errors of [`root`], or the kernel's error.
+pub fn sweep(prefix: &str) -> io::Result<Swept> {
+    sweep_where(prefix, |_, _| true)
+}
+
+/// Like [`sweep`], but removes only the instances for which `removable` returns true. It gets the path of the instance
+/// and the id of the process that created the instance.
+pub(crate) fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path, u32) -> bool) -> io::Result<Swept> {
+    let mut swept = Swept::default();
+    for (pid, path) in instances(prefix)? {
+        if Process(pid).exists() || !removable(&path, pid) {
+            continue;
+        }
+        match fs::remove_dir(&path) {
+            Ok(()) => swept.removed.push(path),
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => swept.busy.push(path),
+            // Another process's sweep removed it already, or is just doing so.
+            Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(ENODEV) => {}
+            Err(e) => return Err(context(e, "removing", &path)),
+        }
+    }
+    Ok(swept)
+}
+
+/// Returns the instances with this prefix, after the ids of the processes that created them.
+pub(crate) fn instances(prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
+    let instances = root()?.join("instances");
+    let entries = fs::read_dir(&instances).map_err(|e| context(e, "listing", &instances))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter_map(|path| Some((maker(path.file_name()?.to_str()?, prefix)?, path))).collect())
+}
+
+/// Returns the id of the process that created the instance `name`, if the name's prefix is exactly `prefix`.
+pub(super) fn maker(name: &str, prefix: &str) -> Option<u32> {
+    let (pid, n) = name.strip_prefix(prefix)?.strip_prefix('-')?.split_once('-')?;
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    if digits(pid) && digits(n) { pid.parse().ok() } else { None }
 }

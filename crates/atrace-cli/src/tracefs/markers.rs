@@ -1,8 +1,15 @@
 //! The messages of a text trace.
+//!
+//! # Where an event begins
+//!
+//! The kernel writes a thread's name unchanged into a column of 16 bytes. A name may contain a newline, which ends a
+//! line but not an event. A name could also imitate the beginning of an event.
+//!
+//! An event is recognized by its whole header. The kernel alone writes the part after the name: digits that fill
+//! their columns, up to the timestamp. That part is too long for a name of 15 bytes to forge. No name is trusted, and
+//! no line is assumed to be complete.
 
 use std::borrow::Cow;
-
-use super::header;
 
 /// A message that was written to a `trace_marker`, as the text trace shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,16 +36,6 @@ impl Marker {
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.payload)
     }
-
-    /// Returns the timestamp in seconds, for clocks that count time.
-    #[must_use]
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "the text has microseconds, f64 holds those for a century"
-    )]
-    pub fn seconds(&self) -> f64 {
-        self.timestamp as f64 / 1e9
-    }
 }
 
 /// An iterator over the marker messages of a text trace, in the trace's order.
@@ -64,7 +61,7 @@ impl Iterator for Markers {
 
     fn next(&mut self) -> Option<Marker> {
         loop {
-            let (header, text) = header::next(&self.text, &mut self.at)?;
+            let (header, text) = next(&self.text, &mut self.at)?;
             if let Some(payload) = text.strip_prefix(b"tracing_mark_write: ") {
                 return Some(Marker {
                     task: header.task.to_vec(),
@@ -77,4 +74,117 @@ impl Iterator for Markers {
             }
         }
     }
+}
+
+/// The header of an event: `TASK-PID [(TGID)] [CPU] flags timestamp: `.
+pub(crate) struct Header<'a> {
+    /// The name of the thread.
+    pub(crate) task: &'a [u8],
+    pub(crate) tid: u32,
+    pub(crate) tgid: Option<u32>,
+    pub(crate) cpu: u32,
+    pub(crate) timestamp: u64,
+    /// The header's length in bytes.
+    pub(crate) len: usize,
+}
+
+impl<'a> Header<'a> {
+    /// The width of the name's column in bytes. A name has at most 15 bytes.
+    pub(crate) const TASK: usize = 16;
+
+    /// Parses the header at the start of `text`.
+    pub(crate) fn parse(text: &'a [u8]) -> Option<Self> {
+        let (task, rest) = text.split_at_checked(Self::TASK)?;
+        let task = spaces(task.strip_prefix(b" ")?);
+        let mut rest = rest.strip_prefix(b"-")?;
+        let before = rest.len();
+        let tid = number(&mut rest)?;
+        // The thread id is padded to seven columns, and a space follows.
+        let padding = 8_usize.saturating_sub(before - rest.len()).max(1);
+        let (padding, after) = rest.split_at_checked(padding)?;
+        rest = after;
+        if padding.iter().any(|&byte| byte != b' ') {
+            return None;
+        }
+        let mut tgid = None;
+        rest = spaces(rest);
+        if let Some(inner) = rest.strip_prefix(b"(") {
+            rest = spaces(inner);
+            tgid = number(&mut rest);
+            if tgid.is_none() {
+                rest = rest.get(rest.iter().take_while(|&&byte| byte == b'-').count()..)?;
+            }
+            rest = spaces(rest.strip_prefix(b")")?);
+        }
+        rest = rest.strip_prefix(b"[")?;
+        let cpu = number(&mut rest)?;
+        rest = spaces(rest.strip_prefix(b"] ")?);
+        // The flags, which are absent if the option `irq-info` is off.
+        let word = rest.iter().position(|&byte| byte == b' ' || byte == b'\n')?;
+        if word > 0 && rest.get(word - 1) != Some(&b':') {
+            rest = spaces(rest.get(word..)?);
+        }
+        let whole = number::<u64>(&mut rest)?;
+        let timestamp = match rest.strip_prefix(b".") {
+            Some(fraction) => {
+                let (mut micros, after) = fraction.split_at_checked(6)?;
+                rest = after;
+                let value = number::<u64>(&mut micros).filter(|_| micros.is_empty())?;
+                whole.checked_mul(1_000_000)?.checked_add(value)?.checked_mul(1_000)?
+            }
+            None => whole,
+        };
+        rest = rest.strip_prefix(b": ")?;
+        Some(Self { task, tid, tgid, cpu, timestamp, len: text.len() - rest.len() })
+    }
+}
+
+/// Returns the event that begins at or after `at`, without its header and its last line end, and moves `at` behind
+/// it. An event ends where the next event begins, or where the kernel inserts a remark.
+pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'a [u8])> {
+    loop {
+        let rest = text.get(*at..).filter(|rest| !rest.is_empty())?;
+        let Some(header) = Header::parse(rest) else {
+            *at += line(rest).len();
+            continue;
+        };
+        let start = *at + header.len;
+        *at = start + line(text.get(start..)?).len();
+        while let Some(rest) = text.get(*at..).filter(|rest| !rest.is_empty()) {
+            if Header::parse(rest).is_some() || is_remark(without_end(line(rest))) {
+                break;
+            }
+            *at += line(rest).len();
+        }
+        return Some((header, without_end(text.get(start..*at)?)));
+    }
+}
+
+/// Returns the first line with its line end.
+fn line(text: &[u8]) -> &[u8] {
+    text.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default()
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\n").unwrap_or(line)
+}
+
+/// Tells whether the kernel wrote this line between events, to say that a CPU's part of the buffer starts here or
+/// lost events.
+fn is_remark(line: &[u8]) -> bool {
+    line.starts_with(b"##### CPU ") || (line.starts_with(b"CPU:") && line.ends_with(b" EVENTS]"))
+}
+
+/// Returns the bytes after the leading spaces.
+fn spaces(bytes: &[u8]) -> &[u8] {
+    bytes.get(bytes.iter().take_while(|&&byte| byte == b' ').count()..).unwrap_or_default()
+}
+
+/// Takes the decimal number at the start of `bytes`.
+fn number<T: std::str::FromStr>(bytes: &mut &[u8]) -> Option<T> {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = bytes.split_at_checked(digits)?;
+    let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+    *bytes = rest;
+    Some(number)
 }

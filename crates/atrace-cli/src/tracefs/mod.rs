@@ -24,11 +24,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-pub(crate) mod header;
 mod instance;
-mod markers;
-mod stats;
-mod sweep;
+pub(crate) mod markers;
 #[cfg(test)]
 mod tests;
 
@@ -41,18 +38,9 @@ use atrace_sys::marker::{MARKER_PATHS, MOUNT_COMMAND};
 
 use crate::escape::shown;
 
-pub use self::instance::Instance;
+pub use self::instance::{Instance, Stats, Swept, sweep};
+pub(crate) use self::instance::{instances, sweep_where};
 pub use self::markers::{Marker, Markers};
-pub use self::stats::Stats;
-pub use self::sweep::{Swept, sweep, sweep_where};
-
-/// Returns the directories where tracefs may be mounted, the usual one first.
-fn mounts() -> impl Iterator<Item = &'static str> {
-    MARKER_PATHS
-        .into_iter()
-        .filter_map(|marker| marker.to_str().ok()?.rsplit_once('/'))
-        .map(|(mount, _)| mount)
-}
 
 /// The option that makes an instance receive a copy of each message written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
@@ -65,7 +53,9 @@ pub const COPY: &str = "copy_trace_marker";
 /// what to do.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
-    for mount in mounts() {
+    // The directories where tracefs may be mounted, the usual one first.
+    let mounts = MARKER_PATHS.into_iter().filter_map(|marker| marker.to_str().ok()?.rsplit_once('/'));
+    for (mount, _) in mounts {
         match fs::metadata(Path::new(mount).join("instances")) {
             Ok(_) => return Ok(PathBuf::from(mount)),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => denied = denied.or(Some(mount)),

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::buffer::Buffer;
-use super::sweep::maker;
+use super::instance::maker;
 use super::*;
 
 /// Returns an instance, or `None`, and says why the test is skipped.
@@ -68,7 +68,6 @@ fn parses_every_shape_of_line() {
             marker("x", 1, None, 0, 6_000_001_000, "  two  "),
         ]
     );
-    assert!((got[0].seconds() - 811.025_064).abs() < 1e-9);
 }
 
 #[test]
@@ -129,10 +128,8 @@ fn bad_names_are_refused() {
 fn stats_are_summed() {
     let text = "entries: 3\noverrun: 2\ncommit overrun: 1\nbytes: 148\noldest event ts:   811.025064\n\
                 now ts:   811.028539\ndropped events: 4\nread events: 5\n";
-    let mut sum = Stats::default();
     let cpu = Stats::parse(text).unwrap();
-    sum.add(&cpu);
-    sum.add(&cpu);
+    let sum = Stats::sum(&[cpu, cpu]);
     assert_eq!(sum, Stats { entries: 6, overrun: 4, dropped: 10, read: 10, bytes: 296 });
     assert_eq!((sum.written(), sum.lost()), (30, 14));
     assert!(Stats::parse("entries: 3\n").is_none());

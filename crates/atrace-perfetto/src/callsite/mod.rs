@@ -13,8 +13,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::args::Key;
 
-pub use self::number::Number;
-pub use self::number::{BEYOND, FIRST};
+pub use self::number::{BEYOND, FIRST, Number};
 
 static NEXT: AtomicU32 = AtomicU32::new(FIRST);
 
@@ -26,7 +25,7 @@ impl Number {
     }
 }
 
-/// Metadata of a callsite, provided by a tracer. It must never change.
+/// Metadata of a callsite, which the tracer that writes the events provides. It must never change.
 pub trait About: std::fmt::Debug {
     /// The part of the program, as a module path.
     fn target(&self) -> &str;
@@ -47,7 +46,8 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Returns the callsite with this number and metadata. Without a number its texts are not interned.
+    /// Returns the callsite with this number, level (1 for errors to 5 for traces) and metadata. Without a number its texts are
+    /// not interned.
     #[inline]
     pub fn new(number: Option<&Number>, name: &'a str, level: u8, about: &'a dyn About) -> Self {
         Self { number: number.map_or(BEYOND, |number| number.of(&NEXT)), name, level, about: Some(about) }

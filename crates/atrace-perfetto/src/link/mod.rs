@@ -4,7 +4,7 @@
 //!
 //! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms,
 //! and then after pauses that double up to 30 s. It opens and closes sessions as the service says (`sessions.rs`),
-//! and tells the service which chunks are complete (`commits.rs`): every 4 ms while there are any, then at intervals
+//! and tells the service which chunks are complete (`requests.rs`): every 4 ms while there are any, then at intervals
 //! that double up to one second. Without a session it sleeps until the service sends something. Events never wake it.
 //!
 //! # Rules
@@ -22,26 +22,22 @@
 //! A message that makes no sense, or a broken socket, ends the connection. Then all sessions are closed, their memory
 //! is retired, and the thread connects again.
 
-mod commits;
-mod connection;
-mod greeting;
 mod requests;
 mod sessions;
 
+use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::clock;
-use crate::memory::Buffer;
-use crate::pool::Shared;
+use crate::clock::{self, Speed};
+use crate::memory::{Arena, Buffer};
+use crate::names::Names;
+use crate::pool::{SERVICES, Shared};
 use crate::socket::{self, Socket};
-use crate::wire::{FRAME_MAX, PREFIX};
-use atrace_sys::process;
-
-pub(crate) use self::connection::Environment;
-use self::connection::{Link, Phase};
 use crate::standing::Standing;
 use crate::startup;
+use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
+use atrace_sys::{Descriptor, process, thread};
 
 /// The shortest and the longest time between two looks for completed chunks, in milliseconds.
 const SHORTEST: u64 = 4;
@@ -49,6 +45,129 @@ const LONGEST: u64 = 1000;
 /// The first and the longest pause between two attempts to connect, in milliseconds.
 const FIRST_BACK_OFF: u64 = 100;
 const LAST_BACK_OFF: u64 = 30_000;
+
+/// The methods of the service that are used. The constants below are indices of this list.
+const METHODS: Names = Names(
+    "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
+    NotifyDataSourceStarted NotifyDataSourceStopped Sync",
+    b' ',
+);
+const INITIALIZE: usize = 0;
+const REGISTER: usize = 1;
+const COMMIT: usize = 2;
+const COMMANDS: usize = 3;
+/// How many of the methods, from the first on, every service must have.
+const NEEDED: usize = 4;
+const REGISTER_WRITER: usize = 4;
+const UNREGISTER_WRITER: usize = 5;
+const STARTED: usize = 6;
+const STOPPED: usize = 7;
+const SYNC: usize = 8;
+const METHODS_COUNT: usize = 9;
+
+/// The size of the buffer for requests. It is small, so that a connection without a session costs little memory.
+const REQUEST_MAX: usize = 4 << 10;
+
+/// Settings from environment variables.
+#[derive(Debug)]
+pub(crate) struct Environment {
+    /// The address of the service's socket.
+    pub(crate) socket: Option<OsString>,
+    /// The size of the shared memory in KiB.
+    pub(crate) memory: Option<OsString>,
+}
+
+/// A session slot, as the socket thread sees it.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    /// The service's number of the session.
+    instance: u64,
+    buffer: u32,
+    /// How many threads have a writer that the service knows.
+    known: usize,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The slot is free.
+    Free,
+    Open,
+    /// The session has ended, but a thread may still be in the middle of an event.
+    Draining,
+    /// The session has ended, and no thread has a chunk of it.
+    Drained,
+}
+
+/// The connection. It is reused: after the end of one connection, the next is made with the same value.
+struct Link {
+    shared: &'static Shared,
+    environment: &'static Environment,
+    /// The process's rights when this thread started, if it is a bare thread, which would keep them; otherwise 0.
+    rights: u64,
+    /// Called when sessions want other tags.
+    changed: fn(),
+    socket: Option<Socket>,
+    terms: Terms,
+    /// Requests that were not sent yet; `unsent` is how many bytes they have.
+    outbox: [u8; REQUEST_MAX],
+    unsent: usize,
+    arena: Option<&'static Arena>,
+    /// The descriptor that was received last and not used yet.
+    received: Option<Descriptor>,
+    /// The session slots. A slot stays in use after its connection ended, as long as a thread is in the middle of an
+    /// event.
+    sessions: [Session; SERVICES],
+    speed: Speed,
+    anchored: u64,
+    /// How many times `changed` still has to be called.
+    notify_again: u8,
+}
+
+/// The service's methods and the state of the greeting.
+#[derive(Default)]
+struct Terms {
+    /// The number of the last request.
+    request: u64,
+    /// The methods by their index; 0 is the number of a method that the service lacks.
+    methods: [Method; METHODS_COUNT],
+    /// The numbers of requests whose replies matter. The reply to `last` ends the greeting.
+    initialize: u64,
+    commands: u64,
+    last: u64,
+    is_settled: bool,
+}
+
+impl Link {
+    fn new(shared: &'static Shared, environment: &'static Environment, changed: fn()) -> Self {
+        Self {
+            shared,
+            environment,
+            rights: if thread::is_bare() { process::rights() } else { 0 },
+            changed,
+            socket: None,
+            terms: Terms::default(),
+            outbox: [0; REQUEST_MAX],
+            unsent: 0,
+            arena: None,
+            received: None,
+            sessions: const { [Session { instance: 0, buffer: 0, known: 0, phase: Phase::Free }; SERVICES] },
+            speed: Speed::default(),
+            anchored: 0,
+            notify_again: 0,
+        }
+    }
+
+    fn is_speed_unknown(&self) -> bool {
+        !self.speed.is_known() && clock::asked().wrapping_sub(self.anchored) < 1_000_000_000
+    }
+
+    #[inline(never)]
+    fn anchor(&mut self) {
+        clock::anchor(&mut self.speed);
+        self.anchored = clock::asked();
+    }
+}
 
 /// The body of the thread. It returns only if the process has given up rights that this thread has kept.
 ///
@@ -60,7 +179,7 @@ pub(crate) fn run(
     say: fn(Standing),
     changed: fn(),
 ) {
-    atrace_sys::thread::have_descriptors_of_its_own();
+    thread::have_descriptors_of_its_own();
     let mut back_off = FIRST_BACK_OFF;
     let mut link = Link::new(shared, environment, changed);
     loop {
@@ -87,7 +206,7 @@ pub(crate) fn run(
         if link.has_stale_rights() {
             return;
         }
-        atrace_sys::thread::pause(Duration::from_millis(back_off));
+        thread::pause(Duration::from_millis(back_off));
         back_off = LAST_BACK_OFF.min(2 * back_off);
     }
 }
@@ -151,5 +270,22 @@ impl Link {
         let is_any = self.commit(None)?;
         self.unregister_writers()?;
         Ok(is_any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    /// An index without a name would match a service's method that has no name.
+    #[test]
+    fn every_place_of_a_method_has_a_name() {
+        for place in 0..METHODS_COUNT {
+            assert_eq!(METHODS.place(METHODS.at(place).as_bytes()), Some(place));
+        }
+        assert_eq!(METHODS.place(b"Syn"), None);
+        assert_eq!(METHODS.at(SYNC), "Sync");
+        assert_eq!(METHODS.at(STOPPED), "NotifyDataSourceStopped");
+        assert_eq!(METHODS.at(COMMIT), "CommitData");
+        assert_eq!(METHODS.at(METHODS_COUNT), "");
     }
 }

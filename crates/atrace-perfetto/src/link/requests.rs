@@ -1,17 +1,141 @@
-//! Sending requests and receiving replies. Requests are collected and sent together.
+//! Requests to the service and its replies: the greeting, commits, and how frames are sent and received. Requests are
+//! collected and sent together.
+//!
+//! The steps of the greeting are: bind the service and learn its methods; `InitializeConnection` with a memory file;
+//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
+//! all commands for sessions that already exist. A commit tells the service which chunks are complete.
 
-use crate::proto::Writer;
-use crate::wire;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 
-use super::connection::{Link, REQUEST_MAX};
+use super::{COMMANDS, COMMIT, INITIALIZE, Link, METHODS, NEEDED, REGISTER, REQUEST_MAX, SYNC};
+use crate::memory::Arena;
+use crate::proto::{Reader, Writer};
 use crate::standing::Standing;
+use crate::wire::{self, Body, Command};
+use crate::{abi, category, early, startup};
+use atrace_sys::process;
+
+/// Returns the number of pages of the shared memory, from its size in KiB: by default 1 MiB, otherwise 64 KiB to 32
+/// MiB. Pages that are never written cost nothing.
+fn pages(kib: Option<&OsStr>) -> Option<u32> {
+    let kib: u32 = kib.map_or(Some(1024), |kib| str::from_utf8(kib.as_bytes()).ok()?.parse().ok())?;
+    (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
+}
+
+/// The maximum size of the arguments of a request in the greeting.
+const ARGUMENTS_MAX: usize = 512;
 
 /// The errno of sending to a peer that is gone.
 const EPIPE: i32 = 32;
 /// The maximum size of a request in addition to its arguments.
-pub(super) const AROUND: usize = 64;
+const AROUND: usize = 64;
+
+/// How many chunks one message names, and how many bytes each of them takes at most.
+const MOVED_MAX: usize = 240;
+const MOVED_LEN: usize = 15;
+const _: () = assert!(MOVED_MAX * MOVED_LEN + AROUND < REQUEST_MAX);
 
 impl Link {
+    pub(super) fn introduce(&mut self) -> Result<(), Standing> {
+        self.terms.request = 1;
+        let frame = wire::bind(&mut self.outbox, self.terms.request, "ProducerPort");
+        self.unsent = frame.ok_or(Standing::UNABLE)?.len();
+        Ok(())
+    }
+
+    pub(super) fn handle(&mut self, request: u64, body: Body<'_>, say: fn(Standing)) -> Result<(), Standing> {
+        match body {
+            Body::Bound(bound) if self.terms.methods[COMMIT].method == 0 => {
+                for (name, method) in wire::methods(bound).ok_or(Standing::UNABLE)? {
+                    let place = METHODS.place(name);
+                    if let Some(place) = place.and_then(|place| self.terms.methods.get_mut(place)) {
+                        *place = method;
+                    }
+                }
+                if self.terms.methods[..NEEDED].iter().any(|method| method.method == 0) {
+                    return Err(Standing::UNABLE);
+                }
+                self.initialize()
+            }
+            Body::Reply { is_success, reply, .. } if request == self.terms.initialize => {
+                if !is_success {
+                    return Err(Standing::UNABLE);
+                }
+                let is_ours = Reader::first(reply, 1).is_some_and(|value| value.number() != 0);
+                if !is_ours && let Some(arena) = self.arena.take() {
+                    arena.give_back(); // SetupTracing will bring memory.
+                }
+                self.register()
+            }
+            Body::Reply { is_success: true, reply, .. } if request == self.terms.commands => {
+                self.handle_command(Command::read(reply)?)
+            }
+            Body::Reply { .. } if request == self.terms.last && !self.terms.is_settled => {
+                // The commands for sessions that already existed have come before this.
+                self.terms.is_settled = true;
+                startup::end(self.shared);
+                say(Standing::CONNECTED);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the service has answered the greeting.
+    pub(super) fn is_greeted(&self) -> bool {
+        self.terms.commands != 0
+    }
+
+    fn initialize(&mut self) -> Result<(), Standing> {
+        let pages = pages(self.environment.memory.as_deref()).ok_or(Standing::SIZE)?;
+        let (arena, file) = Arena::make(pages).map_err(Standing::memory)?;
+        self.use_arena(arena);
+        self.terms.initialize = process::with_argv0(|name| {
+            let name = name.map_or(&[][..], CStr::to_bytes);
+            let size = u64::from(pages) * abi::PAGE as u64;
+            let mut arguments = [0; ARGUMENTS_MAX];
+            let mut writer = Writer::new(&mut arguments);
+            writer.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
+            // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version
+            writer.number(4, 1).number(6, 1);
+            writer.bytes(8, concat!("atrace ", env!("CARGO_PKG_VERSION")).as_bytes());
+            self.invoke(INITIALIZE, true, writer.finish())
+        })?;
+        self.send(Some(file.as_raw_fd()))
+    }
+
+    pub(super) fn use_arena(&mut self, arena: &'static Arena) {
+        self.arena = Some(arena);
+        early::set_arena(self.arena);
+        early::publish(self.shared);
+    }
+
+    fn register(&mut self) -> Result<(), Standing> {
+        self.terms.commands = self.invoke(COMMANDS, true, Some(&[]))?;
+        let mut arguments = [0; ARGUMENTS_MAX];
+        let mut writer = Writer::new(&mut arguments);
+        writer.message(1, |source| {
+            // will_notify_on_stop, will_notify_on_start, handles_incremental_state_clear
+            source.bytes(1, b"track_event").number(2, 1).number(3, 1).number(4, 1);
+            source.message(6, |categories| {
+                for bit in 0..category::COUNT {
+                    categories.message(1, |entry| {
+                        entry.bytes(1, category::name(bit).as_bytes());
+                    });
+                }
+            });
+        });
+        let registered = self.invoke(REGISTER, true, writer.finish())?;
+        // A service before Android 11 has no Sync. It starts existing sessions while it registers the data source.
+        self.terms.last = match self.invoke(SYNC, true, Some(&[]))? {
+            0 => registered,
+            sync => sync,
+        };
+        Ok(())
+    }
+
     /// Adds a request to the outbox: invokes a method with encoded arguments. Returns the request's number, or 0 if
     /// the service lacks the method.
     ///
@@ -84,5 +208,26 @@ impl Link {
         inbox.copy_within(done..*len, 0);
         *len -= done;
         Ok(())
+    }
+
+    /// Tells the service which chunks were completed; returns whether there were any. Then answers the flush with
+    /// this number.
+    #[inline(never)]
+    pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
+        let mut is_any = false;
+        // A flush is answered even if there is no memory yet.
+        if let Some(mut completed) = self.arena.map(Arena::take_handed) {
+            is_any = !completed.is_empty();
+            while !completed.is_empty() {
+                let mut moved = [0; MOVED_MAX * MOVED_LEN];
+                let mut writer = Writer::new(&mut moved);
+                completed.by_ref().take(MOVED_MAX).for_each(|place| place.write(&mut writer));
+                self.invoke(COMMIT, false, writer.finish())?;
+            }
+        }
+        if let Some(flush) = flush {
+            self.notify(COMMIT, &[(3, flush)])?;
+        }
+        Ok(is_any)
     }
 }

@@ -12,7 +12,7 @@
 //! The service is told that a session has stopped after about 50 ms at the latest, even if a thread is still in the
 //! middle of an event. Its slot then stays in phase 3 until the thread goes on.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::pool::{SERVICES, THREADS, writer_number};
 use crate::proto::Reader;
 use crate::wire::Command;
 
-use super::connection::{Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER};
+use super::{Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER};
 use crate::category;
 use crate::early;
 use crate::standing::Standing;
@@ -42,7 +42,7 @@ impl Link {
                 if page_size != abi::PAGE as u64 {
                     return Err(Standing::PAGES);
                 }
-                let arena = Arena::of_service(file.as_fd()).map_err(Standing::memory)?;
+                let arena = Arena::of_service(file.as_raw_fd()).map_err(Standing::memory)?;
                 self.use_arena(arena);
                 Ok(())
             }

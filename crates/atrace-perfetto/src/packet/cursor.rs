@@ -20,7 +20,7 @@ pub(super) const LEVEL_NUMBER: u8 = 1;
 
 /// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. Other numbers have an empty name.
 pub(super) fn level_name(level: u8) -> &'static str {
-    const NAMES: Names = Names::new("ERROR WARN INFO DEBUG TRACE");
+    const NAMES: Names = Names("ERROR WARN INFO DEBUG TRACE", b' ');
     NAMES.at(usize::from(level).wrapping_sub(1))
 }
 
@@ -44,13 +44,14 @@ impl Cursor {
 
     #[inline(always)]
     pub(super) unsafe fn varint(&mut self, mut value: u64) {
-        while value > 0x7f {
-            // SAFETY: the caller has room for ten bytes, the longest varint.
-            unsafe { self.bytes([value as u8 | 0x80]) };
-            value >>= 7;
+        // SAFETY: the caller has room for ten bytes, the longest varint.
+        unsafe {
+            while value > 0x7f {
+                self.bytes([value as u8 | 0x80]);
+                value >>= 7;
+            }
+            self.bytes([value as u8]);
         }
-        // SAFETY: as above.
-        unsafe { self.bytes([value as u8]) };
     }
 
     /// Writes the time since the packet before. The common case, below 16 µs, is a single store.
@@ -161,14 +162,14 @@ impl Cursor {
     /// Writes an event's references to its callsite: to the metadata, and with `has_name` to the name.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
-        if !site.has_number() {
-            // SAFETY: the caller has room for all texts of a callsite without a number.
-            *self = unsafe { self.whole_site(*site, has_name) };
-            return;
-        }
         let [low, high] = pair(site.number);
-        // SAFETY: the caller has room for 17 bytes: 3 for the name, 8 and 6 for the metadata.
+        // SAFETY: the caller has room for all texts of a callsite without a number; otherwise for 17 bytes: 3 for the
+        // name, 8 and 6 for the metadata.
         unsafe {
+            if !site.has_number() {
+                *self = self.whole_site(*site, has_name);
+                return;
+            }
             if has_name {
                 self.bytes([0x50, low, high]);
             }

@@ -13,8 +13,8 @@
 use crate::memory::Chunk;
 use atrace_sys::{process, thread};
 
-use super::called_spread as spread;
 use super::cursor::Cursor;
+use super::{called_full as full, called_spread as spread};
 use crate::category;
 
 /// The room for all of the state except the categories.
@@ -40,9 +40,9 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
         return false;
     }
     let tid = thread::number().unwrap_or_default();
-    let (own, pid) = (spread(process ^ u64::from(tid)), number(process::raw_id()));
-    let (process, now) = (spread(process), time(now));
-    // SAFETY: writes at most 75 bytes, 59 with a thread's name of 15, and 127 with a process's name of 100; `ROOM` is
+    let (own, pid) = (full(process ^ u64::from(tid)), number(process::raw_id()));
+    let (process, now) = (full(process), time(now));
+    // SAFETY: writes at most 77 bytes, 63 with a thread's name of 15, and 129 with a process's name of 100; `ROOM` is
     // more.
     unsafe {
         let mut cursor = Cursor(chunk.at());
@@ -52,7 +52,7 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
         cursor.bytes(now);
         cursor.bytes([0xd0, 3, BOOTTIME, 0x68, STATE_CLEARED]);
         // trace_packet_defaults: timestamp_clock_id, track_event_defaults: track_uuid
-        cursor.bytes([0xda, 3, 14, 0xd0, 3, OWN_CLOCK, 0x5a, 9, 0x58]);
+        cursor.bytes([0xda, 3, 16, 0xd0, 3, OWN_CLOCK, 0x5a, 11, 0x58]);
         cursor.bytes(own);
         // clock_snapshot: clocks: clock_id, timestamp; for the own clock also is_incremental, unit_multiplier_ns
         cursor.bytes([0x32, 32, 0x0a, 12, 0x08, BOOTTIME, 0x10]);
@@ -196,7 +196,8 @@ mod tests {
         {
             let mut chunk = arena.open(Layout::Small, 1, 0, 1).unwrap();
             let (start, room) = (chunk.at(), chunk.room());
-            assert!(write(&mut chunk, track(7), now, is_first, is_lost));
+            let process_track = !track(7); // All 64 bits are used.
+            assert!(write(&mut chunk, process_track, now, is_first, is_lost));
             assert!(room - chunk.room() <= ROOM);
             let found = packets(start, chunk.at());
             let [state, thread, process] = &found[..] else { panic!("{found:?}") };
@@ -217,8 +218,9 @@ mod tests {
             let tid = u64::from(thread::number().unwrap());
             let pid = u64::from(std::process::id());
             assert_eq!(number(state, &[59, 11, 11]), number(thread, &[60, 1]));
-            assert_eq!(number(thread, &[60, 5]), Some(track(7)));
-            assert_eq!(number(process, &[60, 1]), Some(track(7)));
+            assert_eq!(number(thread, &[60, 1]), Some(process_track ^ tid));
+            assert_eq!(number(thread, &[60, 5]), Some(process_track));
+            assert_eq!(number(process, &[60, 1]), Some(process_track));
             assert_eq!([1, 2].map(|of| number(thread, &[60, 4, of])), [Some(pid), Some(tid)]);
             assert_eq!(number(thread, &[60, 9]), Some(1));
             assert_eq!(number(process, &[60, 3, 1]), Some(pid));

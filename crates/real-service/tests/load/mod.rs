@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use atrace::{AtraceTag, atrace_begin_fmt, atrace_end, begin_scoped_event};
+use atrace::{AtraceTag, atrace_begin_args, atrace_end, begin_scoped_event};
 
 /// Returns how many events program `number` writes: 200 to 2,000.
 pub fn events(number: usize) -> usize {
@@ -22,7 +22,7 @@ fn write(events: usize) {
         if number % 2 == 0 {
             drop(begin_scoped_event(AtraceTag::App, "scope"));
         } else {
-            atrace_begin_fmt(AtraceTag::App, format_args!("slice {number}"));
+            atrace_begin_args(AtraceTag::App, format_args!("slice {number}"), &[]);
             atrace_end(AtraceTag::App);
         }
     }

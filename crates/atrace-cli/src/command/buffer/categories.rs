@@ -30,47 +30,37 @@ const CATEGORIES: [(&str, &str); 9] = [
     ("binder", "binder"),
 ];
 
-/// Returns the events of these categories without checking which of them this kernel has, for users that may not read
-/// tracefs.
-pub(crate) fn events_unseen(names: &[String]) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for name in names {
-        match ours(name) {
-            Some(events) => found.extend(events.split(' ').map(str::to_owned)),
-            None if is_name(name) => {
-                say(format_args!("whether this kernel has events of {name} can't be seen by this user"));
-                found.push(name.clone());
-            }
-            None => return Err(no_category(name)),
-        }
-    }
-    Ok(found)
-}
-
 fn ours(name: &str) -> Option<&'static str> {
     CATEGORIES.iter().find(|(category, _)| *category == name).map(|(_, events)| *events)
 }
 
-fn no_category(name: &str) -> Failure {
-    Failure::new(format!(
-        "{name:?} is no category; there are {}; and the kernel's groups",
-        CATEGORIES.map(|(category, _)| category).join(", ")
-    ))
+fn no_category(name: &str, groups: &str) -> Failure {
+    let ours = CATEGORIES.map(|(category, _)| category).join(", ");
+    Failure::new(format!("{name:?} is no category; there are {ours}; and the kernel's groups{groups}"))
 }
 
-/// Returns the events of these categories, as paths below `events`.
+/// Returns the events of these categories, as paths below `events`. Without a `root`, for users that may not read
+/// tracefs, they are not checked.
 ///
 /// A name that is not in [`CATEGORIES`] is the kernel's: a group (`net`) or an event (`net/netif_rx`).
-pub(crate) fn events(root: &Path, names: &[String]) -> Result<Vec<String>> {
-    let events = root.join("events");
-    let is_there = |event: &str| events.join(event).join("enable").exists();
+pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String>> {
+    let events = root.map(|root| root.join("events"));
+    let is_there =
+        |event: &str| events.as_ref().is_none_or(|events| events.join(event).join("enable").exists());
     let mut found = Vec::new();
     for name in names {
         let before = found.len();
-        match ours(name) {
-            Some(ours) => found.extend(ours.split(' ').filter(|event| is_there(event)).map(str::to_owned)),
-            None if is_name(name) && is_there(name) => found.push(name.clone()),
-            None => return Err(Failure::new(format!("{}: {}", no_category(name), groups(&events)))),
+        match (ours(name), &events) {
+            (Some(ours), _) => {
+                found.extend(ours.split(' ').filter(|event| is_there(event)).map(str::to_owned))
+            }
+            (None, None) if is_name(name) => {
+                say(format_args!("whether this kernel has events of {name} can't be seen by this user"));
+                found.push(name.clone());
+            }
+            (None, Some(_)) if is_name(name) && is_there(name) => found.push(name.clone()),
+            (None, Some(events)) => return Err(no_category(name, &format!(": {}", groups(events)))),
+            (None, None) => return Err(no_category(name, "")),
         }
         if found.len() == before {
             return Err(Failure::new(format!("this kernel has none of the events of {name:?}")));
@@ -111,7 +101,7 @@ mod tests {
         }
         let of = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            events(root.path(), &names).map_err(|e| e.to_string())
+            events(Some(root.path()), &names).map_err(|e| e.to_string())
         };
         assert_eq!(of(&["sched", "net"]).unwrap(), ["sched/sched_switch", "net"]);
         assert_eq!(of(&["net/netif_rx"]).unwrap(), ["net/netif_rx"]);

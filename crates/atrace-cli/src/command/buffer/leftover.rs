@@ -13,26 +13,25 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use uzers::os::unix::UserExt as _;
 
-use crate::command::buffer::ring::{PREFIX, maker};
-use crate::command::buffer::save::{is_kept, keep, rescue, save_from};
-use crate::command::buffer::{names, ring, top};
+use crate::command::buffer::ring::{NAMES, PREFIX, is_kept, keep, read_names, rescue, save_from};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes;
-use crate::command::processes::{holders, name_holders};
 use crate::command::terminal::{Result, say, shown_path};
+use crate::process::{holders, name_holders};
 
 /// Saves and removes the buffers that killed recordings left, and says which could not be.
-pub(crate) fn sweep() -> Result<()> {
+pub(crate) fn sweep() -> Result {
     let unsaved: Vec<_> = notes::unsaved().into_iter().map(|(pid, _)| pid).collect();
-    let swept = tracefs::sweep_where(PREFIX, |path| {
-        save(path).unwrap_or_else(|e| {
+    let swept = tracefs::sweep_where(PREFIX, |path, pid| {
+        save(path, pid).unwrap_or_else(|e| {
             say(e);
             false
         })
     })?;
     if !swept.removed.is_empty() {
-        top::end_silence()?;
+        // Undoes a change that a killed `record` may have left, see `Top::silence`.
+        let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
     }
     for path in &swept.removed {
         say(format_args!("removed {}, which an earlier recording left", shown_path(path)));
@@ -44,7 +43,7 @@ pub(crate) fn sweep() -> Result<()> {
         ));
     }
     let mut left = Vec::new();
-    for (path, pid) in ring::instances(PREFIX)? {
+    for (pid, path) in tracefs::instances(PREFIX)? {
         if is_kept(&path) {
             let (path, rescue) = (shown_path(&path), rescue(&path));
             say(format_args!("{path} still holds a recording that could not be saved: {rescue}"));
@@ -54,13 +53,13 @@ pub(crate) fn sweep() -> Result<()> {
     }
     // The names of processes are needed until the recording is saved.
     let is_left = |pid: &u32| left.contains(pid);
-    tracefs::sweep_where(names::PREFIX, |path| maker(path, names::PREFIX).is_none_or(|pid| !is_left(&pid)))?;
+    tracefs::sweep_where(NAMES, |_, pid| !is_left(&pid))?;
     notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
     Ok(())
 }
 
 /// Saves the recording of a killed command, if its buffer has events. Returns whether the buffer may be removed.
-fn save(path: &Path) -> Result<bool> {
+fn save(path: &Path, pid: u32) -> Result<bool> {
     if is_kept(path) {
         return Ok(false);
     }
@@ -88,7 +87,6 @@ fn save(path: &Path) -> Result<bool> {
         instance.set_option(tracefs::COPY, false)?;
     }
     instance.set_tracing_on(false)?;
-    let pid = maker(path, PREFIX).unwrap_or_default();
     let names = names_of(pid)?;
     let saved = output(path, pid)
         .and_then(|output| save_from(&instance, output, names.len(), |process| names.get(&process).cloned()));
@@ -96,10 +94,8 @@ fn save(path: &Path) -> Result<bool> {
         Ok(saved) => {
             // Another command may look at the buffer before it is removed.
             instance.clear()?;
-            say(format_args!(
-                "saved {}: a recording whose command (process {pid}) was killed",
-                shown_path(&saved)
-            ));
+            let saved = shown_path(&saved);
+            say(format_args!("saved {saved}: a recording whose command (process {pid}) was killed"));
             Ok(true)
         }
         Err(e) => {
@@ -114,7 +110,7 @@ fn save(path: &Path) -> Result<bool> {
 fn output(instance: &Path, pid: u32) -> Result<Output> {
     if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
-        match Output::create(&noted.path, false, owner.as_ref()) {
+        match Output::create(&noted.path, false, owner.as_ref(), false) {
             Ok(output) => return Ok(output),
             Err(e) => say(format_args!("a recording whose command (process {pid}) was killed: {e}")),
         }
@@ -125,14 +121,14 @@ fn output(instance: &Path, pid: u32) -> Result<Output> {
         Some(root) if geteuid().is_root() => root.home_dir().to_owned(),
         _ => PathBuf::new(),
     };
-    Output::create(&home.join(name), false, None)
+    Output::create(&home.join(name), false, None, false)
 }
 
 fn names_of(pid: u32) -> Result<HashMap<u32, String>> {
     let mut all = HashMap::new();
-    for (path, _) in ring::instances(names::PREFIX)?.iter().filter(|(_, maker)| *maker == pid) {
+    for (_, path) in tracefs::instances(NAMES)?.iter().filter(|(maker, _)| *maker == pid) {
         if let Ok(instance) = Instance::attach(path) {
-            all.extend(names::read(&instance));
+            all.extend(read_names(&instance));
         }
     }
     Ok(all)

@@ -2,17 +2,11 @@
 
 mod categories;
 mod leftover;
-mod names;
 mod ring;
-mod save;
-mod tally;
 mod text;
 mod top;
 
-pub(crate) use self::categories::{events, events_unseen};
+pub(crate) use self::categories::events;
 pub(crate) use self::leftover::sweep;
-pub(crate) use self::names::Names;
-pub(crate) use self::ring::{enable, make, prepare, remove};
-pub(crate) use self::save::{kept, save, save_from};
-pub(crate) use self::tally::Tally;
+pub(crate) use self::ring::{Names, Tally, enable, kept, make, prepare, remove, save, save_from};
 pub(crate) use self::top::Top;

@@ -1,14 +1,27 @@
-//! Ring buffers to record into: creating, configuring, finding and removing them.
+//! Ring buffers to record into: creating, configuring, finding, saving and removing them. A buffer that can't be saved
+//! is kept.
+//!
+//! # Names
+//!
+//! Most processes of a program have ended before the recording is saved. Their names come from a small separate ring
+//! buffer. In it the kernel records `sched_process_exec`, the event of a process that executes a program, for the
+//! started program and its children (`set_event_pid`, option `event-fork`).
+//!
+//! # How full a buffer became
+//!
+//! The statistics of a buffer are read from time to time ([`Tally`]), for advice on its size.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::tracefs::{self, Instance};
-
-use crate::command::processes::name_holders;
-use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
+use crate::command::buffer::text;
+use crate::command::file::{Output, systrace};
+use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path, thousands};
+use crate::process::name_holders;
+use crate::tracefs::{self, Instance, Stats};
 
 /// The prefix of this command's instances.
 pub(crate) const PREFIX: &str = "atrace-recording";
@@ -17,7 +30,7 @@ pub(crate) const PREFIX: &str = "atrace-recording";
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
 /// How many names of threads the kernel is to keep for the whole machine. Before Linux 6.10 it kept 128.
-const NAMES: u64 = 4096;
+const THREAD_NAMES: u64 = 4096;
 
 /// The limits for the default size of a buffer: for each CPU, and in total.
 const DEFAULT_KB: u64 = 16 << 10;
@@ -33,7 +46,7 @@ pub(crate) fn make(kb: Option<u64>) -> Result<Instance> {
 }
 
 /// Sets the clock, the size, and the option that adds the process id to each event.
-pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result<()> {
+pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
     instance.set_clock("boot")?;
     resize(instance, kb)?;
     instance.set_option("record-tgid", true)?;
@@ -50,7 +63,7 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result<()> {
 }
 
 /// Enables these kernel events in the instance.
-pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result<()> {
+pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result {
     for event in events {
         if event == TEACHER {
             instance.control(&format!("events/{event}/filter"), "0")?;
@@ -60,7 +73,7 @@ pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn resize(instance: &Instance, kb: Option<u64>) -> Result<()> {
+fn resize(instance: &Instance, kb: Option<u64>) -> Result {
     let cpus = instance.cpu_stats()?.len() as u64;
     let available = available_kb();
     let Some(kb) = kb else {
@@ -81,15 +94,13 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result<()> {
 /// Sets the size of a buffer. The size can't change while someone reads the buffer, so the call is repeated for up to
 /// two seconds.
 pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
-    let mut result = instance.set_buffer_kb(kb);
     for _ in 0..100 {
-        if !result.as_ref().is_err_and(|e| e.kind() == ErrorKind::ResourceBusy) {
-            break;
+        match instance.set_buffer_kb(kb) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => std::thread::sleep(Duration::from_millis(20)),
+            done => return done,
         }
-        std::thread::sleep(Duration::from_millis(20));
-        result = instance.set_buffer_kb(kb);
     }
-    result
+    instance.set_buffer_kb(kb)
 }
 
 /// Returns the memory that is available, in KiB.
@@ -104,28 +115,13 @@ pub(crate) fn available_kb() -> u64 {
 fn keep_names(root: &Path) {
     let path = root.join("saved_cmdlines_size");
     let size = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-    if size.is_some_and(|size| size < NAMES) {
-        let _ = fs::write(path, NAMES.to_string());
+    if size.is_some_and(|size| size < THREAD_NAMES) {
+        let _ = fs::write(path, THREAD_NAMES.to_string());
     }
 }
 
-/// Returns the instances with this prefix, and the ids of the processes that created them. Their names are
-/// `PREFIX-PID-N`.
-pub(crate) fn instances(prefix: &str) -> Result<Vec<(PathBuf, u32)>> {
-    let instances = tracefs::root()?.join("instances");
-    let entries = fs::read_dir(&instances).map_err(failed(shown_path(&instances)))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    Ok(paths.filter_map(|path| maker(&path, prefix).map(|pid| (path, pid))).collect())
-}
-
-/// Returns the id of the process that created an instance.
-pub(crate) fn maker(path: &Path, prefix: &str) -> Option<u32> {
-    let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_prefix('-')?;
-    name.split_once('-')?.0.parse().ok()
-}
-
 /// Removes an instance, or says which processes hold it open.
-pub(crate) fn remove(instance: Instance) -> Result<()> {
+pub(crate) fn remove(instance: Instance) -> Result {
     let path = instance.path().to_owned();
     // An empty buffer costs little while a process still holds it open.
     let _ = instance.clear();
@@ -136,5 +132,230 @@ pub(crate) fn remove(instance: Instance) -> Result<()> {
             Ok(())
         }
         result => Ok(result?),
+    }
+}
+
+/// The mark of a recording that could not be saved: its buffer does not overwrite old events. The recording is
+/// stopped already.
+const MARK: &str = "options/overwrite";
+
+/// Saves the trace with the names of its processes. `processes` is the expected number of them.
+pub(crate) fn save_from(
+    instance: &Instance,
+    output: Output,
+    processes: usize,
+    mut name: impl FnMut(u32) -> Option<String>,
+) -> Result<PathBuf> {
+    let kept = thread_names()?;
+    // The kernel keeps names of threads. A process's main thread has the process's id, so its name serves, too.
+    let name = |process: u32| name(process).or_else(|| kept.get(&process).cloned());
+    let problem = format!("can't save {}", shown_path(output.named()));
+    let saved = File::open(instance.path().join("trace")).and_then(|source| {
+        let source = BufReader::with_capacity(1 << 16, source);
+        systrace::write(source, &mut output.file()?, processes, name)
+    });
+    saved.map_err(failed(&problem))?;
+    output.finish().map_err(failed(problem))
+}
+
+/// Saves the trace of one of this command's instances. If that fails, the instance stays, and the error says how to
+/// save it by hand.
+pub(crate) fn save(
+    instance: Instance,
+    output: Output,
+    processes: usize,
+    name: impl FnMut(u32) -> Option<String>,
+) -> Result<(PathBuf, Instance)> {
+    match save_from(&instance, output, processes, name) {
+        Ok(path) => Ok((path, instance)),
+        Err(e) => Err(kept(e, &rescue(&keep(instance)))),
+    }
+}
+
+/// Returns the error for a recording that could not be saved, with the command that saves it.
+pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
+    Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
+}
+
+/// Marks an instance that could not be saved, so that no command removes it, and leaves it.
+pub(crate) fn keep(instance: Instance) -> PathBuf {
+    let _ = instance.control(MARK, "0");
+    instance.keep()
+}
+
+/// Tells whether an instance holds a recording that could not be saved.
+pub(crate) fn is_kept(path: &Path) -> bool {
+    fs::read_to_string(path.join(MARK)).is_ok_and(|text| text.trim() == "0")
+}
+
+/// Returns the shell command that saves a recording by hand.
+pub(crate) fn rescue(path: &Path) -> String {
+    format!("cat {} > FILE; rmdir {}", quoted_path(&path.join("trace")), quoted_path(path))
+}
+
+/// The prefix of the instances for names.
+pub(crate) const NAMES: &str = "atrace-names";
+
+const EVENT: &str = "events/sched/sched_process_exec/enable";
+
+pub(crate) struct Names(Option<Instance>);
+
+impl Names {
+    /// Creates the buffer. If the kernel lacks the event, there are no names.
+    pub(crate) fn make() -> Result<Self> {
+        if !tracefs::root()?.join(EVENT).exists() {
+            return Ok(Self(None));
+        }
+        let instance = Instance::create(NAMES)?;
+        set_size(&instance, 64)?;
+        // The option covers the processes in `set_event_pid` and their children. No process is in it yet.
+        instance.set_option("event-fork", true)?;
+        Ok(Self(Some(instance)))
+    }
+
+    /// Returns the directory of the buffer: the argument of [`begin`](Self::begin).
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.0.as_ref().map(Instance::path)
+    }
+
+    /// Starts to record the programs that the calling process and its children execute.
+    pub(crate) fn begin(instance: &Path) -> std::io::Result<()> {
+        fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
+        fs::write(instance.join(EVENT), "1")
+    }
+
+    /// Returns the threads of the program that exist now, even if they have another parent by now.
+    pub(crate) fn living(&self) -> Vec<u32> {
+        let path = self.directory().map(|directory| directory.join("set_event_pid"));
+        let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+    }
+
+    /// Returns, for each process, the name of the program that it executed last, without the path.
+    pub(crate) fn read(&self) -> HashMap<u32, String> {
+        self.0.as_ref().map(read_names).unwrap_or_default()
+    }
+}
+
+/// Reads the names from a buffer that any command created.
+pub(crate) fn read_names(instance: &Instance) -> HashMap<u32, String> {
+    let (Ok(text), Ok(stats)) = (instance.read_trace(), instance.stats()) else { return HashMap::new() };
+    let (names, events) = text::execs(&text);
+    // If the counts differ, the name of a file imitates further events, and no name can be trusted.
+    if events == stats.entries { names } else { HashMap::new() }
+}
+
+/// Returns the names of threads that the kernel has kept.
+fn thread_names() -> Result<HashMap<u32, String>> {
+    let text = fs::read(tracefs::root()?.join("saved_cmdlines")).unwrap_or_default();
+    Ok(text::kept(&text))
+}
+
+/// The size of the pages that a ring buffer consists of, in bytes.
+const PAGE: f64 = 4096.0;
+
+/// Statistics of how full a buffer became, read from time to time.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// The largest mean size of an event, over all CPUs whose part of the buffer was full.
+    largest: f64,
+    last: Vec<Stats>,
+}
+
+impl Tally {
+    /// Reads the buffer's statistics. Costs a few system calls for each CPU.
+    pub(crate) fn look(&mut self, instance: &Instance) -> Result {
+        self.last = instance.cpu_stats()?;
+        for cpu in self.last.iter().filter(|cpu| cpu.overrun > 0 && cpu.entries > 0) {
+            self.largest = self.largest.max(cpu.bytes as f64 / cpu.entries as f64);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        Stats::sum(&self.last).written()
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        Stats::sum(&self.last).lost()
+    }
+
+    /// Returns the size in KiB for each CPU that would have kept all events, even if all threads of the program had
+    /// run on one CPU.
+    fn needed_kb(&self, available_kb: u64) -> u64 {
+        let cpus = self.last.len().max(1) as u64;
+        let mean = |cpu: &Stats| if cpu.entries == 0 { 0.0 } else { cpu.bytes as f64 / cpu.entries as f64 };
+        let size = self.last.iter().map(mean).fold(self.largest, f64::max).max(8.0);
+        let kb = |events: u64, margin: f64| {
+            // A page has a header, and unused space at its end where the next event did not fit.
+            let in_page = ((PAGE - 16.0) / size).floor().max(1.0);
+            let pages = (events as f64 / in_page).ceil() * margin + 8.0;
+            ((pages * PAGE / 1024.0) as u64).next_multiple_of(64)
+        };
+        let alone = kb(self.written(), 1.15);
+        if alone.saturating_mul(cpus) <= available_kb / 2 {
+            return alone;
+        }
+        // That would take too much memory. Instead, the events are assumed to be spread over the CPUs as this time,
+        // with a margin of one half.
+        kb(self.last.iter().map(Stats::written).max().unwrap_or(0), 1.5)
+    }
+
+    /// Describes how many events were written and lost.
+    pub(crate) fn report(&self, what: &str) -> String {
+        let is_whole = self.lost() == 0;
+        self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
+    }
+
+    /// The same, for events of which some may have been lost before they reached the buffer.
+    pub(crate) fn report_of_some(&self, what: &str) -> String {
+        let (written, lost) = (self.written(), self.lost());
+        let mut text = format!("{} {what} written", thousands(written));
+        if lost > 0 {
+            let kb = self.needed_kb(available_kb());
+            let lost = thousands(lost);
+            text += &format!(", of which the buffer lost {lost}: --buffer {kb} would have kept them");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(entries: u64, overrun: u64, size: u64) -> Stats {
+        let mut stats = Stats::default();
+        (stats.entries, stats.overrun, stats.bytes) = (entries, overrun, entries * size);
+        stats
+    }
+
+    #[test]
+    fn the_advice_has_room_for_all_events_on_one_cpu() {
+        let tally = Tally { largest: 0.0, last: vec![stats(1000, 499_000, 48), stats(1000, 499_000, 40)] };
+        assert_eq!((tally.written(), tally.lost()), (1_000_000, 998_000));
+        let kb = tally.needed_kb(u64::MAX);
+        // A page holds 85 events of 48 bytes.
+        assert!((1_000_000 / 85 * 4..1_000_000 / 85 * 5).contains(&kb), "{kb}");
+        // If that is too much memory: the events as they were spread over the CPUs, with a margin.
+        let less = tally.needed_kb(kb);
+        assert!(less >= 500_000 / 85 * 4 && less < kb, "{less}");
+    }
+
+    #[test]
+    fn sizes_seen_before_count() {
+        let last = vec![stats(1000, 9000, 40)];
+        let small = Tally { largest: 0.0, last: last.clone() }.needed_kb(u64::MAX);
+        let large = Tally { largest: 1050.0, last }.needed_kb(u64::MAX);
+        // Three of these events fill a page.
+        assert!(large >= 10_000 / 3 * 4 && small < large / 10, "{small} {large}");
+    }
+
+    #[test]
+    fn the_report_says_what_was_lost() {
+        let kept = Tally { largest: 0.0, last: vec![stats(1234, 0, 40)] };
+        assert_eq!(kept.report("events"), "1,234 events written, none lost");
+        let lost = Tally { largest: 0.0, last: vec![stats(1000, 1, 40)] };
+        assert!(lost.report("events").contains("lost 1: --buffer "), "{}", lost.report("events"));
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::tracefs::header;
+use crate::tracefs::markers;
 
 /// Parses and counts events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`.
 pub(crate) fn execs(text: &[u8]) -> (HashMap<u32, String>, u64) {
     let (mut names, mut events, mut at) = (HashMap::new(), 0, 0);
-    while let Some((_, event)) = header::next(text, &mut at) {
+    while let Some((_, event)) = markers::next(text, &mut at) {
         events += 1;
         let event = String::from_utf8_lossy(event);
         let name = event.strip_prefix("sched_process_exec: filename=").and_then(|event| {

@@ -15,9 +15,8 @@ use crate::command::buffer::ring;
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
 /// The top-level buffer. Dropping it undoes all changes.
-#[derive(Debug)]
 pub(crate) struct Top {
-    instance: Instance,
+    pub(crate) instance: Instance,
     /// The files that are changed and their old contents, in the order of the changes.
     before: Vec<(PathBuf, String)>,
     /// The recorded events are to be removed from the buffer.
@@ -39,7 +38,7 @@ impl Top {
         }
         let mut top =
             Self { instance: Instance::attach(&root)?, before: Vec::new(), empties: false, by: generation() };
-        top.note(&format!("options/{}", tracefs::COPY))?;
+        top.note(root.join("options").join(tracefs::COPY))?;
         top.instance.set_option(tracefs::COPY, false)?;
         Ok(Some(top))
     }
@@ -73,15 +72,14 @@ impl Top {
         }
         let mut top = Self { instance, before: Vec::new(), empties: true, by: generation() };
         for file in ["tracing_on", "trace_clock", "options/record-tgid"] {
-            top.note(file)?;
+            top.note(root.join(file))?;
         }
-        top.note_sizes(&root)?;
+        let cpus = root.join("per_cpu");
+        for cpu in fs::read_dir(&cpus).map_err(failed(shown_path(&cpus)))?.flatten() {
+            top.note(cpu.path().join("buffer_size_kb"))?;
+        }
         top.instance.set_tracing_on(false)?;
         Ok(top)
-    }
-
-    pub(crate) fn instance(&self) -> &Instance {
-        &self.instance
     }
 
     /// Leaves the recorded events in the buffer. Its clock and size then have to stay, too.
@@ -90,31 +88,17 @@ impl Top {
         self.before.retain(|(path, _)| !path.ends_with("trace_clock") && !path.ends_with("buffer_size_kb"));
     }
 
-    fn note(&mut self, file: &str) -> Result<()> {
-        let path = self.instance.path().join(file);
+    fn note(&mut self, path: PathBuf) -> Result {
         let text = read(&path)?;
-        // A file with several choices has the current one in brackets.
-        let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        let value = chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned();
+        let between = |start, end| Some(text.split_once(start)?.1.split_once(end)?.0);
+        // A file with several choices has the current one in brackets. `7 (expanded: 1408)`: the buffer gets the second
+        // size with its first event, and can't be made smaller afterwards.
+        let value = between("[", "]").or_else(|| between("expanded: ", ")")).unwrap_or(&text).to_owned();
         self.before.push((path, value));
         Ok(())
     }
 
-    fn note_sizes(&mut self, root: &Path) -> Result<()> {
-        let directory = root.join("per_cpu");
-        for cpu in fs::read_dir(&directory).map_err(failed(shown_path(&directory)))?.flatten() {
-            let path = cpu.path().join("buffer_size_kb");
-            let text = read(&path)?;
-            // `7 (expanded: 1408)`: the buffer gets the second size with its first event, and can't be made smaller
-            // afterwards.
-            let size =
-                text.split_once("expanded: ").map_or(text.as_str(), |(_, size)| size.trim_end_matches(')'));
-            self.before.push((path, size.to_owned()));
-        }
-        Ok(())
-    }
-
-    fn put_back(&mut self) -> Result<()> {
+    fn put_back(&mut self) -> Result {
         if self.empties {
             self.instance.set_tracing_on(false)?;
             // `take` checked that no one else had events enabled.
@@ -149,10 +133,4 @@ impl Drop for Top {
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
-}
-
-/// Undoes a change that a killed `record` may have left; see [`Top::silence`].
-pub(crate) fn end_silence() -> Result<()> {
-    let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
-    Ok(())
 }

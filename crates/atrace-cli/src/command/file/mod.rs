@@ -1,10 +1,8 @@
 //! The file that a recording is saved to.
 
-mod directory;
 mod output;
 pub(crate) mod systrace;
 mod target;
 
-pub(crate) use self::directory::roots_own;
 pub(crate) use self::output::Output;
-pub(crate) use self::target::chance;
+pub(crate) use self::target::{chance, roots_own};

@@ -15,8 +15,8 @@
 //!   unexpected place leads only to places that the caller could write to anyway. In directories that only root can
 //!   change, root does it.
 //! - Root without sudo does not follow a link at the file's name: `--force` replaces the link. A directory that
-//!   everyone may change is refused. In a shared directory, a file of another user is not replaced. A shell's `>`
-//!   would not follow it either (`fs.protected_symlinks`, `fs.protected_regular`).
+//!   everyone may change is refused. In a shared directory, a file of another user is not replaced. With
+//!   `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would not write there either.
 //!
 //! All calls are relative to a descriptor of the directory. Only root may read root's files: mode 0600.
 
@@ -33,8 +33,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
 use crate::command::caller::Caller;
-use crate::command::file::directory::{open_directory, roots_own};
-use crate::command::file::target::{Target, parent, unwritable};
+use crate::command::file::target::{Target, open_directory, parent, roots_own, unwritable};
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
 /// A file that is being written. Unless [`finish`](Self::finish) is called, it is removed on drop.
@@ -46,23 +45,15 @@ pub(crate) struct Output {
     file: File,
     /// The user that all operations on the directory are done as; `None` for the user of this process.
     actor: Option<Caller>,
+    is_live: bool,
     is_moved: bool,
     by: Generation,
 }
 
 impl Output {
-    /// Creates the file, so that the user learns of problems before there is anything to write.
-    pub(crate) fn create(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
-        Self::create_as(path, replace, owner, false)
-    }
-
-    /// Like [`create`](Self::create), for a file that is useful at any moment. If the command is killed, the file
-    /// stays.
-    pub(crate) fn create_live(path: &Path, replace: bool, owner: Option<&Caller>) -> Result<Self> {
-        Self::create_as(path, replace, owner, true)
-    }
-
-    fn create_as(path: &Path, replace: bool, owner: Option<&Caller>, is_live: bool) -> Result<Self> {
+    /// Creates the file, so that the user learns of problems before there is anything to write. A file that `is_live` is
+    /// useful at any moment: if the command is killed, or the file can't be moved at the end, it stays.
+    pub(crate) fn create(path: &Path, replace: bool, owner: Option<&Caller>, is_live: bool) -> Result<Self> {
         let roots = owner.and_then(|_| roots_own(parent(path)));
         let actor = owner.filter(|_| roots.is_none()).cloned();
         let by_root = geteuid().is_root();
@@ -86,13 +77,10 @@ impl Output {
             None => work()?,
         };
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        let output = Self { target, temporary, file, actor, is_moved: false, by: generation() };
+        let output = Self { target, temporary, file, actor, is_live, is_moved: false, by: generation() };
         if let Some(owner) = owner {
-            fchown(&output.file, Some(owner.uid), Some(owner.gid)).map_err(failed(format!(
-                "giving {} to user {}",
-                shown_path(path),
-                owner.uid
-            )))?;
+            let problem = format!("giving {} to user {}", shown_path(path), owner.uid);
+            fchown(&output.file, Some(owner.uid), Some(owner.gid)).map_err(failed(problem))?;
         }
         Ok(output)
     }
@@ -102,31 +90,21 @@ impl Output {
         &self.target.named
     }
 
-    /// Calls `write` with the file, and makes sure that the data is on the disk.
-    pub(crate) fn fill(&mut self, write: impl FnOnce(&mut &File) -> io::Result<()>) -> io::Result<()> {
-        write(&mut &self.file)?;
-        self.file.sync_data()
-    }
-
-    /// Returns a handle to write the file piece by piece.
+    /// Returns a handle to write the file.
     pub(crate) fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Moves a file that was written piece by piece to its final name. If that fails, the file stays under its
-    /// temporary name.
-    pub(crate) fn finish_live(mut self) -> Result<PathBuf> {
-        self.is_moved = true;
-        let left = || format!("it is complete beside its place: {}", shown(self.temporary.as_bytes()));
-        let done = self.file.sync_data().map_err(Failure::from);
-        let done = done.and_then(|()| self.act(|| self.target.put(&self.temporary)));
-        done.map_err(|e| Failure::new(format!("{e}\natrace: {}", left())))?;
-        Ok(std::mem::take(&mut self.target.named))
-    }
-
-    /// Moves the file to its final name.
+    /// Makes sure that the data is on the disk, and moves the file to its final name. If that fails, a live file stays
+    /// under its temporary name.
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
-        self.act(|| self.target.put(&self.temporary))?;
+        self.is_moved = self.is_live;
+        let done = self.file.sync_data().map_err(Failure::from);
+        if let Err(e) = done.and_then(|()| self.act(|| self.target.put(&self.temporary))) {
+            let left = shown(self.temporary.as_bytes());
+            let stays = format!("{e}\natrace: it is complete beside its place: {left}");
+            return Err(if self.is_live { Failure::new(stays) } else { e });
+        }
         self.is_moved = true;
         Ok(std::mem::take(&mut self.target.named))
     }
@@ -167,10 +145,10 @@ mod tests {
     fn a_file_is_whole_or_not_there() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
-        drop(Output::create(&path, false, None).unwrap());
+        drop(Output::create(&path, false, None, false).unwrap());
         assert_eq!(names(place.path()), [""; 0]);
-        let mut output = Output::create(&path, false, None).unwrap();
-        output.fill(|to| to.write_all(b"text")).unwrap();
+        let output = Output::create(&path, false, None, false).unwrap();
+        output.file().unwrap().write_all(b"text").unwrap();
         assert!(!path.exists());
         output.finish().unwrap();
         assert_eq!((fs::read(&path).unwrap(), names(place.path())), (b"text".to_vec(), vec!["out".into()]));
@@ -181,16 +159,16 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
         fs::write(&path, "mine").unwrap();
-        let refused = Output::create(&path, false, None).unwrap_err().to_string();
+        let refused = Output::create(&path, false, None, false).unwrap_err().to_string();
         assert!(refused.contains("exists already") && refused.contains("--force"), "{refused}");
         // Somebody creates the file in the meantime.
         fs::remove_file(&path).unwrap();
-        let output = Output::create(&path, false, None).unwrap();
+        let output = Output::create(&path, false, None, false).unwrap();
         fs::write(&path, "mine").unwrap();
         assert!(output.finish().unwrap_err().to_string().contains("exists already"));
         assert_eq!((fs::read(&path).unwrap(), names(place.path())), (b"mine".to_vec(), vec!["out".into()]));
-        let mut output = Output::create(&path, true, None).unwrap();
-        output.fill(|to| to.write_all(b"new")).unwrap();
+        let output = Output::create(&path, true, None, false).unwrap();
+        output.file().unwrap().write_all(b"new").unwrap();
         output.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
     }
@@ -199,18 +177,19 @@ mod tests {
     fn only_files_are_replaced() {
         let place = tempfile::tempdir().unwrap();
         for path in [Path::new("/dev/null"), place.path()] {
-            let refused = Output::create(path, true, None).unwrap_err().to_string();
+            let refused = Output::create(path, true, None, false).unwrap_err().to_string();
             assert!(refused.contains("no regular file"), "{refused}");
         }
         let link = place.path().join("link");
         std::os::unix::fs::symlink(place.path().join("file"), &link).unwrap();
         fs::write(place.path().join("file"), "old").unwrap();
-        Output::create(&link, true, None).unwrap().finish().unwrap();
+        Output::create(&link, true, None, false).unwrap().finish().unwrap();
         // Root's own links are replaced, too, so it does not matter whose link it is.
         let (replaced, text) = if geteuid().is_root() { (true, "old") } else { (false, "") };
         assert_eq!(fs::symlink_metadata(&link).unwrap().is_file(), replaced);
         assert_eq!(fs::read_to_string(place.path().join("file")).unwrap(), text);
-        let missing = Output::create(&place.path().join("no/out"), false, None).unwrap_err().to_string();
+        let missing =
+            Output::create(&place.path().join("no/out"), false, None, false).unwrap_err().to_string();
         assert!(missing.contains("can't write to") && missing.contains("-o"), "{missing}");
     }
 }

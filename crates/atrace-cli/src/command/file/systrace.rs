@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
 
-use crate::tracefs::header::Header;
+use crate::tracefs::markers::Header;
 
 /// The tags at the begin and the end of a part, for Perfetto's reader.
 const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";

@@ -3,21 +3,19 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::prelude::*;
+use std::path::{Component, Path, PathBuf};
 
-use crate::escape::shown;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, linkat, openat, renameat, statat,
-    unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, linkat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::command::file::directory::{SHARED, open_directory};
-use crate::command::processes::Process;
 use crate::command::terminal::{Failure, Result, failed, say, shown_path};
+use crate::escape::shown;
+use crate::process::Process;
 
 /// The end of a file's name while it is written. The process id stands before it.
 const UNFINISHED: &str = ".atrace";
@@ -74,7 +72,7 @@ impl Target {
     }
 
     /// Checks whether root may replace the file that has the name now.
-    fn check_present(&self) -> Result<()> {
+    fn check_present(&self) -> Result {
         let path = self.named.as_path();
         let Some(data) = self.status(&self.name).map_err(failed(shown_path(path)))? else { return Ok(()) };
         if !self.replace {
@@ -86,10 +84,9 @@ impl Target {
         let directory = fstat(&self.directory).map_err(failed(shown_path(path)))?;
         let is_shared = Mode::from_raw_mode(directory.st_mode).intersects(SHARED);
         if is_shared && data.st_uid != geteuid().as_raw() && data.st_uid != directory.st_uid {
+            let (path, uid) = (shown_path(path), data.st_uid);
             return Err(Failure::new(format!(
-                "{} is user {}'s, in a directory that others may write to: name another with -o",
-                shown_path(path),
-                data.st_uid
+                "{path} is user {uid}'s, in a directory that others may write to: name another with -o"
             )));
         }
         Ok(())
@@ -129,7 +126,7 @@ impl Target {
     }
 
     /// Moves the temporary file to its final name.
-    pub(crate) fn put(&self, temporary: &OsStr) -> Result<()> {
+    pub(crate) fn put(&self, temporary: &OsStr) -> Result {
         let directory = &self.directory;
         let rename = || renameat(directory, temporary, directory, &self.name).map_err(io::Error::from);
         if self.replace {
@@ -243,8 +240,49 @@ pub(crate) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure + '_ 
     move |e| Failure::new(format!("can't write to {}: {e}: name another place with -o", shown_path(path)))
 }
 
+/// The flags for a directory that only serves as the start of other paths.
+const NAMED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, NAMED, Mode::empty())?)
+}
+
+/// Opens a directory if only root can change it and the path to it. That is true if root owns every component of the
+/// path, no component is a symbolic link, and other users may write only to sticky directories, in which they can't
+/// replace root's files.
+pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
+    let path = std::path::absolute(path).ok()?;
+    let mut steps = path.components().peekable();
+    let mut directory: Option<OwnedFd> = None;
+    while let Some(step) = steps.next() {
+        let name = match step {
+            Component::RootDir | Component::Normal(_) => step.as_os_str(),
+            Component::CurDir => continue,
+            Component::ParentDir | Component::Prefix(_) => return None,
+        };
+        let next = match &directory {
+            Some(directory) => openat(directory, name, NAMED | OFlags::NOFOLLOW, Mode::empty()),
+            None => openat(CWD, name, NAMED | OFlags::NOFOLLOW, Mode::empty()),
+        };
+        let next = next.ok()?;
+        let data = fstat(&next).ok()?;
+        let mode = Mode::from_raw_mode(data.st_mode);
+        let is_sticky = mode.contains(Mode::SVTX) && steps.peek().is_some();
+        if data.st_uid != 0 || mode.intersects(SHARED) && !is_sticky {
+            return None;
+        }
+        directory = Some(next);
+    }
+    directory
+}
+
+/// The permissions that let other users than the owner write.
+pub(crate) const SHARED: Mode = Mode::WGRP.union(Mode::WOTH);
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -267,5 +305,35 @@ mod tests {
         ] {
             assert_eq!(maker(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn roots_own_is_what_nobody_else_can_change() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let (directory, link) = (place.path().join("directory"), place.path().join("link"));
+        fs::create_dir(&directory).unwrap();
+        symlink(&directory, &link).unwrap();
+        let set = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        for (mode, is_own) in [(0o755, true), (0o700, true), (0o775, false), (0o777, false), (0o1777, false)]
+        {
+            set(mode);
+            assert_eq!(roots_own(&directory).is_some(), is_own, "{mode:o}");
+        }
+        set(0o755);
+        assert!(roots_own(&link).is_none() && roots_own(&directory.join("../directory")).is_none());
+        assert!(roots_own(&directory.join("none")).is_none());
+        // A sticky directory: other users may create files in it, but not replace root's.
+        fs::create_dir(directory.join("inner")).unwrap();
+        set(0o1777);
+        assert!(roots_own(&directory.join("inner")).is_some());
+        set(0o777);
+        assert!(roots_own(&directory.join("inner")).is_none());
+        set(0o755);
+        std::os::unix::fs::chown(&directory, Some(64_102), None).unwrap();
+        assert!(roots_own(&directory.join("inner")).is_none());
     }
 }

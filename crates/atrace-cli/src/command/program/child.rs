@@ -1,30 +1,40 @@
-//! The program as a child process of the command: it is started through `stage`, and waited for.
+//! The program as a child process of the command: it is started through a stage, and waited for.
 //!
 //! # Signals
 //!
 //! A signal that asks the command to end is meant for the program, too. If it was sent to the whole process group
-//! (`witness`), the program has received it already; otherwise [`wait`] forwards it.
+//! ([`Witness`]), the program has received it already; otherwise [`wait`] forwards it.
 //!
 //! # Waiting
 //!
 //! A thread waits for the program's end with `waitid` and closes a pipe then, so that the main thread can wait for
 //! signals and for the end at once.
+//!
+//! # The stage
+//!
+//! The process that `atrace run` starts (`__become`) is another instance of `atrace`, which prepares itself and then
+//! executes the program. It opens the marker, if there is one, so that the program inherits it, and takes on the
+//! caller's user and groups. It writes errors to the pipe that `--report` names. The pipe is closed when the program is
+//! executed, so the command knows that the program has started.
 
 use std::ffi::OsString;
-use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::prelude::*;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpgid, getpgrp, kill_process, waitid};
 
-use crate::command::caller::Caller;
+use crate::command::buffer::Names;
+use crate::command::caller::{Caller, take_on};
 use crate::command::program::signals::Signals;
-use crate::command::program::witness::Witness;
-use crate::command::terminal::{Failure, Result, failed};
+use crate::command::program::signals::Witness;
+use crate::command::terminal::{Failure, Result, failed, shown_path};
+use crate::escape::shown;
 
 /// The exit status if the command itself fails. `env`, `nohup` and similar commands use the same number.
 pub(crate) const FAILED: u8 = 125;
@@ -32,83 +42,50 @@ pub(crate) const FAILED: u8 = 125;
 /// The maximum time between two calls of `look`.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A program to start, and its environment.
-pub(crate) struct Program<'a> {
-    command: &'a [OsString],
-    marker: Option<&'a Path>,
-    /// The directory of the buffer for names of processes.
-    names: Option<&'a Path>,
-    /// Environment variables to set, or to remove if they have no value.
-    variables: Vec<(&'a str, Option<&'a Path>)>,
-    /// The user that the program runs as, if not the user of this process.
-    user: Option<&'a Caller>,
-}
-
-impl<'a> Program<'a> {
-    /// A program that writes to this marker and is switched by this property store.
-    pub(crate) fn of_kernel(
-        command: &'a [OsString],
-        marker: &'a Path,
-        names: Option<&'a Path>,
-        store: &'a Path,
-        user: Option<&'a Caller>,
-    ) -> Self {
-        let variables = vec![("ATRACE_PROPERTIES", Some(store)), ("ATRACE_BACKEND", None)];
-        Self { command, marker: Some(marker), names, variables, user }
+/// Starts the program as `user` or, without one, as the user of this process. Returns when it was executed, or failed
+/// to.
+///
+/// `arguments` are those of the stage. `variables` are the environment variables to set, or to remove if they have no
+/// value.
+pub(crate) fn start(
+    program: &[OsString],
+    user: Option<&Caller>,
+    arguments: &[(&str, Option<&Path>)],
+    variables: &[(&str, Option<&Path>)],
+) -> Result<Child> {
+    let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
+    let (mut errors, report) = std::io::pipe()?;
+    fcntl_setfd(&report, FdFlags::empty()).map_err(failed("sharing a pipe"))?;
+    let mut command = Command::new(this);
+    command.arg("__become").arg("--report").arg(report.as_raw_fd().to_string());
+    for (name, value) in arguments {
+        command.args(value.map(|value| [name.as_ref(), value.as_os_str()]).into_iter().flatten());
     }
-
-    /// A program that connects to the service at this socket.
-    pub(crate) fn of_service(command: &'a [OsString], socket: &'a Path, user: Option<&'a Caller>) -> Self {
-        let backend = Some(Path::new("perfetto"));
-        let variables = vec![
-            ("PERFETTO_PRODUCER_SOCK_NAME", Some(socket)),
-            ("ATRACE_BACKEND", backend),
-            ("ATRACE_MARKER", None),
-        ];
-        Self { command, marker: None, names: None, variables, user }
+    if let Some(user) = user {
+        let ids: Vec<_> = std::iter::once(&user.uid).chain(&user.groups).map(u32::to_string).collect();
+        command.arg("--ids").arg(ids.join(","));
+        for name in ["SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND", "PKEXEC_UID"] {
+            command.env_remove(name);
+        }
+        if let Some((name, home)) = &user.known {
+            command.env("USER", name).env("LOGNAME", name).env("HOME", home);
+        }
     }
-
-    /// Starts the program. Returns when it was executed, or failed to.
-    pub(crate) fn start(&self) -> Result<Child> {
-        let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
-        let (mut errors, report) = std::io::pipe()?;
-        fcntl_setfd(&report, FdFlags::empty()).map_err(failed("sharing a pipe"))?;
-        let mut command = Command::new(this);
-        command.arg("__become").arg("--report").arg(report.as_raw_fd().to_string());
-        if let Some(marker) = self.marker {
-            command.arg("--marker").arg(marker);
-        }
-        if let Some(names) = self.names {
-            command.arg("--names").arg(names);
-        }
-        if let Some(user) = self.user {
-            let groups: Vec<_> = user.groups.iter().map(u32::to_string).collect();
-            command.arg("--uid").arg(user.uid.to_string()).arg("--gid").arg(user.gid.to_string());
-            command.arg("--groups").arg(groups.join(","));
-            for name in ["SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND", "PKEXEC_UID"] {
-                command.env_remove(name);
-            }
-            if let Some((name, home)) = &user.known {
-                command.env("USER", name).env("LOGNAME", name).env("HOME", home);
-            }
-        }
-        for (name, value) in &self.variables {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let mut child =
-            command.arg("--").args(self.command).spawn().map_err(failed("starting the program"))?;
-        drop(report);
-        let mut error = String::new();
-        let _ = errors.read_to_string(&mut error);
-        match error.split_once(' ') {
-            None => Ok(child),
-            Some((status, text)) => {
-                let _ = child.wait();
-                Err(Failure::new(text).with_status(status.parse().unwrap_or(FAILED)))
-            }
+    for (name, value) in variables {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut child = command.arg("--").args(program).spawn().map_err(failed("starting the program"))?;
+    drop(report);
+    let mut error = String::new();
+    let _ = errors.read_to_string(&mut error);
+    match error.split_once(' ') {
+        None => Ok(child),
+        Some((status, text)) => {
+            let _ = child.wait();
+            Err(Failure::new(text).with_status(status.parse().unwrap_or(FAILED)))
         }
     }
 }
@@ -119,7 +96,7 @@ pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
     mut witness: Option<Witness>,
-    mut look: impl FnMut(bool) -> Result<()>,
+    mut look: impl FnMut(bool) -> Result,
 ) -> Result<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new("the program has no number"))?;
@@ -133,7 +110,7 @@ pub(crate) fn wait(
     for looks in 0_u32.. {
         // The first calls of `look` follow each other quickly, so that processes with a short life are seen.
         let (came, is_over) =
-            signals.wait(Some(&ended), Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
+            signals.wait(Some(ended.as_fd()), Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
         let asks = came.is_some_and(|came| came.signal == Signal::USR1);
         if let Some(came) = came.filter(|_| !asks) {
             let is_groups = witness.as_mut().is_some_and(|witness| witness.saw(came.signal));
@@ -165,4 +142,73 @@ fn has_ended(pid: Pid) -> bool {
 pub(crate) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+}
+
+/// The lowest number for the marker's descriptor in the program. It lies above the numbers that programs commonly
+/// use.
+pub(crate) const MARKER_FD: RawFd = 100;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct StageArgs {
+    #[arg(long)]
+    pub(crate) report: RawFd,
+    #[arg(long)]
+    pub(crate) marker: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) names: Option<PathBuf>,
+    /// The user and the groups to take on, the primary group first.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) ids: Vec<u32>,
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Becomes the program. Returns only if that fails.
+#[allow(unsafe_code, reason = "a descriptor comes from another process as a number")]
+pub(crate) fn become_main(args: &StageArgs) -> ExitCode {
+    // SAFETY: the command that started this process created the pipe and passed this number. Nothing else in this
+    // process uses or closes the descriptor.
+    let mut report = unsafe { File::from_raw_fd(args.report) };
+    let Err(failure) = fcntl_setfd(&report, FdFlags::CLOEXEC)
+        .map_err(failed("keeping the way to report errors"))
+        .and_then(|()| become_program(args));
+    let _ = write!(report, "{} {failure}", failure.status);
+    ExitCode::from(failure.status)
+}
+
+fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
+    let named =
+        args.marker.as_ref().map(|marker| inherit(marker).map_err(failed(shown_path(marker)))).transpose()?;
+    if let Some(names) = &args.names {
+        Names::begin(names).map_err(failed(shown_path(names)))?;
+    }
+    if let [uid, groups @ ..] = &*args.ids {
+        // The calling thread is the only one of this process.
+        take_on(*uid, groups, true)
+            .map_err(|e| Failure::new(format!("becoming user {uid}: {e}")).with_status(125))?;
+    }
+    let (program, rest) = args.command.split_first().ok_or_else(|| Failure::new("no program"))?;
+    let mut command = Command::new(program);
+    command.args(rest).envs(named.map(|named| ("ATRACE_MARKER", named)));
+    let error = command.exec();
+    let (status, hint) = match error.kind() {
+        io::ErrorKind::NotFound if !args.ids.is_empty() => {
+            (127, " (sudo sets PATH anew: name the program with its path)")
+        }
+        io::ErrorKind::NotFound => (127, ""),
+        _ => (126, ""),
+    };
+    Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
+}
+
+/// Opens the marker for the program to inherit. Returns the value of `ATRACE_MARKER` for it.
+fn inherit(marker: &Path) -> io::Result<String> {
+    let flags = OFlags::APPEND.bits().cast_signed();
+    let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;
+    let data = file.metadata()?;
+    // If the limit for descriptors is low, any free number is taken.
+    let fd = fcntl_dupfd_cloexec(&file, MARKER_FD).or_else(|_| fcntl_dupfd_cloexec(&file, 3))?;
+    // The program inherits the descriptor.
+    fcntl_setfd(&fd, FdFlags::empty())?;
+    Ok(format!("fd:{}:{}:{}", fd.into_raw_fd(), data.dev(), data.ino()))
 }

@@ -1,21 +1,16 @@
 //! The program that `atrace run` starts, from its start to its end.
 //!
-//! - `child` starts the program and waits for it; `stage` is the process that becomes the program;
-//! - `signals` and `witness` find out which signals have to be forwarded;
-//! - `run_directory` and `store` hold the service's socket and the program's property store;
+//! - `child` starts the program and waits for it;
+//! - `signals` finds out which signals have to be forwarded;
+//! - `directory` holds the service's socket or the program's property store;
 //! - `tree` finds the processes of the program that can't be recorded.
 
 mod child;
-mod run_directory;
+mod directory;
 mod signals;
-pub(crate) mod stage;
-mod store;
 mod tree;
-pub(crate) mod witness;
 
-pub(crate) use self::child::{FAILED, Program, code, wait};
-pub(crate) use self::run_directory::ServiceSocket;
-pub(crate) use self::signals::Signals;
-pub(crate) use self::store::ProgramStore;
+pub(crate) use self::child::{FAILED, StageArgs, become_main, code, start, wait};
+pub(crate) use self::directory::{ProgramStore, ServiceSocket};
+pub(crate) use self::signals::{Signals, Witness, WitnessArgs, witness_main};
 pub(crate) use self::tree::Tree;
-pub(crate) use self::witness::Witness;

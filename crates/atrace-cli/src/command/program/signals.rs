@@ -2,19 +2,35 @@
 //!
 //! A handler writes each signal to a pipe, so that the main thread can wait for signals with `poll` (the *self-pipe
 //! trick*).
+//!
+//! # The witness
+//!
+//! The witness is a process that shows whether a signal was sent to this command alone, or to its whole process group.
+//!
+//! The program is in the command's process group, as every process of a shell's job is. So the terminal's keys, job
+//! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
+//! forwarded. A signal does not tell which of the two it was.
+//!
+//! A third process in the group, the witness, reports each signal that it gets to the command. If the witness got the
+//! signal, too, it was sent to the group.
+//!
+//! If the program had a separate group instead, the command would have to give that group the terminal and take it
+//! back, as a shell does (`tcsetpgrp`). The other programs of a pipe (`atrace run … | less`) would lose the terminal.
 
-use std::io::PipeReader;
+use std::io::{PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use atrace_sys::fork::{Generation, generation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, read, write};
 use rustix::process::Signal;
 
-use crate::command::processes::Process;
-use crate::command::terminal::{Result, failed};
+use crate::command::terminal::{Failure, Result, failed};
+use crate::process::Process;
 
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
@@ -29,20 +45,14 @@ pub(crate) struct Caught {
 }
 
 /// The signals that this process catches. A program that it starts inherits no handlers.
-#[derive(Debug)]
 pub(crate) struct Signals {
     pipe: PipeReader,
     pub(crate) caught: Vec<Signal>,
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end. Ignored signals stay ignored, as under `nohup`.
-    pub(crate) fn catch() -> Result<Self> {
-        Self::catch_also(None)
-    }
-
-    /// Like [`catch`](Self::catch), with one more signal.
-    pub(crate) fn catch_also(other: Option<Signal>) -> Result<Self> {
+    /// Catches the signals that ask a process to end, and one more. Ignored signals stay ignored, as under `nohup`.
+    pub(crate) fn catch(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
         Self::of(ends.chain(other))
@@ -70,14 +80,10 @@ impl Signals {
         Ok(Self { pipe, caught })
     }
 
-    /// Waits for a signal, for the other end of `other` to be closed (the result is then true), or for `timeout`.
-    pub(crate) fn wait(
-        &self,
-        other: Option<&impl AsFd>,
-        timeout: Duration,
-    ) -> Result<(Option<Caught>, bool)> {
-        let is_closed = is_ready([Some(self.pipe.as_fd()), other.map(AsFd::as_fd)], timeout)
-            .map_err(failed("waiting for signals"))?;
+    /// Waits for a signal, for `fd` to be ready (the result is then true), or until the time is over.
+    pub(crate) fn wait(&self, fd: Option<BorrowedFd<'_>>, time: Duration) -> Result<(Option<Caught>, bool)> {
+        let descriptors: Vec<_> = std::iter::once(self.pipe.as_fd()).chain(fd).collect();
+        let is_ready = is_ready(&descriptors, time).map_err(failed("waiting for signals"))?;
         let mut bytes = [0; 2];
         let came = match read(&self.pipe, &mut bytes) {
             Ok(2) => Signal::from_named_raw(bytes[0].into())
@@ -85,27 +91,145 @@ impl Signals {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
             Err(e) => return Err(failed("reading a signal")(e)),
         };
-        Ok((came, is_closed))
+        Ok((came, fd.is_some() && is_ready))
     }
 }
 
 /// Waits until a descriptor is ready or the time is over. Returns whether the last descriptor is ready.
-pub(crate) fn is_ready<const N: usize>(
-    descriptors: [Option<BorrowedFd<'_>>; N],
-    timeout: Duration,
-) -> rustix::io::Result<bool> {
-    let mut places: Vec<_> = descriptors.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-    let (rest, timeout) = (timeout, Timespec::try_from(timeout).ok());
-    match poll(&mut places, timeout.as_ref()) {
+fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Result<bool> {
+    let mut places: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    match poll(&mut places, Timespec::try_from(timeout).ok().as_ref()) {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok(false),
         // A system call filter may deny `poll`. The caller then checks for itself after a pause.
         Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
-            std::thread::sleep(rest.min(REST));
+            std::thread::sleep(timeout.min(REST));
             return Ok(false);
         }
         Err(e) => return Err(e),
     }
-    Ok(descriptors.last().is_some_and(Option::is_some)
-        && places.last().is_some_and(|place| !place.revents().is_empty()))
+    Ok(places.last().is_some_and(|place| !place.revents().is_empty()))
+}
+
+/// How long to wait for the witness's report after a signal has reached this command.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long a report is kept. If two equal signals merge into one here, one of their reports is left over, and must
+/// not count for a later signal.
+const FRESH: Duration = Duration::from_millis(300);
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct WitnessArgs {
+    /// The signals to report.
+    #[arg(required = true)]
+    signals: Vec<i32>,
+}
+
+/// The witness's main function: reports each signal as a byte, until its input ends.
+pub(crate) fn witness_main(args: &WitnessArgs) -> Result {
+    let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
+    let (stdin, mut stdout) = (std::io::stdin(), std::io::stdout());
+    // The first byte tells that the handlers are installed.
+    stdout.write_all(&[0])?;
+    stdout.flush()?;
+    loop {
+        let (came, is_over) = signals.wait(Some(stdin.as_fd()), Duration::from_secs(3600))?;
+        if is_over {
+            return Ok(());
+        }
+        if let Some(came) = came {
+            stdout.write_all(&[came.signal.as_raw() as u8])?;
+            stdout.flush()?;
+        }
+    }
+}
+
+/// The command's handle of the witness.
+pub(crate) struct Witness {
+    child: Child,
+    reports: ChildStdout,
+    /// The reported signals, and when their reports arrived.
+    reported: Vec<(u8, Instant)>,
+    by: Generation,
+}
+
+impl Witness {
+    /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
+    /// If one of the signals arrives in the meantime, returns an error with the exit status of a program that was
+    /// killed by it.
+    pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
+        let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
+        if numbers.is_empty() {
+            return Ok(None);
+        }
+        let this = std::env::current_exe().map_err(failed("finding this command itself"))?;
+        let mut command = Command::new(this);
+        command.arg("__witness").args(numbers);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failed("starting a witness of signals"))?;
+        let Some(reports) = child.stdout.take() else { return Ok(None) };
+        let mut witness = Self { child, reports, reported: Vec::new(), by: generation() };
+        let ready = witness.reports.read_exact(&mut [0]);
+        // There is no program yet that the signal could be forwarded to. If the witness has ended, a signal to the
+        // group killed it, and the same signal is about to arrive here.
+        let patience = if ready.is_ok() { Duration::ZERO } else { GRACE };
+        if let (Some(came), _) = signals.wait(None, patience)?
+            && came.signal != Signal::USR1
+        {
+            let status = 128 + came.signal.as_raw() as u8;
+            return Err(Failure::new("ended by a signal, before the program was started").with_status(status));
+        }
+        ready.map_err(failed("waiting for the witness of signals"))?;
+        Ok(Some(witness))
+    }
+
+    /// Tells whether the signal that has just arrived was sent to the group.
+    pub(crate) fn saw(&mut self, signal: Signal) -> bool {
+        let start = Instant::now();
+        loop {
+            let is_there = self.listen(GRACE.saturating_sub(start.elapsed()));
+            self.reported.retain(|(_, at)| at.elapsed() < FRESH);
+            let before = self.reported.len();
+            self.reported.retain(|(number, _)| i32::from(*number) != signal.as_raw());
+            if self.reported.len() < before {
+                return true;
+            }
+            if !is_there || start.elapsed() >= GRACE {
+                return false;
+            }
+        }
+    }
+
+    /// Reads the reports that have arrived.
+    pub(crate) fn look(&mut self) {
+        self.listen(Duration::ZERO);
+        self.reported.retain(|(_, at)| at.elapsed() < FRESH);
+    }
+
+    /// Waits for a report. Returns false if the witness has ended.
+    fn listen(&mut self, patience: Duration) -> bool {
+        let is_ready = is_ready(&[self.reports.as_fd()], patience).unwrap_or(false);
+        if !is_ready {
+            return true;
+        }
+        let mut bytes = [0; 64];
+        match self.reports.read(&mut bytes) {
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                let now = Instant::now();
+                self.reported.extend(bytes.iter().take(len).map(|byte| (*byte, now)));
+                true
+            }
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            // SIGKILL, because the witness may be stopped.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
 }

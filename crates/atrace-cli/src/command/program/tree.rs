@@ -12,14 +12,15 @@
 //! ends between two looks is not seen. The most expensive facts (mapped files and environment) are read only if a
 //! process has no marker, or if nothing was recorded so far.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::escape::shown;
 
-use crate::command::processes::Process;
+use super::child::MARKER_FD;
+use crate::process::Process;
 
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
@@ -50,7 +51,7 @@ struct Observed {
 }
 
 /// The processes that were seen.
-#[derive(Debug)]
+#[derive(Default)]
 pub(crate) struct Tree {
     marker: PathBuf,
     /// The number of the descriptor at which the marker was found last.
@@ -67,16 +68,7 @@ impl Tree {
     /// Creates the watch for a program that writes to this marker, uses this store, and runs as this user.
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
-        let (observed, threads) = (BTreeMap::new(), HashSet::new());
-        Self {
-            marker,
-            number: crate::command::program::stage::MARKER_FD.unsigned_abs(),
-            store,
-            uid,
-            observed,
-            threads,
-            next: None,
-        }
+        Self { marker, number: MARKER_FD.unsigned_abs(), store, uid, ..Self::default() }
     }
 
     /// Looks at the threads with these ids. `is_silent` tells that no event was recorded so far.
@@ -168,9 +160,7 @@ impl Tree {
 
     /// Returns messages that explain why nothing was recorded.
     pub(crate) fn silence(&self) -> Vec<String> {
-        let mut reasons: Vec<_> = self.observed.values().filter_map(|seen| seen.reason).collect();
-        reasons.sort();
-        reasons.dedup();
+        let reasons: BTreeSet<_> = self.observed.values().filter_map(|seen| seen.reason).collect();
         let mut lines: Vec<_> = reasons.into_iter().filter_map(|reason| self.reason(reason)).collect();
         if lines.is_empty() {
             lines.push(match self.names(|seen| seen.uses_atrace) {

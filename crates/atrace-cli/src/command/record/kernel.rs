@@ -2,8 +2,9 @@
 //! kernel's events.
 //!
 //! These programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a
-//! copy of those messages, and the top-level buffer is not touched. On older kernels the top-level buffer itself is
-//! used, provided that no one else uses it, and restored afterwards.
+//! copy of those messages. Then the command does not use the top-level buffer; only if that is switched off, it has the
+//! marker write to instances alone. On older kernels the top-level buffer itself is used, provided that no one else
+//! uses it, and restored afterwards.
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};
@@ -13,10 +14,10 @@ use crate::command::buffer::{self, Tally, Top};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes::{self, Note};
-use crate::command::processes::{self, Process};
 use crate::command::program::Signals;
 use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, thousands};
+use crate::process::{self, Process};
 
 /// The buffer that is recorded into. Dropping it restores the top-level buffer.
 enum Buffer {
@@ -32,18 +33,18 @@ impl Buffer {
             return Ok(Self::Copy(instance, None));
         }
         let top = Top::take(args.discard)?;
-        buffer::prepare(top.instance(), args.buffer)?;
+        buffer::prepare(&top.instance, args.buffer)?;
         Ok(Self::Top(top))
     }
 
     fn instance(&self) -> &Instance {
         match self {
             Self::Copy(instance, _) => instance,
-            Self::Top(top) => top.instance(),
+            Self::Top(top) => &top.instance,
         }
     }
 
-    fn start(&mut self) -> Result<()> {
+    fn start(&mut self) -> Result {
         self.instance().clear()?;
         match self {
             Self::Copy(instance, silenced) => {
@@ -51,11 +52,11 @@ impl Buffer {
                 *silenced = Top::silence()?;
                 Ok(instance.set_option(tracefs::COPY, true)?)
             }
-            Self::Top(top) => Ok(top.instance().set_tracing_on(true)?),
+            Self::Top(top) => Ok(top.instance.set_tracing_on(true)?),
         }
     }
 
-    fn stop(&mut self) -> Result<()> {
+    fn stop(&mut self) -> Result {
         if let Self::Copy(instance, silenced) = self {
             instance.set_option(tracefs::COPY, false)?;
             *silenced = None;
@@ -64,15 +65,14 @@ impl Buffer {
     }
 }
 
-pub(super) fn record(args: &RecordArgs) -> Result<()> {
+pub(super) fn record(args: &RecordArgs) -> Result {
     let caller = Caller::behind_sudo()?;
     let path = args.output.clone().unwrap_or_else(|| "recording.ftrace".into());
-    let root = tracefs::root()?;
-    let events = buffer::events(&root, &args.categories)?;
+    let events = buffer::events(Some(&tracefs::root()?), &args.categories)?;
     notes::sweep();
-    let matching = processes::matching(&args.apps);
+    let matching = process::matching(&args.apps);
     if !args.apps.is_empty() && matching.is_empty() && !args.wait {
-        let text = processes::none_matches(&args.apps);
+        let text = process::none_matches(&args.apps);
         return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
     }
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
@@ -82,12 +82,12 @@ pub(super) fn record(args: &RecordArgs) -> Result<()> {
             "there is nothing to record: name programs with -a PATTERN, or events of the kernel with -c sched",
         ));
     }
-    let output = Output::create(&path, args.force, caller.as_ref())?;
+    let output = Output::create(&path, args.force, caller.as_ref(), false)?;
     let mut note = match Note::write(&path, caller.as_ref()) {
         Err(e) if !args.apps.is_empty() => return Err(e),
         note => note.ok(),
     };
-    let signals = Signals::catch()?;
+    let signals = Signals::catch(None)?;
     let mut buffer = Buffer::make(args)?;
     buffer::enable(buffer.instance(), &events)?;
     matching.iter().for_each(|process| warn_of(*process));
@@ -114,27 +114,25 @@ pub(super) fn record(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result<()> {
+fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
     let name = |pid| {
         let name = Process(pid).argv0()?;
         Some(name.to_string_lossy().rsplit('/').next()?.to_owned())
     };
     // The processes that exist now, and the same number that have ended.
-    let count = processes::all().len() * 2;
+    let count = process::all().len() * 2;
     let path = match buffer {
         Buffer::Copy(instance, _) => {
             let (path, instance) = buffer::save(instance, output, count, name)?;
             buffer::remove(instance)?;
             path
         }
-        Buffer::Top(mut top) => match buffer::save_from(top.instance(), output, count, name) {
+        Buffer::Top(mut top) => match buffer::save_from(&top.instance, output, count, name) {
             Ok(path) => path,
             Err(e) => {
                 top.keep_content();
-                return Err(buffer::kept(
-                    e,
-                    &format!("cat {}/trace > FILE", top.instance().path().display()),
-                ));
+                let rescue = format!("cat {}/trace > FILE", top.instance.path().display());
+                return Err(buffer::kept(e, &rescue));
             }
         },
     };

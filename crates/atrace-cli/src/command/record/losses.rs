@@ -9,6 +9,7 @@ use std::io::{self, BufRead as _, BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt as _;
 
 use crate::escape::shown;
+use crate::service;
 use atrace_perfetto::proto::{Reader, Value};
 
 use crate::command::terminal::thousands;
@@ -26,7 +27,7 @@ pub(super) struct Losses {
     /// How often a sequence lost packets between two of its packets, or, as its program reports, before them.
     gaps: u64,
     /// The thread ids and names of the threads of these sequences.
-    threads: BTreeSet<(u64, Vec<u8>)>,
+    threads: BTreeSet<(u32, Vec<u8>)>,
     /// How many chunks in the service's buffer were overwritten before they were written to the file.
     overwritten: u64,
     /// How often a program did not commit its chunks in time when the service asked for it.
@@ -60,27 +61,26 @@ impl Losses {
     /// reports a loss before the first packet of a sequence, that packet was never part of this recording, so it does
     /// not count.
     fn look(&mut self, packet: &[u8], sequences: &mut HashMap<u64, Sequence>) {
-        let is_set = |value: Option<Value<'_>>| value.is_some_and(|value| value.number() != 0);
-        if let Some(number) = Reader::first(packet, 10)
-            && (sequences.len() < SEQUENCES_MAX || sequences.contains_key(&number.number()))
+        if let Some(number) = Reader::first(packet, 10).map(Value::number)
+            && (sequences.len() < SEQUENCES_MAX || sequences.contains_key(&number))
         {
-            let is_first = !sequences.contains_key(&number.number());
-            let sequence = sequences.entry(number.number()).or_default();
-            let dropped = Reader::first(packet, 42).map_or(0, Value::number);
+            let is_first = !sequences.contains_key(&number);
+            let sequence = sequences.entry(number).or_default();
+            let dropped = service::number(packet, 42);
             if dropped & PROGRAM_SAYS != 0 || dropped != 0 && !is_first {
                 self.gaps += 1;
                 sequence.has_lost = true;
             }
-            if let Some(thread) = thread(packet) {
-                sequence.thread = Some(thread);
+            if let Some((tid, name)) = service::thread(packet) {
+                sequence.thread = Some((tid, name.to_vec()));
             }
         }
         for (field, value) in Reader::new(packet) {
             match field {
-                1 if is_set(Reader::first(value.bytes(), 3)) => self.kernel += 1,
+                1 if service::number(value.bytes(), 3) != 0 => self.kernel += 1,
                 35 => {
                     self.overwritten = overwritten(value.bytes());
-                    self.late = Reader::first(value.bytes(), 14).map_or(0, Value::number);
+                    self.late = service::number(value.bytes(), 14);
                 }
                 _ => {}
             }
@@ -133,20 +133,13 @@ const PROGRAM_SAYS: u64 = 256;
 #[derive(Debug, Default)]
 struct Sequence {
     has_lost: bool,
-    thread: Option<(u64, Vec<u8>)>,
-}
-
-/// Returns the id and name of the thread that a packet describes.
-fn thread(packet: &[u8]) -> Option<(u64, Vec<u8>)> {
-    let thread = Reader::first(Reader::first(packet, 60)?.bytes(), 4)?.bytes();
-    let name = Reader::first(thread, 5).map_or(&[][..], Value::bytes);
-    Some((Reader::first(thread, 2)?.number(), name.to_vec()))
+    thread: Option<(u32, Vec<u8>)>,
 }
 
 /// Returns the number of overwritten chunks, summed over all buffers.
 fn overwritten(stats: &[u8]) -> u64 {
     let buffers = Reader::new(stats).filter(|(field, _)| *field == 1);
-    buffers.filter_map(|(_, buffer)| Reader::first(buffer.bytes(), 3)).map(Value::number).sum()
+    buffers.map(|(_, buffer)| service::number(buffer.bytes(), 3)).sum()
 }
 
 /// Reads a varint. Returns `None` if it is incomplete.

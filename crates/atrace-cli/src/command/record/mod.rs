@@ -54,7 +54,7 @@ pub(crate) struct RecordArgs {
     discard: bool,
 }
 
-pub(crate) fn main(args: &RecordArgs) -> Result<()> {
+pub(crate) fn main(args: &RecordArgs) -> Result {
     stores::check_all(&args.apps)?;
     if args.kernel || args.top {
         return kernel::record(args);
@@ -87,11 +87,7 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
 /// Waits until the time is over or a signal comes, and shows the progress every second.
 ///
 /// `progress` returns how much was recorded so far, as text.
-fn wait(
-    time: Option<Duration>,
-    signals: &Signals,
-    mut progress: impl FnMut() -> Result<String>,
-) -> Result<()> {
+fn wait(time: Option<Duration>, signals: &Signals, mut progress: impl FnMut() -> Result<String>) -> Result {
     let is_terminal = std::io::stderr().is_terminal();
     let start = Instant::now();
     let whole = time.map_or(String::new(), |time| format!(" of {} s", time.as_secs_f64()));
@@ -103,7 +99,7 @@ fn wait(
     let mut shown = start;
     loop {
         let left = time.map_or(step, |time| time.saturating_sub(start.elapsed()));
-        let (came, _) = signals.wait(None::<&std::fs::File>, left.min(Duration::from_millis(250)))?;
+        let (came, _) = signals.wait(None, left.min(Duration::from_millis(250)))?;
         let done = progress()?;
         let is_over = came.is_some() || time.is_some_and(|time| start.elapsed() >= time);
         if shown.elapsed() >= step && !is_over {

@@ -1,12 +1,10 @@
 //! `atrace record` with Perfetto: as a consumer of the system's service or, if there is none, as the service itself.
 
-use std::ffi::CString;
 use std::fmt::Display;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
+use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
 
 use crate::consumer::{Consumer, State, Wanted};
@@ -15,7 +13,6 @@ use crate::service::{Keep, Service};
 use crate::tracefs;
 use atrace_perfetto::socket::{self, Refused, Socket, Trust};
 use atrace_sys::fork::{Generation, generation};
-use atrace_sys::process::matches;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -26,11 +23,11 @@ use crate::command::buffer;
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes::{self, Note};
-use crate::command::processes;
 use crate::command::program::Signals;
 use crate::command::run;
 use crate::command::stores::{self, Content, Store};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
+use crate::process;
 
 /// The default size of the service's buffer in KB.
 const BUFFER: u64 = 65536;
@@ -40,16 +37,13 @@ const MARKER: &str = "ftrace/print";
 /// only.
 const SWITCHES: bool = cfg!(not(target_os = "android"));
 
-fn path(args: &RecordArgs) -> PathBuf {
-    args.output.clone().unwrap_or_else(|| "recording.pftrace".into())
-}
-
 fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
-    Output::create_live(&path(args), args.force, caller)
+    let path = args.output.as_deref().unwrap_or("recording.pftrace".as_ref());
+    Output::create(path, args.force, caller, true)
 }
 
 /// Lets the system's service record. If the service ends the recording early, what it wrote until then is saved.
-pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()> {
+pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
     let state = consumer.state().map_err(failed(asked))?;
     let mut events = events(args, &state)?;
@@ -68,8 +62,8 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()>
     let output = output(args, caller.as_ref())?;
     let file = output.file()?;
     let is_noted = SWITCHES && !patterns.is_empty();
-    let mut note = is_noted.then(|| Note::write(&path(args), caller.as_ref())).transpose()?;
-    let signals = Signals::catch()?;
+    let mut note = is_noted.then(|| Note::write(output.named(), caller.as_ref())).transpose()?;
+    let signals = Signals::catch(None)?;
     consumer.start(&wanted, &file).map_err(failed(asked))?;
     if let Some(note) = &mut note {
         note.switch_on(&patterns, &stores)?;
@@ -87,7 +81,7 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result<()>
         return done;
     }
     Losses::read(&file)?.lines().into_iter().for_each(say);
-    let path = output.finish_live()?;
+    let path = output.finish()?;
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     done
 }
@@ -100,11 +94,7 @@ fn ended(why: impl Display) -> Failure {
 /// stores in which these patterns are to be switched on.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
-        let pattern = CString::new(pattern.as_str()).unwrap_or_default();
-        let is_it = |(name, _): &(String, u32)| {
-            CString::new(name.as_str()).is_ok_and(|name| matches(&pattern, &name))
-        };
-        state.producers.iter().any(is_it)
+        state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))
     };
     let patterns: Vec<_> = args.apps.iter().filter(|pattern| !is_there(pattern)).cloned().collect();
     if !has_kernel(state) {
@@ -113,7 +103,7 @@ fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store
         }
         return Ok((Vec::new(), Vec::new()));
     }
-    let running = processes::matching(&patterns);
+    let running = process::matching(&patterns);
     notes::sweep();
     Ok((patterns, stores::all(running.iter().filter_map(|process| process.uid()))?))
 }
@@ -130,10 +120,7 @@ fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
              the service by --kernel, as root",
         ));
     }
-    match tracefs::root() {
-        Ok(root) => buffer::events(&root, &args.categories),
-        Err(_) => buffer::events_unseen(&args.categories),
-    }
+    buffer::events(tracefs::root().ok().as_deref(), &args.categories)
 }
 
 /// The socket of a service, removed on drop.
@@ -204,12 +191,12 @@ fn remove(path: &Path, this: &OwnedFd) {
 }
 
 /// Records as the service itself, for programs of this user.
-pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result<()> {
+pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result {
     let output = output(args, Caller::behind_sudo()?.as_ref())?;
-    let signals = Signals::catch()?;
+    let signals = Signals::catch(None)?;
     let (listening, listener) = Listening::start(refused)?;
     let keep = Keep::File { file: output.file()?, max: None };
-    let service = Service::start_for(listener, geteuid().as_raw(), &args.apps, keep);
+    let service = Service::start_for(listener, geteuid().as_raw(), &args.apps, 1, keep);
     let service = service.map_err(failed("starting a service"))?;
     say(format_args!(
         "no service of Perfetto's runs here: this is one, at {}; programs that look for one connect within 30 s",

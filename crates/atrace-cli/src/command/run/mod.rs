@@ -1,9 +1,10 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
 //! By default, this command is a tracing service for them (`service`), which needs no special rights. With
-//! `--kernel`, or for events of the kernel, it records with a ring buffer of the kernel (`kernel`), which needs root.
+//! `--kernel`, or for events of the kernel, it records with a separate ring buffer of the kernel, which needs root. The
+//! program inherits the buffer's open marker, and its environment names a property store in which everything is
+//! switched on. The same holds for its children, whatever their names.
 
-mod kernel;
 mod service;
 
 pub(crate) use self::service::finish;
@@ -13,8 +14,15 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use crate::command::program::FAILED;
-use crate::command::terminal::{Result, say};
+use rustix::process::geteuid;
+
+use crate::command::buffer::{self, Names, Tally};
+use crate::command::caller::Caller;
+use crate::command::file::Output;
+use crate::command::notes::Note;
+use crate::command::program::{FAILED, ProgramStore, Signals, Tree, Witness, code, start, wait};
+use crate::command::terminal::{Failure, Result, say, shown_path};
+use crate::tracefs;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
@@ -51,7 +59,7 @@ pub(crate) struct RunArgs {
 /// Records the program. If this command itself fails, the exit status is [`FAILED`].
 pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     let is_kernels = args.kernel || !args.categories.is_empty();
-    let done = if is_kernels { kernel::record(args) } else { service::record(args) };
+    let done = if is_kernels { record_by_kernel(args) } else { service::record(args) };
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
@@ -91,6 +99,58 @@ fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     let mut name = program.and_then(Path::file_name).unwrap_or("trace".as_ref()).to_owned();
     name.push(extension);
     name.into()
+}
+
+/// The expected number of processes. If there are more, they are named, too, but the file has to be copied once more.
+const PROCESSES: usize = 100;
+
+fn record_by_kernel(args: &RunArgs) -> Result<u8> {
+    if cfg!(target_os = "android") {
+        return Err(Failure::new(
+            "the programs of Android write to the device's one buffer: use `atrace record`",
+        ));
+    }
+    let caller = Caller::behind_sudo()?;
+    let signals = Signals::catch(None)?;
+    buffer::sweep()?;
+    let events = buffer::events(Some(&tracefs::root()?), &args.categories)?;
+    let instance = buffer::make(args.buffer)?;
+    let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".ftrace"));
+    let output = Output::create(&path, args.force, caller.as_ref(), false)?;
+    let _note = Note::write(&path, caller.as_ref());
+    let user = if args.root { None } else { caller.as_ref() };
+    let store = ProgramStore::make(user)?;
+    let names = Names::make()?;
+
+    let witness = Witness::start(&signals)?;
+    let (marker, properties) = (instance.marker_path(), store.path());
+    let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
+    let mut tree = Tree::new(marker.clone(), properties, uid);
+    buffer::enable(&instance, &events)?;
+    let stage = [("--marker", Some(&*marker)), ("--names", names.directory())];
+    let variables = [("ATRACE_PROPERTIES", Some(properties)), ("ATRACE_BACKEND", None)];
+    let mut child = start(&args.command, user, &stage, &variables)?;
+    let mut tally = Tally::default();
+    let status = wait(&mut child, &signals, witness, |_| {
+        tally.look(&instance)?;
+        tree.look(&names.living(), tally.written() == 0);
+        Ok(())
+    })?;
+
+    tell_end(status);
+    // Children of the program may still run. They find tracing switched off in their store, then the buffer switched
+    // off.
+    store.close();
+    instance.set_tracing_on(false)?;
+    tally.look(&instance)?;
+    let names = names.read();
+    let (path, instance) = buffer::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
+    let problems = if tally.written() == 0 { tree.silence() } else { tree.lost().into_iter().collect() };
+    say(if problems.is_empty() { tally.report("events") } else { tally.report_of_some("events") });
+    problems.iter().for_each(say);
+    say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
+    buffer::remove(instance)?;
+    Ok(code(status))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use rustix::process::{Signal, geteuid};
 use super::{RunArgs, default_name, tell_end};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
-use crate::command::program::{Program, ServiceSocket, Signals, Witness, code, wait};
+use crate::command::program::{ServiceSocket, Signals, Witness, code, start, wait};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
 /// The default size of a ring in KB.
@@ -22,9 +22,9 @@ const RING: u64 = 65536;
 
 pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let caller = Caller::behind_sudo()?;
-    let signals = Signals::catch_also(args.ring.then_some(Signal::USR1))?;
+    let signals = Signals::catch(args.ring.then_some(Signal::USR1))?;
     let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".pftrace"));
-    let output = Output::create_live(&path, args.force, caller.as_ref())?;
+    let output = Output::create(&path, args.force, caller.as_ref(), true)?;
     let file = output.file().map_err(failed(shown_path(&path)))?;
     let user = if args.root { None } else { caller.as_ref() };
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
@@ -36,7 +36,12 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     };
     let service = Service::start(listener, uid, keep).map_err(failed("starting the service"))?;
     let mut witness = Some(Witness::start(&signals)?);
-    let mut child = Program::of_service(&args.command, place.socket(), user).start()?;
+    let variables = [
+        ("PERFETTO_PRODUCER_SOCK_NAME", Some(&*place.path)),
+        ("ATRACE_BACKEND", Some(Path::new("perfetto"))),
+        ("ATRACE_MARKER", None),
+    ];
+    let mut child = start(&args.command, user, &[], &variables)?;
     let (mut is_over, mut saves) = (false, 0);
     let status = wait(&mut child, &signals, witness.take().flatten(), |asks| {
         if asks {
@@ -58,10 +63,10 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
 }
 
 /// Saves the file, and reports what was recorded and lost.
-pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>) -> Result<()> {
+pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>) -> Result {
     let problem = format!("can't save {}", shown_path(output.named()));
     saved.map_err(failed(&problem))?;
-    let path = output.finish_live().map_err(failed(problem))?;
+    let path = output.finish().map_err(failed(problem))?;
     lines(&report).into_iter().for_each(say);
     if let Some(Ended::Failed(e)) = report.ended {
         let unsaved = thousands(report.counts.unsaved);
@@ -76,11 +81,11 @@ pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>)
 
 /// Saves the ring's present content in another file. If that fails, the recording goes on.
 fn save_once(service: &Service, path: &Path, replace: bool, owner: Option<&Caller>) {
-    let saved = Output::create_live(path, replace, owner).and_then(|output| {
+    let saved = Output::create(path, replace, owner, true).and_then(|output| {
         let problem = format!("can't save {}", shown_path(path));
         let file: File = output.file()?;
         service.save(file).map_err(failed(problem))?;
-        output.finish_live()
+        output.finish()
     });
     match saved {
         Ok(path) => say(format_args!("saved {}", shown_path(&path))),
@@ -112,24 +117,14 @@ fn lines(report: &Report) -> Vec<String> {
     lines.push(format!("{} events written{lost_or_none}", thousands(counts.events)));
     lines.extend(lost.iter().flat_map(|lost| lines_of(lost, counts)));
     let others = counts.lost.saturating_sub(lost.iter().map(Lost::events).sum());
-    if others > 0 {
-        lines.push(format!("{} more were lost by other processes", thousands(others)));
-    }
-    if counts.uncounted > 0 {
-        lines.push(format!(
-            "{} times programs of another library lost events, without a count, as they came faster than they could be taken",
-            thousands(counts.uncounted)
-        ));
-    }
-    if counts.invalid > 0 {
-        lines.push(format!("{} invalid packets were left out", thousands(counts.invalid)));
-    }
+    lines.extend(counted(others, "more were lost by other processes"));
+    let text = "times programs of another library lost events, without a count, as they came faster than they could be taken";
+    lines.extend(counted(counts.uncounted, text));
+    lines.extend(counted(counts.invalid, "invalid packets were left out"));
     for CutOff { pid, name, fault } in cut_off {
         lines.push(format!("process {pid} ({}) was cut off: {fault}", shown(name)));
     }
-    if counts.refused > 0 {
-        lines.push(format!("{} connections were refused", thousands(counts.refused)));
-    }
+    lines.extend(counted(counts.refused, "connections were refused"));
     if let Some(Ended::Full) = ended {
         lines.push(
             "the recording ended before the program, as the file has the size of --max-size: what came later is not in it"
@@ -169,28 +164,30 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
         let needed = kib.saturating_add(room.saturating_mul(each) / 1024).min(LARGEST).next_power_of_two();
         let needed = needed.max(2 * kib).min(LARGEST);
         if *kib < LARGEST {
-            text.push_str(&format!(
+            text += &format!(
                 ": its memory has {kib} KB; ATRACE_SHMEM_KB={needed} in its environment makes it {needed} KB"
-            ));
+            );
         } else {
-            text.push_str(&format!(": its memory has {kib} KB, the most there can be"));
+            text += &format!(": its memory has {kib} KB, the most there can be");
         }
         lines.push(text);
     }
-    if *inside > 0 {
-        lines.push(format!(
-            "{process} lost {} events in signal handlers that interrupted an event, or in more threads than have room",
-            thousands(*inside)
-        ));
-    }
-    if *early > 0 {
-        lines.push(format!(
-            "{process} lost {} events before the recording reached it: in a signal handler, which does not wait for that, or as \
-             the machine was too busy for seconds",
-            thousands(*early)
-        ));
-    }
+    let others = [
+        (inside, "events in signal handlers that interrupted an event, or in more threads than have room"),
+        (
+            early,
+            "events before the recording reached it: in a signal handler, which does not wait for that, or as the machine \
+             was too busy for seconds",
+        ),
+    ];
+    let others = others.into_iter().filter_map(|(count, text)| counted(*count, text));
+    lines.extend(others.map(|text| format!("{process} lost {text}")));
     lines
+}
+
+/// Returns a text about a number of things, if there are any.
+fn counted(count: u64, text: &str) -> Option<String> {
+    (count > 0).then(|| format!("{} {text}", thousands(count)))
 }
 
 #[cfg(test)]

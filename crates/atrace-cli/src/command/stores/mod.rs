@@ -1,15 +1,11 @@
 //! The property stores of the users, which switch tracing: their patterns and tags.
 //!
-//! - `store` finds the stores that a command must reach;
-//! - `privsep` does the work on them, with the rights of their users;
-//! - `content` is what a store contains; `pattern` checks new patterns.
+//! - `store` finds the stores that a command must reach, does the work on them with the rights of their users, and
+//!   checks new patterns;
+//! - `content` is what a store contains.
 
 mod content;
-mod pattern;
-mod privsep;
 mod store;
 
 pub(crate) use self::content::Content;
-pub(crate) use self::pattern::check_all;
-pub(crate) use self::privsep::{Work, left, perform_one};
-pub(crate) use self::store::{Follower, Store, all, perform, refuse};
+pub(crate) use self::store::{Follower, Store, Work, all, check_all, left, perform, refuse};

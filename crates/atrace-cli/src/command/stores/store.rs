@@ -1,22 +1,38 @@
 //! The property stores that a switch must reach: one for each user on Linux, one for all users on Android.
+//!
+//! # Privilege separation
+//!
+//! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
+//! it. So a child process takes on the user's ids and does the work (`errands`). The child's answer is bytes, which are
+//! parsed as untrusted [`Content`]. A failure is a line of output and does not stop the rest. Each user has [one
+//! second](PATIENCE) in one run of the command.
+//!
+//! # Patterns
+//!
+//! Patterns that can't match any name are refused before a user waits for a recording with one ([`check_all`]). Sets of
+//! characters are checked with `fnmatch`, which the traced programs use, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::escape::shown;
-use atrace_sys::errand;
-use atrace_sys::properties::Properties;
+use atrace::AtraceTag;
+use atrace::control::{Control, Error, Switched};
+use atrace_sys::errand::{PATIENCE, User};
+use atrace_sys::properties::{self, ErrorKind, Properties, VALUE_MAX};
 use rustix::process::geteuid;
 use uzers::get_user_by_uid;
 
 use crate::command::caller::Caller;
-use crate::command::processes::Process;
 use crate::command::stores::content::Content;
-use crate::command::stores::privsep::{Location, Work, perform_all};
 use crate::command::terminal::{Failure, Result, say};
+use crate::errands;
+use crate::escape::shown;
+use crate::process::{Process, matches};
 
 /// The group `nogroup`, for users that the system does not know.
 const NO_GROUP: u32 = 65534;
@@ -26,9 +42,8 @@ const NAMED: usize = 5;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
-    location: Location,
     /// The user whose ids a child takes on to use the store, if that is another user.
-    user: Option<errand::User>,
+    user: Option<User>,
     /// The user whose store it is; `None` if all users share it, or if a variable names its path.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
@@ -45,28 +60,50 @@ impl Store {
     fn own() -> Self {
         let named = atrace_sys::process::variable("ATRACE_PROPERTIES").map(PathBuf::from);
         match named {
-            Some(path) => Self::at(path),
-            None if cfg!(target_os = "android") => Self::of(Location::Own, None, Properties::path_for_uid(0)),
+            Some(path) => Self::of(None, path),
+            None if cfg!(target_os = "android") => Self::of(None, Properties::path_for_uid(0)),
             None => Self::of_user(geteuid().as_raw()),
         }
     }
 
     pub(crate) fn of_user(uid: u32) -> Self {
-        Self::of(Location::OfUser(uid), Some(uid), Properties::path_for_uid(uid))
+        Self::of(Some(uid), Properties::path_for_uid(uid))
     }
 
-    /// The store at a path that a variable named. If this is root, the file may belong to another user.
-    pub(crate) fn at(path: PathBuf) -> Self {
-        let location = if cfg!(target_os = "android") { Location::Own } else { Location::At(path.clone()) };
-        Self::of(location, None, path)
-    }
-
-    fn of(location: Location, uid: Option<u32>, path: PathBuf) -> Self {
-        let of_file = || Some(fs::symlink_metadata(&path).ok()?.uid());
-        let owner = uid.or_else(|| if matches!(location, Location::Own) { None } else { of_file() });
+    /// The store of this user or, without a user, the store at a path that a variable named. If this is root, the file
+    /// at that path may belong to another user.
+    pub(crate) fn of(uid: Option<u32>, path: PathBuf) -> Self {
+        let is_shared = uid.is_none() && cfg!(target_os = "android");
+        let of_file = || Some(fs::symlink_metadata(&path).ok()?.uid()).filter(|_| !is_shared);
         let own = geteuid().as_raw();
-        let user = owner.filter(|owner| own == 0 && *owner != own).map(become_user);
-        Self { location, user, uid, path, content: Content::default() }
+        let user = uid.or_else(of_file).filter(|owner| own == 0 && *owner != own).map(become_user);
+        Self { user, uid, path, content: Content::default() }
+    }
+
+    /// The store of a program that runs as this user, or as the user of this process.
+    pub(crate) fn of_program(user: Option<User>, path: PathBuf) -> Self {
+        Self { user, uid: None, path, content: Content::default() }
+    }
+
+    /// Opens the store. Creates it only for an operation that switches something on.
+    fn open(&self, work: &Work) -> std::result::Result<Control, Error> {
+        match self.uid {
+            Some(uid) if work.makes() => Control::open_user(uid),
+            None if cfg!(target_os = "android") => Control::open(),
+            _ if work.makes() => Control::open_path(&self.path),
+            _ => Control::open_existing(&self.path),
+        }
+    }
+
+    /// Does the work in this process, and returns the store's content after it. Waits at most `patience` for other
+    /// processes that hold the store's lock.
+    fn perform(&self, work: &Work, patience: Duration) -> std::result::Result<Content, Error> {
+        let control = match self.open(work) {
+            Err(e) if is_missing(&e) => return Ok(Content::default()),
+            opened => opened?.patience(patience),
+        };
+        work.perform(&control)?;
+        Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
     }
 
     /// Tells whether the process uses this store.
@@ -108,20 +145,43 @@ fn owner(uid: u32) -> String {
     }
 }
 
-fn become_user(uid: u32) -> errand::User {
-    errand::User { uid, gid: get_user_by_uid(uid).map_or(NO_GROUP, |user| user.primary_group_id()) }
+fn become_user(uid: u32) -> User {
+    User { uid, gid: get_user_by_uid(uid).map_or(NO_GROUP, |user| user.primary_group_id()) }
 }
 
 /// Does work on each store, and returns the contents after it. Stores of other users are used with the rights of
-/// these users, several at once.
+/// these users, several at once, after the stores that this process uses itself.
 pub(crate) fn perform<'a>(
     stores: impl IntoIterator<Item = &'a Store>,
     mut work: impl FnMut(&Store) -> Work,
 ) -> Vec<(&'a Store, std::result::Result<Content, String>)> {
-    let stores: Vec<_> = stores.into_iter().collect();
-    let piece = |store: &&Store| (store.user, store.location.clone(), work(store));
-    let pieces: Vec<_> = stores.iter().map(piece).collect();
-    stores.into_iter().zip(perform_all(&pieces)).collect()
+    let tasks = stores.into_iter().map(|store| (store.user, store, work(store)));
+    let (others, own): (Vec<_>, Vec<_>) = tasks.partition(|(user, ..)| user.is_some());
+    let perform = |(_, store, work): (_, &'a Store, Work)| {
+        (store, store.perform(&work, properties::PATIENCE).map_err(|e| e.to_string()))
+    };
+    let mut results: Vec<_> = own.into_iter().map(perform).collect();
+    errands::ask(
+        &others,
+        |(user, _, work)| {
+            let user = user.unwrap_or_else(User::present);
+            // A small rest of the time is reserved for switching off what was switched on.
+            let least = if matches!(work, Work::TakeBack(_)) { PATIENCE / 10 } else { Duration::ZERO };
+            (user, left(user.uid).max(least))
+        },
+        // Half of the time, so that the child can still report which process holds the lock.
+        |(_, store, work), left| match store.perform(work, left / 2) {
+            Ok(content) => content.bytes(),
+            Err(e) => Content::fault(&e.to_string()),
+        },
+        ["not asked as other users took too long to answer", "not asked again, as its answers took too long"],
+        |(user, store, _), answer, time| {
+            let uid = user.map_or(0, |user| user.uid);
+            *SPENT.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_default() += time;
+            results.push((store, answer.and_then(|answer| Content::parse(&answer))));
+        },
+    );
+    results
 }
 
 /// Returns the stores that this user may switch. The caller's own store is created if it does not exist.
@@ -132,7 +192,6 @@ pub(crate) fn perform<'a>(
 /// function fails.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
-    let made = perform_all(&[(stores[0].user, stores[0].location.clone(), Work::Enable(Vec::new()))]);
     let is_for_all = stores[0].uid == Some(0);
     if is_for_all {
         let mut users: BTreeSet<u32> = existing().into_iter().collect();
@@ -141,8 +200,11 @@ pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
         users.remove(&0);
         stores.extend(users.into_iter().map(Store::of_user));
     }
-    let others = perform(stores.iter().skip(1), |_| Work::Look);
-    let contents: Vec<_> = made.into_iter().chain(others.into_iter().map(|(_, content)| content)).collect();
+    let mut is_own = true;
+    let look = |_: &Store| {
+        if std::mem::take(&mut is_own) { Work::Enable(Vec::new()) } else { Work::Look }
+    };
+    let contents: Vec<_> = perform(&stores, look).into_iter().map(|(_, content)| content).collect();
     let mut reached = Vec::new();
     for (index, (mut store, content)) in stores.into_iter().zip(contents).enumerate() {
         match content {
@@ -164,7 +226,7 @@ pub(crate) fn miss(store: &Store, why: &str) {
 
 /// Handles a store that could not be switched. For the caller's own store this is an error; for another user's, it is
 /// reported.
-pub(crate) fn refuse(store: &Store, why: &str) -> Result<()> {
+pub(crate) fn refuse(store: &Store, why: &str) -> Result {
     if store.user.is_none() {
         return Err(Failure::new(format!("{}: {}", store.owner(), shown(why))));
     }
@@ -199,4 +261,176 @@ fn existing() -> Vec<u32> {
         say(format_args!("not reached: {} more like that", planted - NAMED));
     }
     users
+}
+
+/// The operation on a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Look,
+    /// Adds each pattern, unless the store lists it more often than the number says.
+    Enable(Vec<(String, usize)>),
+    /// Removes all entries of the pattern.
+    Disable(String),
+    /// Removes one entry of each pattern, if the store lists it more often than the number says.
+    TakeBack(Vec<(String, usize)>),
+    /// Switches all tags and all programs on or off.
+    All(bool),
+}
+
+impl Work {
+    /// Tells whether the operation creates the store if it does not exist.
+    fn makes(&self) -> bool {
+        matches!(self, Self::Enable(_) | Self::All(true))
+    }
+
+    fn perform(&self, control: &Control) -> std::result::Result<(), Error> {
+        match self {
+            Self::Look => {}
+            Self::Enable(patterns) => {
+                let enable = |(pattern, beside): &(String, usize)| control.enable_once(pattern, *beside);
+                // All patterns or none: if one fails, dropping the others' `Switched` undoes them.
+                let done = patterns.iter().map(enable).collect::<std::result::Result<Vec<_>, _>>()?;
+                done.into_iter().for_each(Switched::keep);
+            }
+            Self::All(true) => {
+                control.enable_tags(AtraceTag::all())?.keep();
+                control.enable("*")?.keep();
+            }
+            Self::All(false) => {
+                control.disable("*")?.keep();
+                control.disable_tags(AtraceTag::all())?.keep();
+            }
+            Self::Disable(pattern) => control.disable(pattern)?.keep(),
+            Self::TakeBack(patterns) => {
+                for (pattern, at_least) in patterns {
+                    let listed = control.patterns().iter().filter(|other| *other == pattern).count();
+                    if listed > *at_least {
+                        control.disable_once(pattern)?.keep();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_missing(e: &Error) -> bool {
+    let source = std::error::Error::source(e).and_then(|e| e.downcast_ref::<properties::Error>());
+    source.is_some_and(|e| e.kind() == ErrorKind::Missing)
+}
+
+/// The time that each user has used up in this run of the command.
+static SPENT: Mutex<BTreeMap<u32, Duration>> = Mutex::new(BTreeMap::new());
+
+/// Returns how much of a user's second is left.
+pub(crate) fn left(uid: u32) -> Duration {
+    let spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
+    PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())
+}
+
+/// Refuses patterns that match no name, or that don't mean what they seem to.
+pub(crate) fn check_all(patterns: &[String]) -> Result {
+    patterns.iter().try_for_each(|pattern| check(pattern))
+}
+
+fn check(pattern: &str) -> Result {
+    let refused = |what: &str, help: &str| {
+        Err(Failure::new(format!("the pattern {} matches nothing: {what}; {help}", shown(pattern))))
+    };
+    if pattern.is_empty() {
+        return Err(Failure::new("an empty pattern matches no process"));
+    }
+    if pattern.len() > VALUE_MAX {
+        let start = (pattern.len() - (VALUE_MAX - 1)..pattern.len()).find(|&at| pattern.is_char_boundary(at));
+        let end = start.and_then(|start| pattern.get(start..)).unwrap_or_default();
+        return Err(Failure::new(format!(
+            "a pattern has at most {VALUE_MAX} bytes, this has {}: give its end, as '*{}'",
+            pattern.len(),
+            shown(end)
+        )));
+    }
+    if pattern.contains('\0') {
+        return refused("it holds a NUL byte", "leave that out");
+    }
+    // A name is the first line of argv[0], including its line end.
+    if pattern.find('\n').is_some_and(|at| at + 1 < pattern.len()) {
+        return refused("a name is one line", "give the part before the line end, and '*'");
+    }
+    let mut rest = pattern;
+    while let Some(at) = rest.find('[') {
+        rest = &rest[at..];
+        let Some(len) = set(rest.as_bytes()) else {
+            return refused("its '[' begins a set that has no ']'", "for the character itself write '[[]'");
+        };
+        let (set, behind) = rest.split_at(len);
+        if !has_member(set) {
+            let what = format!("no character is in its set {}", shown(set));
+            return refused(&what, "write '?' for any character, '*' for any text, '[[]' for '[' itself");
+        }
+        rest = behind;
+    }
+    Ok(())
+}
+
+/// Returns the length of the set of characters at the start of `bytes`, including its brackets, or `None` if it has
+/// no end.
+fn set(bytes: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    at += usize::from(matches!(bytes.get(at), Some(b'!' | b'^')));
+    // A `]` in the first position is a member of the set.
+    at += usize::from(bytes.get(at) == Some(&b']'));
+    loop {
+        match (bytes.get(at)?, bytes.get(at + 1)) {
+            (b']', _) => return Some(at + 1),
+            // A class such as `[:alpha:]` has an end of its own.
+            (b'[', Some(&kind @ (b':' | b'.' | b'='))) => {
+                let inner = bytes.get(at + 2..)?;
+                match inner.windows(2).position(|end| end == [kind, b']']) {
+                    Some(len) => at += len + 4,
+                    None => at += 1,
+                }
+            }
+            _ => at += 1,
+        }
+    }
+}
+
+fn has_member(set: &str) -> bool {
+    (1..=u8::MAX).any(|byte| matches(set.as_bytes(), &[byte]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_match_something_pass() {
+        for (pattern, name) in [
+            ("*", "x"),
+            ("/usr/bin/[a-z]*", "/usr/bin/x"),
+            ("[]]", "]"),
+            ("[!]]x", "ax"),
+            ("[[]", "["),
+            ("x]", "x]"),
+            ("[[:alpha:]_]", "_"),
+            ("[^a]", "b"),
+            ("[a\\]", "\\"),
+            ("line\n", "line\n"),
+        ] {
+            check(pattern).unwrap();
+            assert!(matches(pattern.as_bytes(), name.as_bytes()), "{pattern:?} {name:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_match_nothing_are_refused() {
+        for pattern in
+            ["[", "*/svc[", "[]", "[!]", "[a", "[[:alpha:]", "[z-a]x", "[[:no-class:]]", "a\nb", "\0"]
+        {
+            let refused = check(pattern).unwrap_err().to_string();
+            assert!(refused.contains("matches nothing"), "{refused}");
+            assert!(!refused.contains('\n') && !refused.contains('\0'), "{refused:?}");
+        }
+        assert!(check("*/svc[").unwrap_err().to_string().contains("'[[]'"));
+    }
 }

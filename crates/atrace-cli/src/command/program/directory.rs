@@ -13,17 +13,20 @@
 //! directory while it runs. A lock works across PID namespaces, unlike a process id in the name. If the lock is free,
 //! the command was killed, and the next command of the same user removes the directory. Directories that other users
 //! create under such names are left alone.
+//!
+//! # The property store
+//!
+//! In the property store of the started program, all tags and all programs are switched on. If the program runs as
+//! another user, the store belongs to that user, and this process never opens it.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_dir, set_permissions, symlink_metadata};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown,
-};
+use std::os::unix::fs::{DirBuilderExt as _, lchown};
 use std::os::unix::net::UnixListener;
+use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::escape::shown;
 use atrace_sys::errand::{Errand, User, answers};
 use atrace_sys::fork::{Generation, generation};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -31,7 +34,9 @@ use rustix::io::Errno;
 
 use crate::command::caller::Caller;
 use crate::command::file::chance;
-use crate::command::terminal::{Failure, Result, failed, shown_path};
+use crate::command::stores::{self, Store, Work};
+use crate::command::terminal::{Failure, Result, failed, say, shown_path};
+use crate::escape::shown;
 
 /// The start of such a directory's path. The process id of its creator and a random number follow.
 #[cfg(not(target_os = "android"))]
@@ -55,13 +60,10 @@ impl RunDirectory {
     /// user or to `user`.
     pub(crate) fn make(user: Option<&Caller>) -> Result<Self> {
         let caller = user.map(|user| User { uid: user.uid, gid: user.gid });
-        let sweeps = [Some(User::present()), caller].into_iter().flatten().map(|owner| {
-            let sweep = || {
-                sweep_of(owner.uid);
-                Vec::new()
-            };
-            Errand::start(owner, SWEEP, sweep)
-        });
+        let sweeps = [Some(User::present()), caller]
+            .into_iter()
+            .flatten()
+            .map(|owner| Errand::start(owner, SWEEP, || sweep_of(owner.uid)));
         answers(sweeps.flatten().collect());
         let mut path;
         for _ in 0..100 {
@@ -78,10 +80,6 @@ impl RunDirectory {
         }
         Err(Failure::new(format!("making a directory {PREFIX}…: others removed it again and again")))
     }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Drop for RunDirectory {
@@ -96,7 +94,7 @@ impl Drop for RunDirectory {
 
 /// The socket that the service listens on. It is removed on drop.
 pub(crate) struct ServiceSocket {
-    socket: PathBuf,
+    pub(crate) path: PathBuf,
     _directory: RunDirectory,
 }
 
@@ -104,13 +102,13 @@ impl ServiceSocket {
     /// Creates the socket, for programs of `user` or, without one, of this process's user.
     pub(crate) fn make(user: Option<&Caller>) -> Result<(Self, UnixListener)> {
         let directory = RunDirectory::make(user)?;
-        let socket = directory.path().join("producers");
+        let socket = directory.path.join("producers");
         let listen = || -> io::Result<UnixListener> {
             let listener = UnixListener::bind(&socket)?;
             set_permissions(&socket, Permissions::from_mode(0o600))?;
             if let Some(user) = user {
                 lchown(&socket, Some(user.uid), Some(user.gid))?;
-                set_permissions(directory.path(), Permissions::from_mode(0o711))?;
+                set_permissions(&directory.path, Permissions::from_mode(0o711))?;
             }
             Ok(listener)
         };
@@ -118,12 +116,7 @@ impl ServiceSocket {
             Failure::new(format!("listening at {}: {}", shown_path(&socket), shown(&e.to_string())))
         };
         let listener = listen().map_err(problem)?;
-        Ok((Self { socket, _directory: directory }, listener))
-    }
-
-    /// Returns the socket's path.
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+        Ok((Self { path: socket, _directory: directory }, listener))
     }
 }
 
@@ -138,9 +131,9 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the directories of this user's commands that were killed.
-fn sweep_of(uid: u32) {
-    let Some((directory, prefix)) = PREFIX.rsplit_once('/') else { return };
+/// Removes the directories of this user's commands that were killed. Returns an empty answer.
+fn sweep_of(uid: u32) -> Vec<u8> {
+    let (directory, prefix) = PREFIX.rsplit_once('/').unwrap_or_default();
     for entry in read_dir(directory).into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());
         if name.as_encoded_bytes().starts_with(prefix.as_bytes())
@@ -148,6 +141,49 @@ fn sweep_of(uid: u32) {
             && let Ok(Some(_lock)) = lock(&path)
         {
             let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+    Vec::new()
+}
+
+/// The store's name in the directory of the run.
+const STORE: &str = "properties";
+
+pub(crate) struct ProgramStore {
+    store: Store,
+    _directory: RunDirectory,
+}
+
+impl ProgramStore {
+    pub(crate) fn make(user: Option<&Caller>) -> Result<Self> {
+        let directory = RunDirectory::make(user)?;
+        let path = &directory.path;
+        let problem = |e: &str| {
+            let path = shown_path(path);
+            Failure::new(format!("making a property store for the program, {path}: {}", shown(e)))
+        };
+        if let Some(user) = user {
+            // The directory was just created and is empty, so it contains nothing of another user.
+            lchown(path, Some(user.uid), Some(user.gid)).map_err(|e| problem(&e.to_string()))?;
+        }
+        let user = user.map(|user| User { uid: user.uid, gid: user.gid });
+        let store = Store::of_program(user, path.join(STORE));
+        for (_, made) in stores::perform([&store], |_| Work::All(true)) {
+            made.map_err(|e| problem(&e))?;
+        }
+        Ok(Self { store, _directory: directory })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.store.path
+    }
+
+    /// Switches everything off again, for children of the program that still run.
+    pub(crate) fn close(self) {
+        for (_, closed) in stores::perform([&self.store], |_| Work::All(false)) {
+            if let Err(e) = closed {
+                say(format_args!("switching off what is left of the program: {}", shown(&e)));
+            }
         }
     }
 }

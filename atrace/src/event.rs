@@ -1,0 +1,99 @@
+//! One event, before a backend encodes it.
+//!
+//! Each public function builds an [`Event`] and passes it to `backend.rs`. There it becomes a message for ATrace or a packet
+//! for Perfetto. All of this is inlined into one function for each kind of event, so the compiler drops the code for fields
+//! that are absent.
+//!
+//! A name that does not exist as text yet is not part of the event: it is passed beside it, as a
+//! [`Source`](crate::name::Source).
+
+use atrace_sys::process;
+
+use crate::args::Arguments;
+use crate::message::{Kind, Message, NameWriter, Texts, WriteName};
+use crate::name::Text;
+
+/// An event.
+#[derive(Clone, Copy)]
+pub(crate) struct Event<'a> {
+    pub(crate) kind: Kind,
+    /// The track's name; `None`: the calling thread's track, or that of an async slice.
+    pub(crate) track: Option<&'a str>,
+    /// The name. `None` if the kind has no name, or if the name is passed beside the event.
+    pub(crate) name: Option<Text<'a>>,
+    pub(crate) args: Option<&'a dyn Arguments>,
+}
+
+impl<'a> Event<'a> {
+    /// The end of the calling thread's youngest slice.
+    pub(crate) const END: Self = Self::of(Kind::End);
+
+    /// Returns an event without name, track and arguments.
+    #[inline(always)]
+    pub(crate) const fn of(kind: Kind) -> Self {
+        Self { kind, track: None, name: None, args: None }
+    }
+
+    /// Returns an event without track and arguments.
+    #[inline(always)]
+    pub(crate) const fn new(kind: Kind, name: &'a str) -> Self {
+        Self { kind, track: None, name: Some(Text::new(name)), args: None }
+    }
+
+    /// Returns the event, on the track with this name.
+    #[inline(always)]
+    pub(crate) const fn on(self, track: &'a str) -> Self {
+        Self { track: Some(track), ..self }
+    }
+
+    /// Returns the event, with these arguments.
+    #[inline(always)]
+    pub(crate) const fn with(self, args: &'a dyn Arguments) -> Self {
+        Self { args: Some(args), ..self }
+    }
+
+    /// Encodes the event as a message. Returns where the texts are.
+    #[inline(always)]
+    pub(crate) fn encode(&self, message: &mut Message) -> Texts {
+        message.encode(self.kind, process::id(), self.track, self.name.is_some().then_some(self))
+    }
+
+    /// Encodes the event with this name, as [`encode`](Self::encode) does.
+    #[inline(always)]
+    pub(crate) fn encode_named(&self, message: &mut Message, name: impl WriteName) -> Texts {
+        message.encode(self.kind, process::id(), self.track, Some(Named { name, event: self }))
+    }
+
+    /// Appends the arguments to the name.
+    #[inline(always)]
+    fn write_args(&self, writer: &mut NameWriter<'_>) {
+        if let Some(args) = self.args {
+            args.push(writer);
+        }
+    }
+}
+
+/// Writes the name and the arguments. By reference: in an unoptimised build copies would take room on the stack.
+impl WriteName for &Event<'_> {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        if let Some(name) = &self.name {
+            writer.push_str(name.text);
+        }
+        self.write_args(writer);
+    }
+}
+
+/// An event with another name than its own.
+struct Named<'a, N> {
+    name: N,
+    event: &'a Event<'a>,
+}
+
+impl<N: WriteName> WriteName for Named<'_, N> {
+    #[inline(always)]
+    fn write(self, writer: &mut NameWriter<'_>) {
+        self.name.write(writer);
+        self.event.write_args(writer);
+    }
+}

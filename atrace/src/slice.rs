@@ -1,0 +1,273 @@
+//! Slices that know whether their begin was written, for tracers: [`Slice`] and [`TrackSlice`].
+//!
+//! An end must be written by the backend that wrote the begin, whatever is enabled by then. A forked child has copies of its
+//! parent's slices and must not end them: its generation ([`atrace_sys::fork`]) is another one. So a [`Slice`] has an *origin*
+//! in one word:
+//!
+//! ```text
+//! by ATrace      the generation of the process
+//! by Perfetto    bit 63 set, the generation above the tags, the tags
+//! ```
+
+use std::marker::PhantomData;
+use std::num::NonZeroU64;
+
+use atrace_sys::fork::{Generation, generation};
+
+use crate::AtraceTag;
+use crate::args::Arg;
+use crate::backend::{self, emit, emit_constant, emit_on_thread};
+use crate::event::Event;
+use crate::gate::{self, Glance};
+use crate::message::Kind;
+use crate::name::{EventName, Interned};
+use crate::producer::{self, Site, Track, TrackKey, Type, Written};
+
+/// Where the begin of a slice was written: the process, the backend and, for Perfetto's, the tags. The end goes the same
+/// way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SliceOrigin(NonZeroU64);
+
+/// How a slice must be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SliceEnd {
+    ByAtrace,
+    ByPerfetto { tags: u64 },
+}
+
+const TAGS: u64 = AtraceTag::ValidMask.bits();
+/// Marks a slice of Perfetto's. No generation has this bit.
+const BY_PERFETTO: u64 = 1 << 63;
+
+/// Returns the word of a slice of Perfetto's, without its tags.
+#[inline(always)]
+fn by_perfetto(generation: Generation) -> u64 {
+    generation.number() << TAGS.trailing_ones() | BY_PERFETTO
+}
+
+impl SliceOrigin {
+    /// Returns the origin of a slice that this process begins now, or `None` if the word would be 0.
+    #[inline(always)]
+    fn now(written: Written, tag: AtraceTag) -> Option<Self> {
+        let word = match written {
+            Written::ByAtrace => generation().number(),
+            Written::ByPerfetto => by_perfetto(generation()) | (tag.bits() & TAGS),
+        };
+        NonZeroU64::new(word).map(Self)
+    }
+
+    /// Returns how the slice must be ended, or `None` if another process began it.
+    #[inline(always)]
+    fn end(self) -> Option<SliceEnd> {
+        let (word, present) = (self.0.get(), generation());
+        if word == present.number() {
+            Some(SliceEnd::ByAtrace)
+        } else if word & !TAGS == by_perfetto(present) {
+            Some(SliceEnd::ByPerfetto { tags: word & TAGS })
+        } else {
+            None
+        }
+    }
+}
+
+/// A slice of the calling thread that knows whether its begin was written.
+///
+/// It is for code that itself records which slices are open, such as a `tracing` subscriber. Other code should use
+/// [`ScopedEvent`](crate::ScopedEvent), which ends its slice when it is dropped. Dropping a `Slice` writes no end.
+///
+/// It is neither `Send` nor `Sync`, because an end closes a slice of the thread that writes the end.
+///
+/// ```compile_fail,E0277
+/// fn is_send<T: Send>() {}
+/// is_send::<atrace::tracer::Slice>();
+/// ```
+#[derive(Debug)]
+#[must_use = "the slice stays open until `end` is called"]
+pub struct Slice {
+    origin: Option<SliceOrigin>,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Slice {
+    /// Returns a slice whose begin was not written.
+    #[inline(always)]
+    pub const fn none() -> Self {
+        Self { origin: None, _not_send: PhantomData }
+    }
+
+    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end either.
+    #[inline(always)]
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
+        Self { origin: written.and_then(|written| SliceOrigin::now(written, tag)), _not_send: PhantomData }
+    }
+
+    /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with any kind of name.
+    #[inline(always)]
+    pub fn begin(tag: AtraceTag, name: impl EventName) -> Self {
+        Self::begin_args(tag, name, &[])
+    }
+
+    /// Begins a slice as [`begin`](Self::begin) does, with arguments.
+    #[inline(always)]
+    pub(crate) fn begin_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> Self {
+        gate::glance(tag)
+            .map_or(Self::none(), |glance| Self::by(emit_on_thread::<true>(glance, tag, name, args), tag))
+    }
+
+    /// Begins a slice whose name exists as text.
+    #[inline(always)]
+    pub(crate) fn begin_text(tag: AtraceTag, name: &str) -> Self {
+        #[inline(never)]
+        fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
+            Slice::by(emit(glance, tag, &Event::new(Kind::Begin, name)), tag)
+        }
+        gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
+    }
+
+    /// Begins a slice with the constant name that `interned` identifies. `name` returns its text, and is called only if the gate
+    /// does not say "off".
+    #[inline(always)]
+    pub(crate) fn begin_at(tag: AtraceTag, interned: &Interned, name: impl FnOnce() -> &'static str) -> Self {
+        gate::glance(tag)
+            .map_or(Self::none(), |glance| Self::by(emit_constant(glance, tag, name(), interned), tag))
+    }
+
+    /// Returns whether the begin was written.
+    ///
+    /// For Perfetto the result is also true if the begin was [lost](crate::perfetto::Status::lost) because the memory
+    /// was full. The end is then lost, too.
+    #[inline(always)]
+    pub fn is_written(&self) -> bool {
+        self.origin.is_some()
+    }
+
+    /// Writes the end if this process wrote the begin, whatever is enabled by now.
+    #[inline(always)]
+    pub fn end(self) {
+        if let Some(origin) = self.origin {
+            end_slice(origin);
+        }
+    }
+
+    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as [`Encoder`]
+    /// encodes them for this callsite.
+    ///
+    /// [`Encoder`]: crate::tracer::Encoder
+    pub fn end_with(self, site: Site<'_>, args: &[u8]) {
+        match self.origin.and_then(SliceOrigin::end) {
+            Some(SliceEnd::ByPerfetto { tags }) => {
+                let end = producer::Event::new(Type::End, tags);
+                producer::write(&producer::Event { site: Some(site), args, ..end });
+            }
+            _ => self.end(),
+        }
+    }
+}
+
+#[inline(never)]
+fn end_slice(origin: SliceOrigin) {
+    match origin.end() {
+        Some(SliceEnd::ByAtrace) => backend::end_by_sink(),
+        Some(SliceEnd::ByPerfetto { tags }) => producer::end(tags),
+        None => {}
+    }
+}
+
+/// An async slice on a named track that knows whether its begin was written, as a [`Slice`] does.
+///
+/// It may end on any thread. Dropping it writes no end.
+#[derive(Debug)]
+#[must_use = "the slice stays open until `end` is called"]
+pub struct TrackSlice {
+    by: Option<Generation>,
+    /// The tags, if the begin is in Perfetto's memory; else empty.
+    tags: AtraceTag,
+    /// How many sessions had begun when the slice did.
+    begun: u32,
+}
+
+impl TrackSlice {
+    /// Returns a slice whose begin was not written.
+    #[inline(always)]
+    pub const fn none() -> Self {
+        Self { by: None, tags: AtraceTag::Never, begun: 0 }
+    }
+
+    /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with any kind of name.
+    #[inline(always)]
+    pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Self {
+        #[inline(never)]
+        fn on(glance: Glance, tag: AtraceTag, track: &str, name: impl EventName, cookie: i32) -> TrackSlice {
+            let begin = Event::of(Kind::TrackBegin(cookie.into())).on(track);
+            let Some(backend) = backend::enabled(glance, tag) else { return TrackSlice::none() };
+            // These slices are rare, so messages with a text as name are not encoded inlined.
+            let written = match name.text() {
+                Some(text) => backend.write(tag, &Event { name: Some(text), ..begin }),
+                None => backend.write_named(tag, &begin, name),
+            };
+            TrackSlice::by(written, tag)
+        }
+        gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, track_name, name, cookie))
+    }
+
+    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end either.
+    ///
+    /// Sessions are counted after the begin was written. So a session that begins after the begin was written and
+    /// before the sessions are counted may get an end without a begin, but never a begin without its end.
+    #[inline]
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
+        written.map_or(Self::none(), |written| {
+            let tags = if written == Written::ByPerfetto { tag } else { AtraceTag::Never };
+            Self { by: Some(generation()), tags, begun: backend::sessions_begun() }
+        })
+    }
+
+    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
+    /// [`Slice::end_with`].
+    pub fn end_with(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) {
+        if self.tags.is_empty() {
+            return self.end(track_name, cookie);
+        }
+        if self.by.is_some_and(|by| by == generation()) {
+            let track = Track::of(TrackKey::named(Type::End, cookie.into()), track_name);
+            let (track, site, begun) = (Some(track), Some(site), self.begun);
+            let end = producer::Event::new(Type::End, backend::valid(self.tags));
+            producer::write(&producer::Event { track, site, args, begun, ..end });
+        }
+    }
+
+    /// Returns whether the begin was written.
+    #[inline(always)]
+    pub fn is_written(&self) -> bool {
+        self.by.is_some()
+    }
+
+    /// Writes the end if this process wrote the begin, whatever is enabled by now. The track and the cookie must be those of
+    /// the begin.
+    #[inline]
+    pub fn end(self, track_name: &str, cookie: i32) {
+        if let Some(by) = self.by
+            && by == generation()
+        {
+            backend::end_track(self.tags, self.begun, track_name, cookie);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_ends_the_way_that_it_began_in_its_process() {
+        let tag = AtraceTag::App | AtraceTag::View;
+        let marked = SliceOrigin::now(Written::ByAtrace, tag).unwrap();
+        assert_eq!(marked.end(), Some(SliceEnd::ByAtrace));
+        let packed = SliceOrigin::now(Written::ByPerfetto, tag | AtraceTag::NotReady).unwrap();
+        assert_eq!(packed.end(), Some(SliceEnd::ByPerfetto { tags: tag.bits() }));
+        // A child has another generation.
+        let other = 1 << TAGS.trailing_ones();
+        assert_eq!(SliceOrigin(packed.0.checked_add(other).unwrap()).end(), None);
+        assert_eq!(SliceOrigin(marked.0.checked_add(1).unwrap()).end(), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! What a tracer needs that is built on this crate, such as a `tracing` subscriber: one check for several events, slices
+//! that know whether they were written, callsites, and arguments that the tracer encodes itself.
+//!
+//! `examples/log.rs` is a small tracer, for the crate `log`.
+//!
+//! # One check for several events
+//!
+//! A check has two steps. [`PreparedTag::glance`] is the gate's check: a few inlined instructions, which usually say "off". If
+//! they do not, [`Glance::enabled`] checks for sure and chooses the backend. The resulting [`Enabled`] writes any number of
+//! events without another check.
+//!
+//! A tracer should inline only the glance where events are written, and call the rest of itself only if it gets a [`Glance`].
+//!
+//! # Callsites and arguments
+//!
+//! For Perfetto, a tracer can describe its callsites once and encode arguments with their types:
+//!
+//! 1. It has a static [`Number`] for each callsite, and a type that implements [`About`] for the callsite's target, place and
+//!    names of arguments. Both make a [`Site`].
+//! 2. For each event it encodes the arguments with an [`Encoder`], under the keys of [`Site::key`].
+//! 3. It passes both to the functions of [`Enabled`] that end in `_at`, if [`Enabled::is_perfetto`] returns true.
+//!
+//! For ATrace's backends it writes the arguments into the name, as text.
+//!
+//! # Names
+//!
+//! A [`NameWriter`](crate::NameWriter) has faster functions for a name that consists of many pieces
+//! ([`push_pieces`](crate::NameWriter::push_pieces)). [`TextBuffer`] is a buffer on the stack for a text that is not an event's name
+//! yet.
+
+use atrace_sys::text::cut;
+
+use crate::backend::{self, Backend};
+use crate::event::Event;
+use crate::message::Kind;
+use crate::name::EventName;
+use crate::producer::{self, TRACK_NAME_MAX, Track, TrackKey, Type};
+use crate::{AtraceTag, gate, state};
+
+pub use crate::backend::{BackendTags, only_atrace, only_perfetto};
+pub use crate::message::TextBuffer;
+pub use crate::producer::{About, ArgKey, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number};
+pub use crate::sink::first::is_perfetto_enabled;
+pub use crate::slice::{Slice, TrackSlice};
+
+/// A check at the gate that did not say "off": the tags may be enabled.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    found: gate::Glance,
+    tag: AtraceTag,
+}
+
+/// Tags prepared for checks.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::tracer::{Glance, PreparedTag};
+/// use atrace::AtraceTag;
+///
+/// const TAG: PreparedTag = PreparedTag::new(AtraceTag::Database);
+///
+/// #[inline]
+/// fn on_query(text: &str, rows: i64) {
+///     if let Some(glance) = TAG.glance() {
+///         write_events(glance, text, rows);
+///     }
+/// }
+///
+/// #[inline(never)]
+/// fn write_events(glance: Glance, text: &str, rows: i64) {
+///     if let Some(enabled) = glance.enabled() {
+///         enabled.instant(text);
+///         enabled.int64("rows", rows);
+///     }
+/// }
+/// # on_query("text", 7);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct PreparedTag {
+    tag: AtraceTag,
+    mask: gate::Mask,
+}
+
+impl PreparedTag {
+    /// Prepares checks of these tags.
+    #[inline(always)]
+    pub const fn new(tag: AtraceTag) -> Self {
+        Self { tag, mask: gate::Mask::of(tag) }
+    }
+
+    /// Checks at the gate whether one of the tags may be enabled. `None` is certain: none of them is.
+    #[inline(always)]
+    pub fn glance(self) -> Option<Glance> {
+        self.mask.glance().map(|found| Glance { found, tag: self.tag })
+    }
+}
+
+impl Glance {
+    /// Returns the tags that were checked.
+    #[inline(always)]
+    pub fn tag(self) -> AtraceTag {
+        self.tag
+    }
+
+    /// Checks for sure whether one of the tags is enabled. If it is, the returned value writes events.
+    #[inline(always)]
+    pub fn enabled(self) -> Option<Enabled> {
+        backend::enabled_inlined(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
+    }
+}
+
+/// A tag that was found enabled, and the backend for its events.
+///
+/// Its functions write events without another check, even if tracing is switched off meanwhile. So use it only for events of
+/// the same moment, and do not store it.
+#[derive(Clone, Copy, Debug)]
+pub struct Enabled {
+    backend: Backend,
+    tag: AtraceTag,
+}
+
+impl Enabled {
+    /// Returns whether the events go to Perfetto's memory. The functions that end in `_at` are for this case only.
+    #[inline(always)]
+    pub fn is_perfetto(self) -> bool {
+        self.backend.is_perfetto()
+    }
+
+    /// Writes an instant as [`atrace_instant_args`](crate::atrace_instant_args) does, without arguments.
+    #[inline(always)]
+    pub fn instant(self, name: impl EventName) {
+        self.backend.write_named(self.tag, &Event::of(Kind::Instant), name);
+    }
+
+    /// Begins a slice as [`Slice::begin`] does.
+    #[inline(always)]
+    pub fn begin(self, name: impl EventName) -> Slice {
+        Slice::by(self.backend.write_named(self.tag, &Event::of(Kind::Begin), name), self.tag)
+    }
+
+    /// Sets a counter as [`atrace_int64`](crate::atrace_int64) does.
+    #[inline(never)]
+    pub fn int64(self, name: &str, value: i64) {
+        self.backend.write(self.tag, &Event::new(Kind::Int64(value), name));
+    }
+
+    /// Sets a counter to a floating-point value as [`atrace_f64`](crate::atrace_f64) does.
+    #[inline(never)]
+    pub fn f64(self, name: &str, value: f64) {
+        self.backend.write_f64(self.tag, name, value);
+    }
+
+    /// Writes an instant with encoded arguments into Perfetto's memory. Without a name it has the name of its callsite.
+    #[inline(always)]
+    pub fn instant_at(self, site: &Site<'_>, name: Option<&str>, args: &[u8]) {
+        let name = name.map(|name| cut(name, TRACK_NAME_MAX));
+        producer::traced(Type::Instant, backend::valid(self.tag), site, name, 0, args);
+    }
+
+    /// Begins a slice with encoded arguments and the name of its callsite in Perfetto's memory. The slice is part of the flow
+    /// `flow` ([`flow_number`]), unless that is 0.
+    #[inline(always)]
+    pub fn begin_at(self, site: &Site<'_>, flow: u64, args: &[u8]) -> Slice {
+        let tags = backend::valid(self.tag);
+        Slice::by(producer::traced(Type::Begin, tags, site, None, flow, args), self.tag)
+    }
+
+    /// Begins a slice on a track, with encoded arguments and the name of its callsite, in Perfetto's memory.
+    pub fn begin_on_track_at(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> TrackSlice {
+        let key = TrackKey::named(Type::Begin, cookie.into());
+        let (track, site) = (Some(Track::of(key, track_name)), Some(site));
+        let begin = producer::Event::new(Type::Begin, backend::valid(self.tag));
+        let begin = producer::Event { track, site, args, ..begin };
+        TrackSlice::by(producer::write(&begin), self.tag & AtraceTag::ValidMask)
+    }
+}
+
+/// Counts the tracers that cache which tags are enabled, for the process's state page. `began` tells whether one was added or
+/// removed.
+pub fn note_filter(began: bool) {
+    state::note_filter(began);
+}

@@ -1,0 +1,509 @@
+//! The measured samples, and the rows that are computed from them.
+
+use std::collections::BTreeMap;
+
+use crate::catalogue::Id;
+use crate::instruments::alloc::Counts;
+use crate::measure::workload::case::{Case, Done, Info, Slice};
+use crate::measure::workload::mode::Mode;
+use crate::row::{Above, Row, Sink, Versus};
+use crate::stats::Interval;
+use crate::stats::sample::{self, Sample, equally_fast};
+
+/// What a sample of a case and mode measures.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum What {
+    Total,
+    Part(String),
+    /// The raw writes of its messages with `write()`.
+    Raw,
+    /// The raw writes of its messages with the inlined system call.
+    Inlined,
+}
+
+/// Whether the raw writes of an operation's messages are timed, and what is compared with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawWrites {
+    /// Raw writes are not timed.
+    Untimed,
+    /// The time that the mode adds to each mode that it is compared with.
+    OfWhatIsAdded,
+    /// The whole time of the operation.
+    OfTheWhole,
+}
+
+/// The functions that name the rows of a case and mode.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The name of the operation's row.
+    pub row: fn(&str, &str) -> String,
+    /// The name of the row of its raw writes.
+    pub raw: fn(&str, &str) -> String,
+    /// The name of the row of its raw writes by the inlined system call, the lowest possible cost.
+    pub inlined: fn(&str, &str) -> String,
+    /// Whether raw writes are timed.
+    pub raw_writes: RawWrites,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            row: |case, mode| Id::of_workload(case, mode),
+            raw: |case, mode| format!("limit/raw_writes_of/{case}/{mode}"),
+            inlined: |case, mode| format!("limit/inline_writes_of/{case}/{mode}"),
+            raw_writes: RawWrites::OfWhatIsAdded,
+        }
+    }
+}
+
+/// A case, a mode, and what is measured of them.
+pub(super) type Key = (usize, usize, What);
+
+/// For every generation, its samples with the numbers of their turns.
+type Rounds = Vec<Vec<(usize, Sample)>>;
+
+/// The results of all cases in all modes.
+#[derive(Default)]
+pub struct Results {
+    /// The modes.
+    pub modes: Vec<Mode>,
+    pub(super) cases: Vec<Info>,
+    sink: Sink,
+    pub(super) names: Names,
+    pub(super) generations: usize,
+    rounds: BTreeMap<Key, Rounds>,
+    pub(super) allocated: BTreeMap<(usize, usize), (Counts, u64)>,
+    counts: BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>,
+    /// The number of slices through Perfetto that lost events, and the number of slices that did not.
+    pub(super) whole: [u64; 2],
+    /// The duration of the chain at the reference speed; valid after all measurements.
+    reference: f64,
+    rows: Vec<Row>,
+    /// The indices in `rows`.
+    places: BTreeMap<Key, usize>,
+}
+
+impl Results {
+    pub(super) fn new(modes: Vec<Mode>, cases: Vec<Case>, sink: Sink, names: Names) -> Self {
+        let cases = cases.into_iter().map(|case| case.info).collect();
+        Self { modes, cases, sink, names, reference: 1.0, ..Self::default() }
+    }
+
+    /// Returns all rows.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Returns the ids of the cases that ran and can be traced.
+    pub fn traced_cases(&self) -> impl Iterator<Item = &str> {
+        self.cases.iter().filter(|case| case.selected && case.traced).map(|case| &case.id[..])
+    }
+
+    fn units_of(&self, case: usize) -> f64 {
+        let counted = |name| median(self.counts.get(&(case, self.mode("nosub")?))?.get(name)?);
+        self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
+    }
+
+    /// Returns the mode that a mode is promised to take as long as, or the mode itself.
+    pub(super) fn twin(&self, mode: usize) -> usize {
+        self.modes[mode].twin.and_then(|twin| self.mode(twin)).unwrap_or(mode)
+    }
+
+    /// Returns the typical difference between a mode and its twin in a turn, as a multiple of the allowed difference.
+    pub(super) fn spread(&self, case: usize, mode: usize, twin: usize) -> Option<f64> {
+        let key = |mode| (case, mode, What::Total);
+        if mode == twin {
+            return None;
+        }
+        let pairs: Vec<_> = self.together([&key(mode), &key(twin)])?.concat();
+        let all: Vec<f64> = pairs.iter().map(|[_, base]| base.ns).collect();
+        let pairs = pairs.iter().filter(|pair| equally_fast(&pair[..]));
+        let differences: Vec<f64> = pairs.map(|[own, base]| (own.ns - base.ns).abs()).collect();
+        // For a normal distribution around 0, the median of the absolute values divided by 0.6745 estimates the
+        // standard deviation.
+        let spread = median(&differences)? / 0.6745;
+        Some(spread / allowed(median(&all)?, self.units_of(case)))
+    }
+
+    /// Returns the parts that a case reported.
+    pub fn parts(&self, case: &str) -> &[String] {
+        self.case(case).map_or(&[], |case| &self.cases[case].parts)
+    }
+
+    /// Returns the row of a case in a mode (`none` for a case without modes).
+    pub fn row(&self, case: &str, mode: &str) -> Option<&Row> {
+        self.row_of(case, mode, What::Total)
+    }
+
+    /// Returns the row of a part of a case.
+    pub fn part(&self, case: &str, part: &str, mode: &str) -> Option<&Row> {
+        self.row_of(case, mode, What::Part(part.to_owned()))
+    }
+
+    /// Returns the allocations of a case in a mode, and the number of counted operations.
+    pub fn allocated(&self, case: &str, mode: &str) -> Option<(Counts, u64)> {
+        self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
+    }
+
+    /// Adds a value to the row of a case and mode, from [`Workload::profile`](super::Workload::profile). Without such a
+    /// row, nothing is added.
+    pub fn gauge(&mut self, case: &str, mode: &str, name: &str, value: f64) {
+        let key = self.case(case).zip(self.mode(mode));
+        if let Some(counts) = key.and_then(|key| self.counts.get_mut(&key)) {
+            counts.entry(name.to_owned()).or_default().push(value);
+        }
+    }
+
+    /// Adds a row of the [difference](Self::difference) between two cases, if the difference is known.
+    pub fn add_difference(&mut self, id: String, of: (&str, &str), base: (&str, &str)) {
+        let longer = self.difference(of, base).filter(|longer| longer.low > 0.0);
+        self.rows.extend(longer.map(|longer| Row::new(id, longer, self.sink)));
+    }
+
+    /// Tells whether a case must allocate the same number of times in each run.
+    pub fn allocates_exactly(&self, case: &str) -> bool {
+        self.case(case).is_some_and(|case| self.cases[case].exact)
+    }
+
+    /// Returns how many more allocations and bytes an operation has in mode `mode` than in mode `base`.
+    pub(super) fn allocated_above(&self, case: &str, mode: &str, base: &str) -> Option<(f64, f64)> {
+        self.allocated_more(self.case(case)?, self.mode(mode)?, self.mode(base)?)
+    }
+
+    /// Returns how many nanoseconds longer an operation of `of` takes than an operation of `base`. Both are `(case,
+    /// mode)` or `(case/part, mode)`. The result is the median of the differences in a turn, with an interval [of
+    /// clusters](Interval::of_clusters); the clusters are the generations.
+    ///
+    /// # Panics
+    ///
+    /// If the two cases have no turns together: [`Case::beside`] makes common turns.
+    pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
+        let (of, base) = self.beside(of, base)?;
+        self.above(&of, &base)
+    }
+
+    /// Returns the ratio of two times, like [`difference`](Self::difference).
+    ///
+    /// # Panics
+    ///
+    /// Like [`difference`](Self::difference).
+    pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
+        let (of, base) = self.beside(of, base)?;
+        self.times(&of, &base)
+    }
+
+    /// Returns the ratio of what mode `mode` adds to `base` to what mode `than` adds to `base`.
+    pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
+        let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
+        let (own, than, base) = (key(mode)?, key(than)?, key(base)?);
+        let added = |[own, than, base]: [Sample; 3]| (own.ns - base.ns) / (than.ns - base.ns);
+        let added = self.generations([&own, &than, &base], added);
+        // The ratio is only meaningful if `than` certainly takes longer than `base`.
+        added.filter(|_| self.above(&than, &base).is_some_and(|above| above.low > 0.0))
+    }
+
+    /// Returns the keys of two cases that have turns together.
+    fn beside(&self, of: (&str, &str), base: (&str, &str)) -> Option<(Key, Key)> {
+        let (of, base) = (self.key(of)?, self.key(base)?);
+        let beside = |case: usize| self.cases[case].beside.as_deref().ok_or(case);
+        assert_eq!(beside(of.0), beside(base.0), "cases that are compared have turns together");
+        Some((of, base))
+    }
+
+    fn key(&self, (id, mode): (&str, &str)) -> Option<Key> {
+        let mode = self.mode(mode)?;
+        if let Some(case) = self.case(id) {
+            return Some((case, mode, What::Total));
+        }
+        let (case, part) = Id::case_and_mode(id)?;
+        Some((self.case(case)?, mode, What::Part(part.to_owned())))
+    }
+
+    fn case(&self, id: &str) -> Option<usize> {
+        self.cases.iter().position(|case| case.id == id)
+    }
+
+    fn mode(&self, name: &str) -> Option<usize> {
+        self.modes.iter().position(|mode| mode.name == name)
+    }
+
+    fn row_of(&self, case: &str, mode: &str, what: What) -> Option<&Row> {
+        self.places.get(&(self.case(case)?, self.mode(mode)?, what)).map(|&place| &self.rows[place])
+    }
+
+    pub(super) fn case_id(&self, case: usize) -> &str {
+        &self.cases[case].id
+    }
+
+    /// Tells whether a case runs in a mode. A case that is not selected never runs.
+    pub(super) fn runs_in(&self, case: usize, mode: usize) -> bool {
+        let Info { selected, traced, not_in, .. } = self.cases[case];
+        let mode = &self.modes[mode];
+        selected && (traced || !mode.compiled_in) && !not_in.contains(&mode.name)
+    }
+
+    /// Returns the indices of the modes that a case runs in.
+    pub(super) fn modes_of(&self, case: usize) -> impl Iterator<Item = usize> + use<> {
+        let runs: Vec<bool> = (0..self.modes.len()).map(|mode| self.runs_in(case, mode)).collect();
+        (0..runs.len()).filter(move |&mode| runs[mode])
+    }
+
+    /// Returns the selected cases, grouped by common turns.
+    pub(super) fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (case, info) in self.cases.iter().enumerate().filter(|(_, info)| info.selected) {
+            let same = |group: &&mut Vec<usize>| self.cases[group[0]].beside == info.beside;
+            match info.beside.as_ref().and_then(|_| groups.iter_mut().find(same)) {
+                Some(group) => group.push(case),
+                None => groups.push(vec![case]),
+            }
+        }
+        groups
+    }
+
+    /// Returns the ids of all rows. Rows of parts are missing, because parts are only known after a run.
+    pub(super) fn ids(&self) -> Vec<String> {
+        let all = |case| self.modes_of(case).map(move |mode| self.id(case, mode, &What::Total));
+        (0..self.cases.len()).flat_map(all).collect()
+    }
+
+    /// Keeps each case if a filter selects any of its ids. A kept case runs in all its modes.
+    pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool) {
+        for case in 0..self.cases.len() {
+            self.cases[case].selected =
+                self.modes_of(case).any(|mode| asked(&self.id(case, mode, &What::Total)));
+        }
+    }
+
+    /// Adds a slice. A slice that lost events through Perfetto is only counted, because lost events take less time.
+    pub(super) fn add(&mut self, (case, mode): (usize, usize), round: usize, n: u64, slice: &Slice) {
+        if let Some(lost) = slice.done.lost {
+            self.whole[usize::from(lost == 0)] += 1;
+            if lost > 0 {
+                return;
+            }
+        }
+        self.push((case, mode, What::Total), round, slice.sample(slice.took, n));
+        for (name, (took, operations)) in &slice.done.parts {
+            if !self.cases[case].parts.iter().any(|part| part == name) {
+                self.cases[case].parts.push(name.to_string());
+            }
+            self.push((case, mode, What::Part(name.to_string())), round, slice.sample(*took, *operations));
+        }
+        let Done { counts, gauges, .. } = &slice.done;
+        let per_op = counts.iter().map(|(name, total)| (name, *total as f64 / n as f64));
+        let of = self.counts.entry((case, mode)).or_default();
+        for (name, value) in per_op.chain(gauges.iter().map(|(name, value)| (name, *value))) {
+            of.entry(name.to_string()).or_default().push(value);
+        }
+    }
+
+    /// Adds the raw writes that ran beside a slice: the time of one message times the number of messages of an
+    /// operation.
+    pub(super) fn add_raw(
+        &mut self,
+        (case, mode): (usize, usize),
+        turn: usize,
+        n: u64,
+        slice: &Slice,
+        (one, inlined): (Sample, bool),
+    ) {
+        let what = if inlined { What::Inlined } else { What::Raw };
+        let all = Sample { ns: one.ns * slice.done.messages as f64 / n as f64, ..one };
+        self.push((case, mode, what), turn, all);
+    }
+
+    pub(super) fn push(&mut self, key: Key, turn: usize, sample: Sample) {
+        let rounds = self.rounds.entry(key).or_default();
+        rounds.resize(self.generations, Vec::new());
+        rounds[self.generations - 1].push((turn, sample));
+    }
+}
+
+/// A difference that should be zero may be this many nanoseconds…
+const ZERO_NS: f64 = 2.0;
+/// …or this fraction of the compared time, whichever is more.
+const ZERO_RATIO: f64 = 0.01;
+
+/// Returns the allowed difference in nanoseconds for an operation that takes `ns` and has `units` units of the count
+/// that its promises are per.
+fn allowed(ns: f64, units: f64) -> f64 {
+    (ZERO_NS * units).max(ZERO_RATIO * ns)
+}
+
+fn median(samples: &[f64]) -> Option<f64> {
+    Interval::of(samples).map(|interval| interval.median)
+}
+
+impl Results {
+    /// Makes the rows from the samples.
+    pub(in crate::measure::workload) fn finish(&mut self) {
+        let all = self.rounds.values().flatten().flatten();
+        self.reference = sample::reference(all.map(|(_, sample)| sample));
+        for case in 0..self.cases.len() {
+            let parts = self.cases[case].parts.clone();
+            let whats = std::iter::once(What::Total).chain(parts.into_iter().map(What::Part));
+            for what in whats.chain([What::Raw, What::Inlined]) {
+                for mode in self.modes_of(case) {
+                    let key = (case, mode, what.clone());
+                    if let Some(row) = self.make(&key) {
+                        self.places.insert(key, self.rows.len());
+                        self.rows.push(row);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(in crate::measure::workload) fn id(&self, case: usize, mode: usize, what: &What) -> String {
+        let Info { id, traced, .. } = &self.cases[case];
+        let id = match what {
+            What::Part(part) => format!("{id}/{part}"),
+            What::Total | What::Raw | What::Inlined => id.clone(),
+        };
+        match what {
+            What::Raw => (self.names.raw)(&id, self.modes[mode].name),
+            What::Inlined => (self.names.inlined)(&id, self.modes[mode].name),
+            _ if *traced => (self.names.row)(&id, self.modes[mode].name),
+            _ => id,
+        }
+    }
+
+    fn make(&self, key: &Key) -> Option<Row> {
+        let (case, mode, what) = key;
+        let rounds = self.rounds.get(key)?;
+        let at_reference = |all: &Vec<(usize, Sample)>| {
+            median(&all.iter().map(|(_, sample)| sample.at(self.reference)).collect::<Vec<_>>())
+        };
+        // A generation has no sample if all its slices lost events.
+        let medians: Vec<_> = rounds.iter().filter_map(at_reference).collect();
+        let all: Vec<Sample> = rounds.iter().flatten().map(|(_, sample)| *sample).collect();
+        let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians)?, self.sink)
+            .with_rounds(&all.iter().map(|sample| sample.ns).collect::<Vec<_>>());
+        row.speeds = sample::range(&all, self.reference);
+        let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
+        if let Some((allocs, bytes)) = per_op {
+            (row.allocs, row.bytes) = (Some(allocs), Some(bytes));
+        }
+        if *what == What::Total {
+            let counts = self.counts.get(&(*case, *mode)).into_iter().flatten();
+            row.counts.extend(counts.filter_map(|(name, all)| Some((name.clone(), median(all)?))));
+        }
+        if matches!(what, What::Raw | What::Inlined) {
+            return Some(row);
+        }
+        if self.names.raw_writes == RawWrites::OfTheWhole {
+            let writes = self.modes[*mode].writes_of.and_then(|of| self.mode(of)).unwrap_or(*mode);
+            let (raw, inlined) = ((*case, writes, What::Raw), (*case, writes, What::Inlined));
+            let vs = if writes == *mode { &mut row.vs } else { &mut row.vs_process };
+            for base in [&raw, &inlined] {
+                let ratio = self.times(key, base);
+                vs.extend(ratio.map(|ratio| (self.id(*case, writes, &base.2), Versus::from(ratio))));
+            }
+            if writes == *mode {
+                let own = self.above(key, &inlined);
+                row.above.extend(own.map(|own| (self.id(*case, *mode, &inlined.2), Above::from(own))));
+            }
+        }
+        for &base in self.modes[*mode].bases {
+            let Some(place) = self.mode(base) else { continue };
+            let base_key = (*case, place, what.clone());
+            let Some(ns) = self.above(key, &base_key) else { continue };
+            let more = self.allocated_more(*case, *mode, place).filter(|_| *what == What::Total);
+            let above = Above {
+                allocs: more.map(|more| more.0),
+                bytes: more.map(|more| more.1),
+                // A ratio is left out if its interval reaches below zero.
+                raw_writes: self
+                    .of_raw_writes(key, &base_key)
+                    .filter(|times| times.low >= 0.0)
+                    .map(Versus::from),
+                ..Above::from(ns)
+            };
+            row.above.insert(base.to_owned(), above);
+            if let Some(ratio) = self.times(key, &base_key) {
+                row.vs_process.insert(self.id(*case, place, what), Versus::from(ratio));
+            }
+        }
+        Some(row)
+    }
+
+    /// Returns how many more allocations and bytes an operation has in mode `mode` than in mode `base`.
+    pub(super) fn allocated_more(&self, case: usize, mode: usize, base: usize) -> Option<(f64, f64)> {
+        let (own, base) = (self.per_op(case, mode)?, self.per_op(case, base)?);
+        // With inexact counts, a negative difference is noise and becomes 0.
+        let least = if self.cases[case].exact { f64::NEG_INFINITY } else { 0.0 };
+        Some(((own.0 - base.0).max(least), (own.1 - base.1).max(least)))
+    }
+
+    fn per_op(&self, case: usize, mode: usize) -> Option<(f64, f64)> {
+        let (counts, n) = self.allocated.get(&(case, mode))?;
+        Some((counts.allocs as f64 / *n as f64, counts.bytes as f64 / *n as f64))
+    }
+
+    /// Returns the difference between two modes, as a multiple of the raw writes of the same turn.
+    fn of_raw_writes(&self, key: &Key, base: &Key) -> Option<Interval> {
+        if key.2 != What::Total || self.names.raw_writes != RawWrites::OfWhatIsAdded {
+            return None;
+        }
+        let raw = (key.0, key.1, What::Raw);
+        self.generations([key, base, &raw], |[own, base, raw]| (own.ns - base.ns) / raw.ns)
+    }
+
+    /// Returns the difference in nanoseconds, at the reference speed.
+    pub(super) fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
+        self.generations([key, base], |[own, base]| own.at(self.reference) - base.at(self.reference))
+    }
+
+    /// Returns the cases that run in a mode and in its twin.
+    pub(in crate::measure::workload) fn twins(&self, mode: usize) -> Vec<usize> {
+        let twin = self.twin(mode);
+        let both = |case: &usize| self.runs_in(*case, mode) && self.runs_in(*case, twin);
+        (0..self.cases.len()).filter(both).collect()
+    }
+
+    /// Returns the difference between a mode and its twin over all slices of these cases, as a multiple of the allowed
+    /// difference.
+    pub(in crate::measure::workload) fn apart(&self, cases: &[usize], mode: usize) -> Option<Interval> {
+        let mut clusters = vec![Vec::new(); self.generations];
+        for &case in cases {
+            let [own, base] = [mode, self.twin(mode)].map(|mode| (case, mode, What::Total));
+            let Some(place) = self.places.get(&base) else { continue };
+            let allowed = allowed(self.rows[*place].median, self.units_of(case));
+            let part = |sample: Sample| Sample { ns: sample.ns / allowed, ..sample };
+            for (all, pairs) in clusters.iter_mut().zip(self.together([&own, &base])?) {
+                all.extend(pairs.into_iter().map(|pair| pair.map(part)));
+            }
+        }
+        let apart = |[own, base]: [Sample; 2]| own.at(self.reference) - base.at(self.reference);
+        sample::compare(&clusters, self.reference, apart, Interval::of_clusters)
+    }
+
+    /// Returns the ratio of two times.
+    pub(super) fn times(&self, key: &Key, base: &Key) -> Option<Interval> {
+        self.generations([key, base], |[own, base]| own.ns / base.ns)
+    }
+
+    /// Returns the interval of `f` over the turns that have samples for all keys. The generations are the clusters.
+    fn generations<const N: usize>(
+        &self,
+        keys: [&Key; N],
+        f: impl Fn([Sample; N]) -> f64,
+    ) -> Option<Interval> {
+        sample::compare(&self.together(keys)?, self.reference, f, Interval::of_clusters)
+    }
+
+    /// Returns, for every generation, the turns that have samples for all keys.
+    pub(super) fn together<const N: usize>(&self, keys: [&Key; N]) -> Option<Vec<Vec<[Sample; N]>>> {
+        let all: Vec<&Rounds> = keys.into_iter().map(|key| self.rounds.get(key)).collect::<Option<_>>()?;
+        let of_generation = |generation: usize| {
+            let mut turns = BTreeMap::<usize, Vec<Sample>>::new();
+            for &(turn, sample) in all.iter().filter_map(|rounds| rounds.get(generation)).flatten() {
+                turns.entry(turn).or_default().push(sample);
+            }
+            // The conversion to an array drops turns with fewer samples.
+            turns.into_values().filter_map(|slices| slices.try_into().ok()).collect()
+        };
+        Some((0..self.generations).map(of_generation).collect())
+    }
+}

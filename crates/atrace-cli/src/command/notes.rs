@@ -1,0 +1,527 @@
+//! Notes with the cleanup that a killed command leaves: the patterns to switch off, and the file to save its
+//! recording to.
+//!
+//! # Format
+//!
+//! Before `run` and `record` change anything, they write a note `recording-PID-START`. Its lines are:
+//!
+//! 1. the machine's boot id;
+//! 2. `output`: the file to save the recording to;
+//! 3. a line for each pattern and store that is about to be switched, with the number of times that the pattern is
+//!    listed now;
+//! 4. `done`, after the switch in a store;
+//! 5. `undone` or `saved`, which cancel the patterns or the output.
+//!
+//! Paths and patterns are in hexadecimal. A note with nothing left to do is removed.
+//!
+//! # Recovery
+//!
+//! A command that finds the note of an ended process locks it and does the cleanup: [`sweep`] switches the patterns
+//! off; the recordings in [`unsaved`] are saved by `buffer::sweep`. A note from before the last boot is removed,
+//! because its stores and buffers no longer exist.
+//!
+//! # The folder
+//!
+//! No other user can write to the folder with the notes of a user's commands. For root it is `/run/atrace`; for others
+//! it is the folder of their property store, `/dev/shm/atrace-UID`; on Android it is `/data/local/tmp/atrace-UID`. A
+//! folder is not used unless it belongs to this user and only this user has access.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::prelude::*;
+use std::path::{Path, PathBuf};
+
+use atrace_sys::fork::{Generation, generation};
+use atrace_sys::properties::Properties;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::geteuid;
+
+use crate::command::caller::Caller;
+use crate::command::file::roots_own;
+use crate::command::stores::{self, Store, Work};
+use crate::command::terminal::{Result, failed, say};
+use crate::escape::shown;
+use crate::process::Process;
+
+/// The limits: the length of a note in bytes, and the number of notes.
+const LENGTH: u64 = 1 << 20;
+const MOST: usize = 1024;
+
+const PREFIX: &str = "recording-";
+
+/// The process that wrote a note. Process ids are reused, so the time at which the process started belongs to its
+/// identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Writer {
+    pub(crate) pid: u32,
+    start: u64,
+}
+
+impl Writer {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = Process(pid).read("stat")?;
+        // The name in parentheses may contain any byte. The start time is the 20th field after it.
+        let start = String::from_utf8_lossy(&stat).rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+        Some(Self { pid, start })
+    }
+
+    /// Parses the name of a note.
+    fn of_name(name: &str) -> Option<Self> {
+        let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
+    }
+
+    fn lives(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
+/// The open folder. A descriptor keeps referring to this folder, even if another one gets its path.
+pub(crate) struct Folder(File);
+
+impl Folder {
+    fn path() -> PathBuf {
+        let uid = geteuid();
+        if cfg!(target_os = "android") {
+            return format!("/data/local/tmp/atrace-{uid}").into();
+        }
+        if uid.is_root() {
+            return "/run/atrace".into();
+        }
+        let store = Properties::path_for_uid(uid.as_raw());
+        store.parent().unwrap_or(&store).to_owned()
+    }
+
+    fn make() -> io::Result<Self> {
+        match DirBuilder::new().mode(0o700).create(Self::path()) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
+            _ => Self::open(),
+        }
+    }
+
+    fn open() -> io::Result<Self> {
+        let path = Self::path();
+        let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
+        let folder = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
+        let (data, user) = (folder.metadata()?, geteuid());
+        let is_on_roots_way = user.is_root() && !cfg!(target_os = "android");
+        if data.uid() != user.as_raw()
+            || data.mode() & 0o077 != 0
+            || is_on_roots_way && roots_own(&path).is_none()
+        {
+            let text = format!("{} is not this user's alone: chmod it to 700, or remove it", path.display());
+            return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+        }
+        Ok(Self(folder))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
+    }
+
+    /// Returns the names of the notes and the processes that wrote them; for a process that has ended also the lock of
+    /// its note, if this command got it.
+    fn notes(&self) -> impl Iterator<Item = (String, Writer, Option<File>)> {
+        let entries = fs::read_dir(self.file("")).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let notes = names.filter_map(|name| Writer::of_name(&name).map(|writer| (name, writer)));
+        notes.take(MOST).map(|(name, writer)| {
+            let claim = if writer.lives() { None } else { self.claim(&name) };
+            (name, writer, claim)
+        })
+    }
+
+    fn open_note(&self, name: &str) -> io::Result<File> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        OpenOptions::new().read(true).custom_flags(flags).open(self.file(name))
+    }
+
+    fn read(&self, name: &str) -> Option<NoteText> {
+        let mut text = String::new();
+        self.open_note(name).ok()?.take(LENGTH).read_to_string(&mut text).ok()?;
+        NoteText::parse(&text)
+    }
+
+    /// Creates the note of this process. Returns its name and a file that holds its lock. While the lock is held, no
+    /// other command [claims](Self::claim) the note, even if it can't see this process, as in another PID namespace.
+    pub(crate) fn write(&self, text: &str) -> io::Result<(String, File)> {
+        let this = Writer::of(std::process::id()).ok_or(ErrorKind::Unsupported)?;
+        let name = format!("{PREFIX}{}-{}", this.pid, this.start);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file(&name))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(text.as_bytes())?;
+        Ok((name, file))
+    }
+
+    /// Appends lines to a note.
+    fn add(&self, name: &str, lines: &str) -> io::Result<()> {
+        let file = OpenOptions::new().append(true).open(self.file(name));
+        file.and_then(|mut file| file.write_all(lines.as_bytes()))
+    }
+
+    fn remove(&self, name: &str) {
+        let _ = fs::remove_file(self.file(name));
+    }
+
+    /// Locks a note for this command, as long as the returned file is open. Returns `None` if the note's writer still
+    /// holds the lock, or if another command has locked or removed the note.
+    fn claim(&self, name: &str) -> Option<File> {
+        let file = self.open_note(name).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        file.metadata().is_ok_and(|data| data.nlink() > 0).then_some(file)
+    }
+}
+
+/// Returns the id of the machine's current boot.
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// The first word of the line after a switch: the patterns of a store are on.
+const DONE: &str = "done";
+
+/// The lines that cancel the patterns, or the output.
+pub(crate) const UNDONE: &str = "undone";
+pub(crate) const SAVED: &str = "saved";
+
+/// The first word of the line with the file to save the recording to.
+const OUTPUT: &str = "output";
+
+/// A pattern that a recording switches on in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NotedPattern {
+    /// The user whose store it is; `None` if `path` alone identifies the store.
+    pub(crate) uid: Option<u32>,
+    pub(crate) path: PathBuf,
+    /// The pattern is switched off again only if the store lists it more often than this. The number is how often it
+    /// was listed before the switch, and 0 once the switch is known to be done.
+    pub(crate) before: usize,
+    pub(crate) pattern: String,
+}
+
+impl NotedPattern {
+    fn is_of(&self, store: &Store) -> bool {
+        self.uid == store.uid && self.path == store.path
+    }
+
+    fn line(&self) -> String {
+        let (path, pattern) = (hex(self.path.as_os_str().as_bytes()), hex(self.pattern.as_bytes()));
+        format!("{} {} {path} {pattern}\n", word(self.uid), self.before)
+    }
+}
+
+/// Returns the line which says that the patterns of a store were switched on.
+pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
+    format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
+}
+
+/// The file to save a recording to, and the user and group that it will belong to, if not those of the saving
+/// process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) path: PathBuf,
+    pub(crate) owner: Option<(u32, u32)>,
+}
+
+impl Destination {
+    fn line(&self) -> String {
+        let (uid, gid) = self.owner.unzip();
+        format!("{OUTPUT} {} {} {}\n", word(uid), word(gid), hex(self.path.as_os_str().as_bytes()))
+    }
+}
+
+/// The content of a note, without the parts that are cancelled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NoteText {
+    /// The id of the boot in which the note was written.
+    pub(crate) boot: String,
+    pub(crate) output: Option<Destination>,
+    pub(crate) entries: Vec<NotedPattern>,
+}
+
+impl NoteText {
+    /// Parses the complete lines of a note. Returns `None` if a line is invalid.
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let mut parsed = Self { boot: lines.next()?.to_owned(), ..Self::default() };
+        for line in lines {
+            match *line.split(' ').collect::<Vec<_>>() {
+                [DONE, uid, path] => {
+                    let (uid, path) = (number(uid)?, path_of(path)?);
+                    let of_store = |entry: &&mut NotedPattern| entry.uid == uid && entry.path == path;
+                    parsed.entries.iter_mut().filter(of_store).for_each(|entry| entry.before = 0);
+                }
+                [UNDONE] => parsed.entries.clear(),
+                [SAVED] => parsed.output = None,
+                [OUTPUT, uid, gid, path] => {
+                    let path = path_of(path).filter(|path| path.is_absolute())?;
+                    parsed.output = Some(Destination { path, owner: number(uid)?.zip(number(gid)?) });
+                }
+                [uid, before, path, pattern] => parsed.entries.push(NotedPattern {
+                    uid: number(uid)?,
+                    path: path_of(path)?,
+                    before: before.parse().ok()?,
+                    pattern: String::from_utf8(bytes(pattern)?).ok()?,
+                }),
+                _ => return None,
+            }
+        }
+        Some(parsed)
+    }
+}
+
+/// Formats a number, or `-` if there is none.
+fn word(number: Option<u32>) -> String {
+    number.map_or("-".to_owned(), |number| number.to_string())
+}
+
+fn number(word: &str) -> Option<Option<u32>> {
+    if word == "-" { Some(None) } else { word.parse().ok().map(Some) }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = hex.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
+    let (pairs, []) = digits.as_ref()?.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+fn path_of(hex: &str) -> Option<PathBuf> {
+    Some(OsString::from_vec(bytes(hex)?).into())
+}
+
+/// The note of this command. When it is dropped, everything that it switched on is switched off again. A forked child
+/// that drops its copy changes nothing.
+pub(crate) struct Note {
+    folder: Folder,
+    name: String,
+    entries: Vec<NotedPattern>,
+    by: Generation,
+    _lock: File,
+}
+
+impl Note {
+    /// Writes the note, with the file to save the recording to.
+    pub(crate) fn write(output: &Path, owner: Option<&Caller>) -> Result<Self> {
+        let what = || format!("writing down in {} what is recorded", Folder::path().display());
+        let output = std::path::absolute(output).map_err(failed(what()))?;
+        let output = Destination { path: output, owner: owner.map(|owner| (owner.uid, owner.gid)) };
+        let folder = Folder::make().map_err(failed(what()))?;
+        let text = format!("{}\n{}", boot(), output.line());
+        let (name, lock) = folder.write(&text).map_err(failed(what()))?;
+        Ok(Self { folder, name, entries: Vec::new(), by: generation(), _lock: lock })
+    }
+
+    /// Notes the patterns, then switches them on. If this fails for the store of another user, a message says so, and
+    /// the rest is not affected.
+    pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result {
+        // The contents are read again, because other commands may have switched patterns in the meantime.
+        for (store, now) in stores::perform(stores, |_| Work::Look) {
+            let now = now.as_ref().unwrap_or(&store.content);
+            self.entries.extend(patterns.iter().cloned().map(|pattern| {
+                let (uid, path, before) = (store.uid, store.path.clone(), now.count(&pattern));
+                NotedPattern { uid, path, before, pattern }
+            }));
+        }
+        let lines: String = self.entries.iter().map(NotedPattern::line).collect();
+        self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
+        // The patterns are listed once more, even if they are listed already.
+        let enable = || patterns.iter().map(|pattern| (pattern.clone(), usize::MAX)).collect();
+        let (mut done, mut refused) = (String::new(), Ok(()));
+        for (store, result) in stores::perform(stores, |_| Work::Enable(enable())) {
+            // After an error it is unknown whether the patterns are on, so the entries keep their count.
+            if let Err(e) = result {
+                refused = refused.and(stores::refuse(store, &e));
+                continue;
+            }
+            done += &done_line(store.uid, &store.path);
+            self.entries.iter_mut().filter(|entry| entry.is_of(store)).for_each(|entry| entry.before = 0);
+        }
+        let _ = self.folder.add(&self.name, &done);
+        refused
+    }
+
+    /// Switches off what this command switched on. If that fails, the next command tries it again.
+    pub(crate) fn switch_off(&mut self) {
+        if !self.entries.is_empty() && take_back(&self.entries) {
+            self.entries.clear();
+            let _ = self.folder.add(&self.name, &format!("{UNDONE}\n"));
+        }
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            self.switch_off();
+            strike(&self.folder, &self.name, SAVED, self.entries.is_empty());
+        }
+    }
+}
+
+/// Cancels a part of a note. A note with nothing left to do is removed.
+fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
+    if was_all {
+        folder.remove(name);
+    } else {
+        let _ = folder.add(name, &format!("{part}\n"));
+    }
+}
+
+/// Switches off what a recording switched on. Reports failures, and returns whether there were none.
+fn take_back(entries: &[NotedPattern]) -> bool {
+    let mut stores: Vec<Store> = Vec::new();
+    for entry in entries {
+        if !stores.iter().any(|store| entry.is_of(store)) {
+            stores.push(Store::of(entry.uid, entry.path.clone()));
+        }
+    }
+    let patterns = |store: &Store| {
+        let of_store = entries.iter().filter(|entry| entry.is_of(store));
+        of_store.map(|entry| (entry.pattern.clone(), entry.before)).collect()
+    };
+    let mut is_clean = true;
+    for (store, result) in stores::perform(&stores, |store| Work::TakeBack(patterns(store))) {
+        if let Err(e) = result {
+            is_clean = false;
+            say(format_args!("not switched off again, {}: {}", store.owner(), shown(&e)));
+        }
+    }
+    is_clean
+}
+
+/// The patterns that are on because of running recordings.
+#[derive(Default)]
+pub(crate) struct Running(Vec<(u32, NotedPattern)>);
+
+impl Running {
+    /// Returns the ids of the recordings that have switched on this pattern in this store.
+    pub(crate) fn of<'a>(&'a self, store: &'a Store, pattern: &'a str) -> impl Iterator<Item = u32> + 'a {
+        let of_it = self.0.iter().filter(move |(_, entry)| entry.is_of(store) && entry.pattern == pattern);
+        of_it.map(|(pid, _)| *pid)
+    }
+}
+
+/// Switches off the patterns that killed recordings left on, and reports it. Returns the patterns of the recordings
+/// that still run.
+pub(crate) fn sweep() -> Running {
+    let mut running = Running::default();
+    let Ok(folder) = Folder::open() else { return running };
+    for (name, writer, claim) in folder.notes() {
+        let text = folder.read(&name);
+        if claim.is_none() {
+            let entries = text.unwrap_or_default().entries;
+            running.0.extend(entries.into_iter().map(|entry| (writer.pid, entry)));
+            continue;
+        }
+        match text.filter(|text| text.boot == boot()) {
+            Some(text) => undo(&folder, &name, writer, &text),
+            None => folder.remove(&name),
+        }
+    }
+    running
+}
+
+fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
+    if !text.entries.is_empty() {
+        take_back(&text.entries);
+        let mut patterns: Vec<_> =
+            text.entries.iter().map(|entry| shown(&entry.pattern).to_string()).collect();
+        patterns.sort();
+        patterns.dedup();
+        let (pid, patterns) = (writer.pid, patterns.join(", "));
+        say(format_args!("switched off what was left on, as recording {pid} was killed: {patterns}"));
+    }
+    if text.output.is_none() || !text.entries.is_empty() {
+        strike(folder, name, UNDONE, text.output.is_none());
+    }
+}
+
+/// Returns the commands that were killed before they saved their recording, and the files to save to.
+pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
+    let Ok(folder) = Folder::open() else { return Vec::new() };
+    let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;
+    folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
+}
+
+/// Cancels the outputs of killed commands.
+pub(crate) fn forget(pids: &[u32]) {
+    let Ok(folder) = Folder::open() else { return };
+    for (name, writer, claim) in folder.notes() {
+        if pids.contains(&writer.pid)
+            && claim.is_some()
+            && let Some(text) = folder.read(&name)
+            && text.output.is_some()
+        {
+            strike(&folder, &name, SAVED, text.entries.is_empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_is_known_by_its_start() {
+        let this = Writer::of(std::process::id()).unwrap();
+        assert!(this.lives());
+        assert!(!Writer { start: this.start + 1, ..this }.lives());
+        let name = format!("recording-{}-{}", this.pid, this.start);
+        assert_eq!(Writer::of_name(&name), Some(this));
+        for name in ["recording-1", "recording-1-", "recording-x-1", "properties", "recording-1-2-0", "1-2"] {
+            assert_eq!(Writer::of_name(name), None, "{name}");
+        }
+    }
+
+    fn entry(uid: Option<u32>, pattern: &str) -> NotedPattern {
+        let path = OsString::from_vec(b"/a b\xff".to_vec()).into();
+        NotedPattern { uid, path, before: 3, pattern: pattern.to_owned() }
+    }
+
+    #[test]
+    fn what_was_written_down_is_read() {
+        let entries = vec![entry(Some(7), "*/a \n'"), entry(None, "ü")];
+        let mut text = "boot\n".to_owned();
+        entries.iter().for_each(|entry| text += &entry.line());
+        let mut expected = NoteText { boot: "boot".into(), output: None, entries };
+        assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+        // The command was killed while it wrote the last line, which is ignored.
+        assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
+        text += &done_line(expected.entries[0].uid, &expected.entries[0].path);
+        expected.entries[0].before = 0;
+        assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+        for owner in [None, Some((1000, 100)), Some((u32::MAX, 0))] {
+            let output = Destination { path: "/a b/c\n d ".into(), owner };
+            let text = text.clone() + &output.line();
+            expected.output = Some(output);
+            assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
+            let undone = NoteText { entries: Vec::new(), ..expected.clone() };
+            assert_eq!(NoteText::parse(&(text.clone() + "undone\n")), Some(undone));
+            let saved = NoteText { output: None, ..expected.clone() };
+            assert_eq!(NoteText::parse(&(text + "saved\n")), Some(saved));
+        }
+        for wrong in [
+            "",
+            "b\n1\n",
+            "b\nx 0 2f 2a\n",
+            "b\n1 0 2 2a\n",
+            "b\n1 0 2f zz\n",
+            "b\n1 -1 2f 2a\n",
+            "b\n1 0 2f ff\n",
+            "b\ndone\n",
+            "b\ndone 1 2\n",
+            "b\noutput 1 1 61\n",
+            "b\noutput - - \n",
+            "b\noutput x 1 2f\n",
+            "b\noutput 1 2f\n",
+        ] {
+            assert_eq!(NoteText::parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

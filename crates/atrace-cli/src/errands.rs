@@ -1,0 +1,51 @@
+//! Work for many users at once, each with the rights of its user (`atrace_sys::errand`).
+//!
+//! A child process for each piece of work takes on the user's ids. Each child has its own time limit, and sixteen
+//! children run at once. So no user can keep the command from the others. There is a limit for all users together;
+//! the work of users that were not reached in time is refused.
+
+use std::time::{Duration, Instant};
+
+use atrace_sys::errand::{Errand, User, answers};
+
+/// How many children run at once.
+const TOGETHER: usize = 16;
+/// No further child is started after this time: a person can own thousands of user ids.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Does the work of each task in a child, and passes the answers to `done`, with the time that each took.
+///
+/// `user` returns the user whose ids the child takes on, and the time that is left for this user. The two texts are the
+/// errors for tasks that are not started: because of the other users, or because no time is left.
+pub(crate) fn ask<T>(
+    tasks: &[T],
+    user: impl Fn(&T) -> (User, Duration),
+    work: impl Fn(&T, Duration) -> Vec<u8>,
+    [too_many, too_late]: [&str; 2],
+    mut done: impl FnMut(&T, Result<Vec<u8>, String>, Duration),
+) {
+    let start = Instant::now();
+    for tasks in tasks.chunks(TOGETHER) {
+        let mut errands = Vec::new();
+        let mut begin = |task: &T| {
+            let (user, left) = user(task);
+            let is_late = start.elapsed() > LONGEST;
+            if is_late || left.is_zero() {
+                return Err(if is_late { too_many } else { too_late }.to_owned());
+            }
+            let errand = Errand::start(user, left, || work(task, left)).map_err(|e| e.to_string())?;
+            errands.push(errand);
+            Ok(())
+        };
+        let begun: Vec<_> = tasks.iter().map(&mut begin).collect();
+        let mut answers = answers(errands).into_iter();
+        for (task, begun) in tasks.iter().zip(begun) {
+            let (answer, time) = match begun.map(|()| answers.next()) {
+                Ok(Some((answer, time))) => (answer.map_err(|e| e.to_string()), time),
+                Ok(None) => (Err("no answer".to_owned()), Duration::ZERO),
+                Err(why) => (Err(why), Duration::ZERO),
+            };
+            done(task, answer, time);
+        }
+    }
+}
