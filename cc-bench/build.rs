@@ -13,10 +13,11 @@ fn main() {
     let include = PathBuf::from(variable("DEP_CUTILS_INCLUDE"));
     println!("cargo::rerun-if-changed={}", include.display());
 
-    cxx(cxx_build::bridges(["src/lib.rs", "src/coroutines.rs"]))
-        .files(["src/bench.cc", "src/coroutines.cc"])
+    cxx(cxx_build::bridge("src/lib.rs")).file("src/bench.cc").include(&include).compile("cc_bench_loops");
+    as_the_original(cxx(cxx_build::bridge("src/coroutines.rs")))
+        .file("src/coroutines.cc")
         .include(&include)
-        .compile("cc_bench_loops");
+        .compile("cc_bench_coroutines");
 
     println!("cargo::metadata=compiler={}", compiler());
 
@@ -67,6 +68,15 @@ fn compiler() -> String {
 /// The same code in every profile, so that results do not depend on how the Rust side was built.
 fn cxx(mut build: cc::Build) -> cc::Build {
     build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
+    build
+}
+
+/// Sets the flags of the original benchmark of coroutines: `-O3`, and C++23 if the compiler has it.
+fn as_the_original(mut build: cc::Build) -> cc::Build {
+    if build.is_flag_supported("-std=c++23").unwrap_or(false) {
+        build.std("c++23");
+    }
+    build.opt_level(3);
     build
 }
 

@@ -235,3 +235,15 @@ rust::String cutils_library() {
 }
 
 }  // namespace cc_bench
+
+int cc_bench_is_tag_enabled(uint64_t tag) {
+    return atrace_is_tag_enabled(tag) != 0;
+}
+
+void cc_bench_begin(uint64_t tag, const char* name) {
+    atrace_begin(tag, name);
+}
+
+void cc_bench_end(uint64_t tag) {
+    atrace_end(tag);
+}

@@ -35,3 +35,10 @@ void update_tags();
 rust::String cutils_library();
 
 }  // namespace cc_bench
+
+// The inline functions of libcutils' header as functions that another language can call.
+extern "C" {
+int cc_bench_is_tag_enabled(uint64_t tag);
+void cc_bench_begin(uint64_t tag, const char* name);
+void cc_bench_end(uint64_t tag);
+}

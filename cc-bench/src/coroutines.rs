@@ -1,4 +1,4 @@
-//! Tasks in C++20, each of which computes a Fibonacci number recursively in floating point.
+//! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating point.
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
 //! The parts of a single task would be shorter than a reading of the clock.

@@ -12,7 +12,7 @@
 //! | `BM_TracingOnAtraceBegin/10`, `/1000` | on | [`begin`] with a name of 10, 1000 characters |
 //! | `BM_TracingOnAtraceEnd` | on | [`end`] |
 //!
-//! [`coroutines`] has tasks without ATrace, the material of a workload.
+//! [`coroutines`] has tasks without ATrace, the material of a workload. [`wrapper`] writes events of Rust as AOSP's wrapper does.
 //!
 //! # Which libcutils
 //!
@@ -35,6 +35,7 @@
 //! ```
 
 pub mod coroutines;
+pub mod wrapper;
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};

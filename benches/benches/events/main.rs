@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use atrace::control::{Control, Switched};
 use atrace::tracer::TextBuffer;
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
-use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What, Who, promises};
+use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What, Who, promises, published};
 use atrace_benches::harness::output::{Output, fail};
 use atrace_benches::harness::{Session, child, exit_code, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
@@ -246,9 +246,31 @@ fn questions(paired: &mut Paired<'_>, state: State) {
     }
 }
 
+/// Adds the events that AOSP published, as AOSP's wrapper writes them: what a program replaces by this library.
+fn aosp_like(paired: &mut Paired<'_>, state: State) {
+    const TAG: u64 = cc_bench::TAG;
+    if cc_bench::missing("atrace_end_body").is_some() {
+        return;
+    }
+    for published::OfEvent { state: of, event, .. } in &published::EVENTS {
+        let event = Event::named(event).filter(|_| *of == state);
+        let Some(event) = event else { continue };
+        let [rust, wrapped] = [Who::Rust, Who::AospLike].map(|who| Id::event(who, state, event).to_string());
+        let name = text(if event.name == "begin/1000" { 1000 } else { 10 });
+        match event.name {
+            "end" => paired.case(&wrapped, |n| (0..n).for_each(|_| cc_bench::wrapper::end(black_box(TAG)))),
+            _ => paired.case(&wrapped, move |n| {
+                (0..n).for_each(|_| cc_bench::wrapper::begin(black_box(TAG), black_box(&name)));
+            }),
+        }
+        paired.compare(&rust, &wrapped);
+    }
+}
+
 fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     switch.check(false)?;
     compare(session, State::Off, &Who::Rust, |paired| {
+        aosp_like(paired, State::Off);
         questions(paired, State::Off);
         paired.case("limit/empty_loop", |n| (0..n).for_each(|i| _ = black_box(i)));
         let word = std::sync::atomic::AtomicU64::new(0);
@@ -313,6 +335,9 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     compare(session, State::On, &Who::Rust, |paired| {
         questions(paired, State::On);
+        if session.is_where_libcutils_writes() {
+            aosp_like(paired, State::On);
+        }
         paired.case("limit/getppid", |n| (0..n).for_each(|_| _ = black_box(rustix::process::getppid())));
         let message = format!("B|{pid}|{}", text(10)).into_bytes();
         paired.case("limit/write_dev_null", move |n| raw_write(&null, &message, n));

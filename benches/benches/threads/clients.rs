@@ -21,13 +21,18 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Returns the sum of the clients' times, and the sum of their operations per second.
-    pub(crate) fn sum(shares: &[Self]) -> (Duration, f64) {
-        let ran = || shares.iter().filter(|share| share.ops > 0);
-        (
-            ran().map(|share| share.took).sum(),
-            ran().map(|share| share.ops as f64 / share.took.as_secs_f64()).sum(),
-        )
+    /// Returns the sum of the clients' times.
+    pub(crate) fn time(shares: &[Self]) -> Duration {
+        shares.iter().map(|share| share.took).sum()
+    }
+
+    /// Returns the time in which all clients were busy, and the number of operations in it. An operation that was not
+    /// finished when another client had no more to do counts in part.
+    pub(crate) fn all_busy(shares: &[Self]) -> (f64, Duration) {
+        let time = shares.iter().map(|share| share.took).min().unwrap_or_default();
+        let part = |share: &Self| share.ops as f64 * time.as_secs_f64() / share.took.as_secs_f64();
+        let ops = if time.is_zero() { 0.0 } else { shares.iter().map(part).sum() };
+        (ops, time)
     }
 }
 

@@ -110,9 +110,9 @@ impl Setup {
     }
 
     /// Returns the length of slices. Slices are short, so that compared slices run at nearly the same time. But a slice
-    /// has at least an operation of each client, or dozens of operations if the clients share a CPU.
+    /// has several operations of each client, or dozens of operations if the clients share a CPU.
     fn slice(self) -> Duration {
-        Duration::from_millis(if self.job == Job::Io(5) { 6 } else { 4 })
+        Duration::from_millis(if self.job == Job::Io(5) { 25 } else { 4 })
     }
 
     /// Returns the number of operations that allocations are counted over.
@@ -129,8 +129,10 @@ impl Workload for Threads {
     fn cases<T: Tracing>() -> Vec<Case> {
         let case = |setup: Setup| {
             let case = match setup.job {
-                // A slice has one operation of each client, which does not justify making everything anew.
-                Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)),
+                // A slice has four operations of each client, which does not justify making everything anew. The
+                // operations are so many, and even, because a client that has one operation more than the other would
+                // work alone for an eighth of the slice or more.
+                Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)).batch(CLIENTS as u64).waits(),
                 _ => Case::afresh(setup.id(), move || operations::of::<T>(setup)),
             };
             let case =

@@ -17,6 +17,8 @@ pub enum Who {
     Ffi,
     /// This workspace, writing to the memory that it shares with Perfetto's service.
     Perfetto,
+    /// Rust as AOSP's wrapper of libcutils does it: a call of C for each event, and a C string for each name.
+    AospLike,
     /// A crate of another project, `peer-<crate>`, or a name that this version does not know.
     Other(String),
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Who {
             Self::Cc => "cc",
             Self::Rust => "rust",
             Self::Ffi => "ffi",
+            Self::AospLike => "aosp-like",
             Self::Perfetto => "perfetto",
             Self::Other(name) => name,
         })
@@ -127,6 +130,7 @@ impl Id {
             "cc" => Who::Cc,
             "rust" => Who::Rust,
             "ffi" => Who::Ffi,
+            "aosp-like" => Who::AospLike,
             "perfetto" => Who::Perfetto,
             other => Who::Other(other.to_owned()),
         };

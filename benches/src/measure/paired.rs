@@ -34,7 +34,7 @@ use crate::instruments::chain;
 use crate::instruments::clock::timer_floor;
 use crate::instruments::cpu::Pin;
 use crate::measure::rounds::{self, Comparison, Stopped};
-use crate::row::{Above, Row, Sink, Versus};
+use crate::row::{Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample};
 
@@ -275,7 +275,9 @@ impl Measured {
     ///
     /// A case has no row if it has no median, because a round's value was not a finite number.
     pub fn rows(&self, sink: Sink) -> Vec<Row> {
-        self.ids.iter().filter_map(|id| self.row(id, sink)).collect()
+        let mut rows: Vec<Row> = self.ids.iter().filter_map(|id| self.row(id, sink)).collect();
+        note_comparisons(&mut rows);
+        rows
     }
 
     /// Makes the row of one case.

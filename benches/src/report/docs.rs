@@ -46,7 +46,8 @@ fn lines(here: &Machine) -> String {
             |(base, name): &(&str, &str)| Some(format!("{} of {name}", ratio(row.versus(base)?.ratio)));
         let ratios: Vec<String> = bases.iter().filter_map(ratio).collect();
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "| {what} | **{}** | {} |", digits(row.median), ratios.join(", "));
+        let words = row.known().words().map(|words| format!(" ({words})")).unwrap_or_default();
+        let _ = writeln!(out, "| {what} | **{}**{words} | {} |", digits(row.median), ratios.join(", "));
     }
     let _ = write!(out, "\n{}\n{END}", content::about_run(here));
     out

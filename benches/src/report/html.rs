@@ -4,6 +4,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::model::{Finding, Group, Line, Part, Plot, Point, Report, Section, Series};
+use crate::row::Known;
 use crate::table;
 use crate::table::number::{coordinate as at, time};
 
@@ -169,10 +170,14 @@ fn spread(index: usize, of: usize) -> f64 {
 
 fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
     let [low, middle, high] = [point.low, point.median, point.high].map(|value| axis.x(value));
-    let noisy = if point.noisy { "; noisy: counts as not measured" } else { "" };
+    let known = point.known.words().map(|words| format!("; {words}")).unwrap_or_default();
     let [least, median, most] = [point.low, point.median, point.high].map(time);
-    let tip = format!("{}: {median} (95 %: {least} to {most}){noisy}", point.of);
-    let class = format!("point {}{}", point.series.class(), if point.noisy { " noisy" } else { "" });
+    let tip = format!("{}: {median} (95 %: {least} to {most}){known}", point.of);
+    let class = format!(
+        "point {}{}",
+        point.series.class(),
+        if point.known == Known::Well { "" } else { " uncertain" }
+    );
     html! {
         g class=(class) {
             title { (tip) }
@@ -264,7 +269,7 @@ mod tests {
             median,
             low,
             high,
-            noisy: false,
+            known: Known::Well,
             of: "rust/<b>".to_owned(),
         };
         let line = |values| Line { label: "a".into(), text: "b".into(), points: vec![point(values)] };

@@ -151,6 +151,7 @@ fn rows_of(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
             Err(e) => problems.add(format!("{}: row {name} is left out: {e}", path.display())),
         }
     }
+    row::note_comparisons(&mut rows);
     rows
 }
 
@@ -171,6 +172,8 @@ fn checked(mut row: Row) -> Result<Row, String> {
     }
     row.above.retain(|base, above| base.len() <= MAX_ID && holds(above.low, above.ns, above.high));
     row.counts.retain(|name, count| name.len() <= MAX_ID && count.abs() <= MAX_NUMBER);
+    let counts = &row.counts;
+    row.ranges.retain(|name, [low, high]| counts.get(name).is_some_and(|median| holds(*low, *median, *high)));
     for above in row.above.values_mut() {
         let counted = |x: &f64| x.abs() <= MAX_NUMBER;
         above.allocs = above.allocs.filter(counted);

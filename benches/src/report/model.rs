@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::catalogue::{Id, Who};
-use crate::row::Row;
 use crate::row::environment::Environment;
+use crate::row::{Known, Row};
 use crate::table::Table;
 
 /// The whole report.
@@ -131,15 +131,15 @@ pub(crate) struct Point {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    pub(crate) noisy: bool,
+    pub(crate) known: Known,
     /// The row that the point shows.
     pub(crate) of: String,
 }
 
 impl Point {
     pub(crate) fn of(row: &Row) -> Self {
-        let Row { median, low, high, noisy, ref id, .. } = *row;
-        Self { series: Series::of(id), median, low, high, noisy, of: id.clone() }
+        let Row { median, low, high, ref id, .. } = *row;
+        Self { series: Series::of(id), median, low, high, known: row.known(), of: id.clone() }
     }
 }
 

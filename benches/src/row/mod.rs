@@ -5,7 +5,7 @@
 
 pub mod environment;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::Permissions;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::instruments::alloc::PerOp;
-use crate::stats::Interval;
+use crate::stats::{Interval, NOISY_RATIO};
 
 /// Where the messages went while a row was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ pub struct Row {
     pub bytes: Option<f64>,
     /// Where messages went.
     pub sink: Sink,
-    /// Whether the interval is too wide for a useful result. A noisy row counts as missing.
+    /// Whether the interval is too wide for a useful time. [`known`](Self::known) tells whether a ratio is known.
     pub noisy: bool,
     /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
@@ -166,6 +166,42 @@ pub struct Row {
     /// Other counts by name: per operation (polls, messages), or absolute (living threads).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "tidy_map")]
     pub counts: BTreeMap<String, f64>,
+    /// The 95 % intervals of those counts that have one (rates).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ranges: BTreeMap<String, [f64; 2]>,
+    /// Whether the ratio of another row to this row is known; see [`note_comparisons`].
+    #[serde(skip)]
+    pub is_base: bool,
+}
+
+/// Sets [`is_base`](Row::is_base) of all rows of a bench.
+pub fn note_comparisons(rows: &mut [Row]) {
+    let bases: BTreeSet<String> = rows.iter().flat_map(Row::known_bases).map(str::to_owned).collect();
+    rows.iter_mut().for_each(|row| row.is_base = bases.contains(&row.id));
+}
+
+/// How well the time of a row is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Known {
+    /// The interval is narrow.
+    #[default]
+    Well,
+    /// The machine's speed varied during the measurement, so the time is uncertain, but a ratio to a row of the same
+    /// rounds is known.
+    Varied,
+    /// Neither the time nor a ratio is known.
+    Not,
+}
+
+impl Known {
+    /// Returns the words that stand beside the number.
+    pub fn words(self) -> Option<&'static str> {
+        match self {
+            Self::Well => None,
+            Self::Varied => Some("speed varied"),
+            Self::Not => Some("not known"),
+        }
+    }
 }
 
 /// The distribution of the rounds of a case.
@@ -224,6 +260,22 @@ impl Row {
     /// Returns the ratio to another row, from interleaved rounds or alternating processes.
     pub fn versus(&self, base: &str) -> Option<&Versus> {
         self.vs.get(base).or_else(|| self.vs_process.get(base))
+    }
+
+    /// Returns how well the time is known.
+    pub fn known(&self) -> Known {
+        match self.noisy {
+            false => Known::Well,
+            true if self.is_base || self.known_bases().next().is_some() => Known::Varied,
+            true => Known::Not,
+        }
+    }
+
+    /// Returns the rows to which the ratio of this row is known.
+    fn known_bases(&self) -> impl Iterator<Item = &str> {
+        let is_known = |ratio: &Versus| ratio.sure && Interval::from(*ratio).relative() <= NOISY_RATIO;
+        let all = self.vs.iter().chain(&self.vs_process);
+        all.filter(move |(_, ratio)| is_known(ratio)).map(|(base, _)| &base[..])
     }
 
     /// Sets the distribution of the rounds.
@@ -349,7 +401,11 @@ pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
 ///
 /// The system's error or `InvalidData`, with the file's path.
 pub fn read(path: &Path) -> io::Result<Vec<Row>> {
-    let all = || Ok(serde_json::from_slice(&std::fs::read(path)?)?);
+    let all = || {
+        let mut rows: Vec<Row> = serde_json::from_slice(&std::fs::read(path)?)?;
+        note_comparisons(&mut rows);
+        Ok(rows)
+    };
     all().map_err(|e: io::Error| io::Error::new(e.kind(), format!("reading {}: {e}", path.display())))
 }
 

@@ -13,7 +13,7 @@ pub struct Sample {
     /// The nanoseconds of one operation.
     pub ns: f64,
     /// The nanoseconds of a [chain](crate::instruments::chain::time), work of a known length, directly before and
-    /// directly after the slice.
+    /// directly after the slice. 0 for a wait, whose time does not depend on the processor's speed.
     pub chain: [f64; 2],
 }
 
@@ -23,13 +23,23 @@ impl Sample {
         Self { ns, chain: [1.0; 2] }
     }
 
+    /// Makes a sample of a time that does not depend on the processor's speed.
+    pub fn of_wait(ns: f64) -> Self {
+        Self { ns, chain: [0.0; 2] }
+    }
+
+    fn is_of_wait(&self) -> bool {
+        self.chain == [0.0; 2]
+    }
+
     fn chain(&self) -> f64 {
         f64::midpoint(self.chain[0], self.chain[1])
     }
 
-    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds.
+    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds. A wait has the
+    /// same time at any speed.
     pub fn at(&self, reference: f64) -> f64 {
-        self.ns * reference / self.chain()
+        if self.is_of_wait() { self.ns } else { self.ns * reference / self.chain() }
     }
 
     fn scaled_to(&self, reference: f64) -> Self {
@@ -47,14 +57,16 @@ pub fn equally_fast(all: &[Sample]) -> bool {
 /// Returns the duration of the chain at the reference speed: the first decile over all slices. The minimum would depend
 /// on a single slice.
 pub fn reference<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
-    let mut chains: Vec<f64> = samples.into_iter().map(Sample::chain).collect();
+    let measured = samples.into_iter().filter(|sample| !sample.is_of_wait());
+    let mut chains: Vec<f64> = measured.map(Sample::chain).collect();
     chains.sort_by(f64::total_cmp);
     chains.get(chains.len() / 10).copied().unwrap_or(1.0)
 }
 
 /// Returns the range of speeds without 5 % at each end, as factors of slowdown relative to the reference speed.
 pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
-    let mut all: Vec<f64> = samples.iter().map(|sample| sample.chain() / reference).collect();
+    let measured = samples.iter().filter(|sample| !sample.is_of_wait());
+    let mut all: Vec<f64> = measured.map(|sample| sample.chain() / reference).collect();
     all.sort_by(f64::total_cmp);
     let cut = all.len() / 20;
     Some([*all.get(cut)?, *all.get(all.len() - 1 - cut)?])
@@ -110,7 +122,21 @@ pub(crate) fn compare<const N: usize>(
 
 /// Returns the median at the reference speed.
 pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
-    Interval::of(&samples.iter().map(|sample| sample.at(reference)).collect::<Vec<_>>())
+    in_range(samples, |convert| {
+        Interval::of(&samples.iter().map(|sample| convert(sample, reference)).collect::<Vec<_>>())
+    })
+}
+
+/// Returns the interval that `median` makes of converted times. If it is outside the range of the measured times, the time
+/// of the operation does not follow the processor's speed, and the interval is made of the measured times.
+pub(crate) fn in_range(
+    samples: &[Sample],
+    median: impl Fn(fn(&Sample, f64) -> f64) -> Option<Interval>,
+) -> Option<Interval> {
+    let all = || samples.iter().map(|sample| sample.ns);
+    let range = all().fold(f64::INFINITY, f64::min)..=all().fold(f64::NEG_INFINITY, f64::max);
+    let converted = median(|sample, reference| sample.at(reference));
+    converted.filter(|it| range.contains(&it.median)).or_else(|| median(|sample, _| sample.ns))
 }
 
 #[cfg(test)]
@@ -144,6 +170,20 @@ mod tests {
         assert!(!more.sure && (more.median - 10.0).abs() < 1e-9, "{more:?}");
         assert!(!ratio(&[fast; 5], &[fast; 5]).unwrap().sure && ratio(&[fast; 6], &[fast; 6]).unwrap().sure);
         assert_eq!(ratio(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_wait_is_not_converted_and_no_median_is_outside_of_what_was_measured() {
+        // A request that waits for 5 ms, on a machine that was slower most of the time.
+        let mut all = vec![Sample::of_wait(5e6); 9];
+        assert_eq!(at_reference(&all, 100.0), Some(Interval::around(5e6, 0.0)));
+        assert!(equally_fast(&all) && ratio(&all, &all) == Some(Interval::around(1.0, 0.0)));
+        assert_eq!((reference(&all), range(&all, 100.0)), (1.0, None));
+        all.push(sample(1.0, 100.0, 100.0));
+        assert_eq!((reference(&all), range(&all, 100.0)), (100.0, Some([1.0, 1.0])));
+        // Times that do not follow the speed, though nobody said so.
+        let all: Vec<Sample> = (0..9).map(|i| sample(5000.0 + f64::from(i), 170.0, 170.0)).collect();
+        assert_eq!(at_reference(&all, 100.0).unwrap().median, 5004.0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::catalogue::published::Published;
 use crate::catalogue::{Id, Who};
-use crate::row::{Above, Row, Versus};
+use crate::row::{Above, Known, Row, Versus};
 use crate::table::number::{count, interval, ratio};
 
 /// A header line and lines of cells.
@@ -62,8 +62,8 @@ pub struct Value {
     pub high: f64,
     /// The unit of the three numbers.
     pub unit: String,
-    /// Whether the interval is too wide to mean anything.
-    pub noisy: bool,
+    /// How well the value is known.
+    pub known: Known,
     /// Whether the value belongs to this workspace. The HTML report highlights such values.
     pub own: bool,
 }
@@ -145,7 +145,7 @@ fn mark(reasons: &[&str], why: &str) -> String {
 impl Value {
     /// Makes a value in nanoseconds that does not belong to this workspace.
     pub(crate) fn times(low: f64, median: f64, high: f64) -> Self {
-        Self { median, low, high, unit: "ns".to_owned(), noisy: false, own: false }
+        Self { median, low, high, unit: "ns".to_owned(), known: Known::Well, own: false }
     }
 
     /// Makes a value from the difference between two rows, in nanoseconds.
@@ -163,7 +163,7 @@ impl Cell {
             low: row.low,
             high: row.high,
             unit: row.unit.clone(),
-            noisy: row.noisy,
+            known: row.known(),
             own: matches!(Id::of(&row.id).who, Who::Rust | Who::Perfetto),
         })
     }
@@ -248,7 +248,7 @@ impl fmt::Display for Cell {
                 if value.low < value.high {
                     write!(f, " ({range})")?;
                 }
-                f.write_str(if value.noisy { " NOISY" } else { "" })
+                value.known.words().map_or(Ok(()), |words| write!(f, ", {words}"))
             }
             Self::Ratio(r, None) => f.write_str(&ratio(*r)),
             Self::Ratio(r, Some((low, high))) => {
@@ -388,17 +388,18 @@ fn draw_cell(cell: &Cell, reasons: &[&str]) -> Markup {
             td class="text" { @for (of, cell) in all { div { (cell) " " (of) } } }
         },
         Cell::Value(value) => {
-            let class = match (value.noisy, value.own) {
-                (true, _) => "noisy",
-                (false, true) => "own",
-                _ => "",
+            let class = match (value.known, value.own) {
+                (Known::Not, _) => "unknown",
+                (Known::Varied, _) => "varied",
+                (Known::Well, true) => "own",
+                (Known::Well, false) => "",
             };
             let (median, range, unit) = interval(value.median, value.low, value.high, &value.unit);
             html! {
                 td class=(class) {
                     b { (median) } @if unit != "ns" && unit != "instructions" { " " (unit) }
-                    @if value.noisy { small { "noisy: " (range) } }
-                    @else if value.low < value.high { small { (range) } }
+                    @if value.low < value.high { small { (range) } }
+                    @if let Some(words) = value.known.words() { small { (words) } }
                 }
             }
         }
@@ -496,13 +497,13 @@ mod text_tests {
         let text = of_rows("main", &[off, on, noisy]).to_string();
         let expected = "\
 main
-case                                       median  compared                                allocations
-rust/tracing_off_begin/10        0.88 (0.87–0.89)  0.15 (0.15–0.15) of cc                            0
-rust/tracing_on_begin/1000          728 (726–730)  0.80 (0.78–0.82) of cc                           –a
-                                                   1.04 (1.02–1.06) of
-                                                   limit/raw_write_of_the_same_bytes/1000
-                                                   0.050 (0.049–0.051) of limit/nothing
-cc/tracing_on_begin/1000    12.0 (9.0–15.0) NOISY  –b                                               –a
+case                                            median  compared                                allocations
+rust/tracing_off_begin/10             0.88 (0.87–0.89)  0.15 (0.15–0.15) of cc                            0
+rust/tracing_on_begin/1000               728 (726–730)  0.80 (0.78–0.82) of cc                           –a
+                                                        1.04 (1.02–1.06) of
+                                                        limit/raw_write_of_the_same_bytes/1000
+                                                        0.050 (0.049–0.051) of limit/nothing
+cc/tracing_on_begin/1000    12.0 (9.0–15.0), not known  –b                                               –a
 –a: not counted.
 –b: compared with nothing.
 ";

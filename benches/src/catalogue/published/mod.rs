@@ -9,7 +9,9 @@
 //! error, unit, and the corresponding row of ours, or `-` and a reason for having no row. A blank line ends a group;
 //! the lines of a group are compared with its first line. Other lines start with a mark:
 //! - `!` defines a reason. In a row field, `0:` names the reason why our number may be 0.
-//! - `>` is the authors' conclusion, and `?` is the ratio that decides whether the conclusion holds.
+//! - `"` is a sentence of its authors, word by word.
+//! - `>` is what its tables show, in our words. Each `?` below it is a ratio of two published numbers that shows it, with the
+//!   rows of ours for these numbers, and the range in which ours shows it as well.
 //! - `=` says what the whole original has and ours has in another form.
 
 use crate::catalogue::id::{Id, State, What, Who};
@@ -62,9 +64,15 @@ pub struct OfTracing {
 }
 
 impl OfTracing {
-    /// Returns the id of our row for this case.
+    /// Returns the id of our row for this case, with the subscriber alone.
     pub fn id(&self) -> Id {
         Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
+    }
+
+    /// Returns the id of our row for this case with a layer over the registry, as the original has it.
+    pub fn as_a_layer(&self) -> Id {
+        let kind = self.kind.strip_prefix("tracing_").unwrap_or(self.kind);
+        Id { who: Who::Rust, what: What::Tracing(format!("layer_{kind}"), self.case) }
     }
 }
 
@@ -109,17 +117,26 @@ pub struct Original {
     pub bench: &'static str,
     /// A title of the original.
     pub title: &'static str,
-    /// The conclusion of its authors, in a sentence.
-    pub conclusion: &'static str,
+    /// A sentence of its authors about the results, word by word, if there is one.
+    pub quote: Option<&'static str>,
+    /// What its tables show.
+    pub findings: Vec<Finding>,
     /// What the whole original has and ours has in another form.
     pub otherwise: Option<&'static str>,
-    /// The ratio that decides whether the conclusion holds.
-    pub check: Check,
     /// The lines of its tables, in groups.
     pub groups: Vec<Vec<Line>>,
 }
 
-/// A ratio, and the range in which it supports a conclusion.
+/// What the tables of an original show.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// A sentence in our words.
+    pub text: &'static str,
+    /// The ratios that show it.
+    pub checks: Vec<Check>,
+}
+
+/// A ratio, and the range in which it supports a finding.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// The ratio of the published numbers.
@@ -128,7 +145,7 @@ pub struct Check {
     pub of: Measured,
     /// The denominator: a row of ours.
     pub by: Measured,
-    /// The lower end of the range in which the conclusion holds.
+    /// The lower end of the range in which the finding holds.
     pub from: f64,
     /// The upper end of that range.
     pub to: f64,
@@ -202,30 +219,40 @@ fn parse(bench: &'static str, title: &'static str, text: &'static str) -> Option
     let with = |mark| text.lines().filter_map(move |line| Some(line.strip_prefix(mark)?.trim()));
     let reasons: Vec<_> = with('!').map(|line| line.split_once(' ')).collect::<Option<_>>()?;
     let mut groups = vec![Vec::new()];
-    for line in text.lines().filter(|line| !line.starts_with(['#', '!', '>', '?', '='])) {
+    for line in text.lines().filter(|line| !line.starts_with(['#', '!', '>', '?', '=', '"'])) {
         match line.is_empty() {
             true => groups.push(Vec::new()),
             false => groups.last_mut()?.push(line_of(line, &reasons)?),
         }
     }
     groups.retain(|group| !group.is_empty());
-    let [rows, there, holds] = split(with('?').next()?, " : ")?;
+    let mut findings: Vec<Finding> = Vec::new();
+    for line in text.lines() {
+        if let Some(text) = line.strip_prefix('>') {
+            findings.push(Finding { text: text.trim(), checks: Vec::new() });
+        } else if let Some(check) = line.strip_prefix('?') {
+            findings.last_mut()?.checks.push(check_of(check.trim())?);
+        }
+    }
+    Some(Original { bench, title, quote: with('"').next(), findings, otherwise: with('=').next(), groups })
+}
+
+fn check_of(line: &'static str) -> Option<Check> {
+    let [rows, there, holds] = split(line, " : ")?;
     let [of, by] = split(rows, " / ")?;
     let [above, below] = split(there, " / ")?.map(str::parse::<f64>);
     let (from, to) = match holds.strip_prefix("at least ") {
         Some(from) => (from, "inf"),
         None => holds.split_once(" to ")?,
     };
-    let (bench_of_rows, of) = of.split_once(' ')?;
-    let check = Check {
+    let (bench, of) = of.split_once(' ')?;
+    Some(Check {
         there: above.ok()? / below.ok()?,
-        of: measured(bench_of_rows, of)?,
-        by: measured(bench_of_rows, by)?,
+        of: measured(bench, of)?,
+        by: measured(bench, by)?,
         from: from.parse().ok()?,
         to: to.parse().ok()?,
-    };
-    let (conclusion, otherwise) = (with('>').next()?, with('=').next());
-    Some(Original { bench, title, conclusion, otherwise, check, groups })
+    })
 }
 
 fn line_of(line: &'static str, reasons: &[(&str, &'static str)]) -> Option<Line> {
@@ -286,9 +313,14 @@ mod lines_tests {
         let originals = originals();
         let lines = |original: &Original| original.groups.iter().map(Vec::len).sum::<usize>();
         assert_eq!(originals.iter().map(lines).collect::<Vec<_>>(), [12, 32, 128, 193, 81]);
-        for Original { bench, check, groups, .. } in &originals {
-            assert!(BENCHES.iter().any(|known| known.name == *bench) && check.of.bench == *bench);
-            assert!(check.there.is_finite() && check.from < check.to);
+        for Original { bench, findings, groups, .. } in &originals {
+            assert!(BENCHES.iter().any(|known| known.name == *bench) && !findings.is_empty());
+            for Finding { text, checks } in findings {
+                assert!(!checks.is_empty(), "{text}");
+                for Check { there, of, from, to, .. } in checks {
+                    assert!(of.bench == *bench && (*from..=*to).contains(there), "{text} {there}");
+                }
+            }
             for Line { what, here, .. } in groups.iter().flatten() {
                 match here {
                     Ok(here) => assert!(here.bench == *bench && here.id.contains('/'), "{what}"),
@@ -303,6 +335,7 @@ mod lines_tests {
         assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at least 1\n").is_some());
         assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at least 1\na | 1 | | ns | -why\n").is_none());
         assert!(parse("x", "x", "> a\n? x a / b : 1 / 2 : at most 1\n").is_none());
+        assert!(parse("x", "x", "? x a / b : 1 / 2 : at least 1\n").is_none());
     }
 
     #[test]

@@ -94,7 +94,8 @@ pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     };
     let mut all = originals.flat_map(|original| {
         let line = |line: Line| Some((line.here.ok()?, line.zero.is_some() || line.there == Some(0.0)));
-        let checks = [original.check.of, original.check.by].map(|of| (of, false));
+        let checks = original.findings.into_iter().flat_map(|finding| finding.checks);
+        let checks = checks.flat_map(|check| [check.of, check.by]).map(|of| (of, false));
         original.groups.into_iter().flatten().filter_map(line).chain(checks)
     });
     let (missing, _) = all.find(|(of, may_be_zero)| {

@@ -40,6 +40,8 @@ pub(super) struct Info {
     pub(super) one_core: bool,
     /// Whether `run` is made anew for each slice.
     pub(super) afresh: bool,
+    /// Whether an operation mostly waits for something other than the processor.
+    pub(super) waits: bool,
     pub(super) traced: bool,
     pub(super) not_in: &'static [&'static str],
     pub(super) selected: bool,
@@ -98,6 +100,13 @@ impl Case {
     /// itself, and for operations of several threads, which start and end only nearly together.
     pub fn slices_of(mut self, time: Duration) -> Self {
         self.info.slice = Some(time);
+        self
+    }
+
+    /// Says that an operation mostly waits for a time or for another machine, and not for the processor. Its time is then
+    /// not converted to the reference speed of the processor.
+    pub fn waits(mut self) -> Self {
+        self.info.waits = true;
         self
     }
 
@@ -204,6 +213,7 @@ pub struct Done {
     pub(crate) parts: Named<(Duration, u64)>,
     pub(crate) counts: Named<u64>,
     pub(crate) gauges: Named<f64>,
+    pub(crate) rates: Named<(f64, Duration)>,
 }
 
 impl Done {
@@ -243,6 +253,13 @@ impl Done {
     /// Adds the number of occurrences of something, such as polls. The row has the number per operation.
     pub fn count(mut self, name: &'static str, total: u64) -> Self {
         self.counts.push((name.into(), total));
+        self
+    }
+
+    /// Adds how often something happened in a time. The row has the sum of all slices' occurrences divided by the sum of
+    /// their times, in occurrences per second, with an interval over the generations.
+    pub fn rate(mut self, name: &'static str, occurrences: f64, time: Duration) -> Self {
+        self.rates.push((name.into(), (occurrences, time)));
         self
     }
 
@@ -303,9 +320,11 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part.
-    pub(super) fn sample(&self, took: Duration, n: u64) -> Sample {
-        Sample { ns: nanos(took, n), chain: self.chain }
+    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. The time
+    /// of a case that waits does not depend on the processor's speed.
+    pub(super) fn sample(&self, took: Duration, n: u64, waits: bool) -> Sample {
+        let ns = nanos(took, n);
+        if waits { Sample::of_wait(ns) } else { Sample { ns, chain: self.chain } }
     }
 }
 

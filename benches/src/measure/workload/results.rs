@@ -6,7 +6,7 @@ use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
 use crate::measure::workload::case::{Case, Done, Info, Slice};
 use crate::measure::workload::mode::Mode;
-use crate::row::{Above, Row, Sink, Versus};
+use crate::row::{Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample, equally_fast};
 
@@ -62,6 +62,9 @@ pub(super) type Key = (usize, usize, What);
 /// For every generation, its samples with the numbers of their turns.
 type Rounds = Vec<Vec<(usize, Sample)>>;
 
+/// For every case and mode, series of values by name.
+type Named<T> = BTreeMap<(usize, usize), BTreeMap<String, Vec<T>>>;
+
 /// The results of all cases in all modes.
 #[derive(Default)]
 pub struct Results {
@@ -73,7 +76,9 @@ pub struct Results {
     pub(super) generations: usize,
     rounds: BTreeMap<Key, Rounds>,
     pub(super) allocated: BTreeMap<(usize, usize), (Counts, u64)>,
-    counts: BTreeMap<(usize, usize), BTreeMap<String, Vec<f64>>>,
+    counts: Named<f64>,
+    /// For every generation, how often something happened, and the seconds in which it did.
+    rates: Named<[f64; 2]>,
     /// The number of slices through Perfetto that lost events, and the number of slices that did not.
     pub(super) whole: [u64; 2],
     /// The duration of the chain at the reference speed; valid after all measurements.
@@ -283,14 +288,25 @@ impl Results {
                 return;
             }
         }
-        self.push((case, mode, What::Total), round, slice.sample(slice.took, n));
+        let waits = self.cases[case].waits;
+        self.push((case, mode, What::Total), round, slice.sample(slice.took, n, waits));
         for (name, (took, operations)) in &slice.done.parts {
             if !self.cases[case].parts.iter().any(|part| part == name) {
                 self.cases[case].parts.push(name.to_string());
             }
-            self.push((case, mode, What::Part(name.to_string())), round, slice.sample(*took, *operations));
+            self.push(
+                (case, mode, What::Part(name.to_string())),
+                round,
+                slice.sample(*took, *operations, waits),
+            );
         }
-        let Done { counts, gauges, .. } = &slice.done;
+        let Done { counts, gauges, rates, .. } = &slice.done;
+        for (name, (occurrences, time)) in rates {
+            let of = self.rates.entry((case, mode)).or_default().entry(name.to_string()).or_default();
+            of.resize(self.generations, [0.0; 2]);
+            let sums = &mut of[self.generations - 1];
+            *sums = [sums[0] + occurrences, sums[1] + time.as_secs_f64()];
+        }
         let per_op = counts.iter().map(|(name, total)| (name, *total as f64 / n as f64));
         let of = self.counts.entry((case, mode)).or_default();
         for (name, value) in per_op.chain(gauges.iter().map(|(name, value)| (name, *value))) {
@@ -331,6 +347,20 @@ fn allowed(ns: f64, units: f64) -> f64 {
     (ZERO_NS * units).max(ZERO_RATIO * ns)
 }
 
+/// Returns the rate over all generations. The interval is that of the generations' rates.
+fn rate(sums: &[[f64; 2]]) -> Option<Interval> {
+    let sums: Vec<&[f64; 2]> = sums.iter().filter(|[_, seconds]| *seconds > 0.0).collect();
+    let each: Vec<f64> = sums.iter().map(|[occurrences, seconds]| occurrences / seconds).collect();
+    let total = |of: usize| sums.iter().map(|sums| sums[of]).sum::<f64>();
+    let whole = total(0) / total(1);
+    Interval::of(&each).map(|it| Interval {
+        median: whole,
+        low: it.low.min(whole),
+        high: it.high.max(whole),
+        ..it
+    })
+}
+
 fn median(samples: &[f64]) -> Option<f64> {
     Interval::of(samples).map(|interval| interval.median)
 }
@@ -353,6 +383,7 @@ impl Results {
                 }
             }
         }
+        note_comparisons(&mut self.rows);
     }
 
     pub(in crate::measure::workload) fn id(&self, case: usize, mode: usize, what: &What) -> String {
@@ -372,13 +403,15 @@ impl Results {
     fn make(&self, key: &Key) -> Option<Row> {
         let (case, mode, what) = key;
         let rounds = self.rounds.get(key)?;
-        let at_reference = |all: &Vec<(usize, Sample)>| {
-            median(&all.iter().map(|(_, sample)| sample.at(self.reference)).collect::<Vec<_>>())
-        };
-        // A generation has no sample if all its slices lost events.
-        let medians: Vec<_> = rounds.iter().filter_map(at_reference).collect();
         let all: Vec<Sample> = rounds.iter().flatten().map(|(_, sample)| *sample).collect();
-        let mut row = Row::new(self.id(*case, *mode, what), Interval::of(&medians)?, self.sink)
+        let interval = sample::in_range(&all, |convert| {
+            let converted = |all: &Vec<(usize, Sample)>| {
+                median(&all.iter().map(|(_, sample)| convert(sample, self.reference)).collect::<Vec<_>>())
+            };
+            // A generation has no sample if all its slices lost events.
+            Interval::of(&rounds.iter().filter_map(converted).collect::<Vec<_>>())
+        });
+        let mut row = Row::new(self.id(*case, *mode, what), interval?, self.sink)
             .with_rounds(&all.iter().map(|sample| sample.ns).collect::<Vec<_>>());
         row.speeds = sample::range(&all, self.reference);
         let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
@@ -388,6 +421,11 @@ impl Results {
         if *what == What::Total {
             let counts = self.counts.get(&(*case, *mode)).into_iter().flatten();
             row.counts.extend(counts.filter_map(|(name, all)| Some((name.clone(), median(all)?))));
+            for (name, sums) in self.rates.get(&(*case, *mode)).into_iter().flatten() {
+                let Some(rate) = rate(sums) else { continue };
+                row.counts.insert(name.clone(), rate.median);
+                row.ranges.insert(name.clone(), [rate.low, rate.high]);
+            }
         }
         if matches!(what, What::Raw | What::Inlined) {
             return Some(row);

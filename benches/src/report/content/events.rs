@@ -35,11 +35,12 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         "here: Rust",
         "Rust of C++",
         "of the raw write",
-        "through libcutils",
+        "of AOSP's wrapper",
+        "through libcutils, of C++",
         "allocations",
         "instructions, Rust / C++",
     ];
-    let mut table = Table::new("Every kind of event", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. Rust through libcutils is what their wrapper does.");
+    let mut table = Table::new("Every kind of event", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. On a host, C++ calls this workspace's libcutils (cc-bench/cutils): tests compare each of its messages with libcutils' format, it makes them by snprintf as libcutils does, and its instructions are counted. \"Of AOSP's wrapper\": beside a wrapper that calls a C function and makes a C string for each event, as AOSP's does. \"Through libcutils\": this library, which writes by libcutils (the default on Android), beside C++.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
         let What::Event(state, event) = rust.what else { continue };
@@ -64,6 +65,10 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             match state {
                 State::On => ratio_to(&rust, &Id::raw_write(event.name)),
                 State::Off => Cell::none("off, nothing is written"),
+            },
+            match published {
+                Some(_) => ratio_to(&rust, &rust.with_who(Who::AospLike)),
+                None => Cell::none("only the six published events are measured so"),
             },
             of_cc(ratio_to(&ffi, &cc)),
             Cell::count(measured.allocs).or_not_measured(),
@@ -131,24 +136,40 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
 /// Makes the second table of the original.
 pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     here.benches.get(SUBSCRIBER)?;
-    let mut table = Table::new("The original's twelve, there and here", ["case", "there", "here", "of what", "ratio", "allocations", "instructions"]).with_note("Filtered is compared with a program that has no subscriber, off with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
+    let columns = [
+        "case",
+        "there",
+        "here, over the registry",
+        "of what",
+        "ratio",
+        "here, alone",
+        "of what",
+        "ratio",
+        "allocations",
+        "instructions",
+    ];
+    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original measures its subscriber as a layer over tracing-subscriber's registry; \"over the registry\" is the same here. \"Alone\" is this workspace's subscriber without the registry; allocations and instructions are of it. Filtered is compared with a program that has no subscriber, off with the registry alone or with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
     for case in &published::TRACING {
         let id = case.id().to_string();
-        let own = here.row(SUBSCRIBER, &id);
-        let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
-        table.push([
-            Cell::Name(case.id().name()),
-            Cell::published(case.rust),
-            Cell::value(own),
-            base.map_or_else(Cell::not_measured, |(base, _)| Cell::Text(base.clone())),
-            Cell::ratio(base.map(|(_, v)| v)).or_not_measured(),
-            Cell::count(own.and_then(|r| r.allocs)).or_not_measured(),
-            Cell::count(here.row(INSTRUCTIONS, &id).map(|r| r.median)).or_not_measured(),
-        ]);
+        let measured = |id: &str| {
+            let own = here.row(SUBSCRIBER, id);
+            let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
+            let of = base.map_or_else(Cell::not_measured, |(base, _)| Cell::Text(base.clone()));
+            [Cell::value(own), of, Cell::ratio(base.map(|(_, v)| v)).or_not_measured()]
+        };
+        let counted = |bench, of: fn(&Row) -> Option<f64>| {
+            Cell::count(here.row(bench, &id).and_then(of)).or_not_measured()
+        };
+        let mut cells = vec![Cell::Name(case.id().name()), Cell::published(case.rust)];
+        cells.extend(measured(&case.as_a_layer().to_string()));
+        cells.extend(measured(&id));
+        cells.push(counted(SUBSCRIBER, |row| row.allocs));
+        cells.push(counted(INSTRUCTIONS, |row| Some(row.median)));
+        table.push(cells);
     }
     let parts = vec![Part::Table(table.dense())];
     let section = Section::new("twelve", "The crate tracing: the subscriber's twelve", parts);
-    Some(section.with_text(["An event and a span, without and with four fields, through AtraceSubscriber."]))
+    Some(section.with_text(["An event and a span, without and with four fields."]))
 }
 
 /// Groups rows by their kinds of subscriber, in the order of the kinds.

@@ -7,7 +7,7 @@ use crate::report::content::KNOWN;
 use crate::report::input::{Bench, Machine};
 use crate::report::model::Finding;
 use crate::row::environment::{Environment, date};
-use crate::row::{Above, Row, Sink};
+use crate::row::{Above, Known, Row, Sink};
 use crate::table::number::{count, percent, ratio, time};
 
 /// A key number: its description, its bench, its row, and the rows that it is compared with, each with a name.
@@ -82,8 +82,10 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
             let v = row?.versus(base)?;
             Some(format!("{} of {name} ({}–{})", ratio(v.ratio), ratio(v.low), ratio(v.high)))
         });
-        // A ratio can be known even if the machine was too unsteady for a time.
-        let value = row.map(|row| format!("{}{}", if row.noisy { "about " } else { "" }, time(row.median)));
+        let value = row.map(|row| match row.known().words() {
+            Some(words) => format!("{} ({words})", time(row.median)),
+            None => time(row.median),
+        });
         Finding { what: (*what).to_owned(), value, beside: ratios.collect() }
     });
     lines.chain([allocations(here)]).chain(filtered(here)).collect()
@@ -149,24 +151,33 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     let unknown = Environment::default();
     for (name, Bench { rows, environment }) in &place.benches {
-        let noisy: Vec<String> = rows.iter().filter(|row| row.noisy).map(|row| row.id.clone()).collect();
+        let of = |known| rows.iter().filter(move |row| row.known() == known).map(|row| row.id.clone());
+        let [varied, unknown_rows] = [Known::Varied, Known::Not].map(|known| of(known).collect::<Vec<_>>());
         let close: Vec<String> = rows.iter().filter_map(|on| too_close(on, rows)).collect();
         let is_marker = |row: &Row| !matches!(row.sink, Sink::Null | Sink::File | Sink::None);
         let e = environment.as_ref().unwrap_or(&unknown);
         let load = e.load.unwrap_or_default();
-        let (some, rows_there, commit) = (noisy.len(), rows.len(), &e.commit);
-        let [noisy, close] = [noisy, close].map(|all| (!all.is_empty(), listed(&all)));
+        let (rows_there, commit) = (rows.len(), &e.commit);
+        let [varied, unknown_rows, close] =
+            [varied, unknown_rows, close].map(|all| (all.len(), listed(&all)));
         let [others, stolen] = [load.others, load.stolen].map(percent);
         let doubts = [
             (
-                noisy.0,
+                varied.0 > 0,
                 format!(
-                    "the times of {some} of {rows_there} rows of {name} are uncertain, as the machine was unsteady; their ratios stand: {}",
-                    noisy.1
+                    "the times of {} of {rows_there} rows of {name} are uncertain, because the machine's speed varied; their ratios are known: {}",
+                    varied.0, varied.1
                 ),
             ),
             (
-                close.0,
+                unknown_rows.0 > 0,
+                format!(
+                    "{} of {rows_there} rows of {name} are not known, neither their times nor a ratio: {}",
+                    unknown_rows.0, unknown_rows.1
+                ),
+            ),
+            (
+                close.0 > 0,
                 format!("on costs about what off costs, so perhaps nothing was switched on: {}", close.1),
             ),
             (

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::catalogue::published::{Check, Field, Line, Measured, Original, originals as all};
+use crate::catalogue::published::{Check, Field, Finding, Line, Measured, Original, originals as all};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, Id, SUBSCRIBER};
 use crate::promise::Judged;
 use crate::report::content::KNOWN;
@@ -107,7 +107,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
                 continue;
             };
             shown.push(&row.id);
-            cells.push(Cell::Value(Value { noisy: row.noisy, ..Value::of(above) }));
+            cells.push(Cell::Value(Value { known: row.known(), ..Value::of(above) }));
             is_counted |= above.allocs.is_some();
             let some = above.allocs.filter(|n| *n != 0.0);
             allocations.extend(some.map(|n| (format!("in {mode}"), Cell::Count(n))));
@@ -143,27 +143,28 @@ pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'
         let lines = original.groups.iter().map(Vec::len).sum::<usize>();
         let parts = vec![Part::Folded(format!("every line of its tables: {lines}"), table(&original, here))];
         let title = format!("There and here: {}", original.title);
-        let text = [conclusion(&original, here)].into_iter().chain(original.otherwise.map(str::to_owned));
+        let quote = original.quote.map(|quote| format!("Its authors write: \"{quote}\""));
+        let found = original.findings.iter().flat_map(|finding| found(finding, here));
+        let text = quote.into_iter().chain(found).chain(original.otherwise.map(str::to_owned));
         Section::new(format!("original-{}", original.bench), title, parts).with_text(text)
     })
 }
 
-/// Returns the original's conclusion, and tells whether our ratio agrees.
-fn conclusion(original: &Original, here: &Machine) -> String {
-    let Check { there, of, by, from, to } = &original.check;
-    let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
-    let ours = match found() {
-        None => "the rows that would tell were not measured in this run".to_owned(),
-        Some(found) if (*from..=*to).contains(&found) => format!("{}, so ours agrees", ratio(found)),
-        Some(found) => format!("{}, so ours does not agree", ratio(found)),
+/// Tells what the original's tables show, and for each of the ratios that show it whether ours shows it as well.
+fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
+    let compared = |Check { there, of, by, from, to }: &Check| {
+        let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
+        let ours = match found() {
+            None => "not measured in this run".to_owned(),
+            Some(found) if (*from..=*to).contains(&found) => {
+                format!("{}, which shows it as well", ratio(found))
+            }
+            Some(found) => format!("{}, which does not show it", ratio(found)),
+        };
+        format!("The ratio of {} to {}: there {}, here {ours}.", named(of), named(by), ratio(*there))
     };
-    format!(
-        "The original concludes: \"{}\" The ratio of {} to {} tells: there {}, here {ours}.",
-        original.conclusion,
-        named(of),
-        named(by),
-        ratio(*there)
-    )
+    let text = format!("Its tables show, in our words: {}", finding.text);
+    std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
 }
 
 /// Names a row, and its field if the field is not the time.
@@ -238,19 +239,29 @@ fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
 /// Returns our number in the unit of the original.
 fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     let row = here.row(of.bench, of.id)?;
-    let per_second = || row.counts.get("ops_per_s").copied().unwrap_or(1e9 / row.median);
+    let counted = |name: &str| {
+        let median = *row.counts.get(name)?;
+        let [low, high] = row.ranges.get(name).copied().unwrap_or([median; 2]);
+        Some((median, low, high))
+    };
+    let by_time = (1e9 / row.median, 1e9 / row.high, 1e9 / row.low);
     let exactly = |number: f64| (number, number, number);
     let (median, low, high) = match of.field {
         Field::Time => (row.median, row.low, row.high),
-        Field::PerSecond => (1e9 / row.median, 1e9 / row.high, 1e9 / row.low),
-        Field::Rate => exactly(row.bytes? * per_second() / 1e6),
+        Field::PerSecond => by_time,
+        Field::Rate => {
+            let megabytes = row.bytes? / 1e6;
+            let (median, low, high) = counted("ops_per_s").unwrap_or(by_time);
+            (median * megabytes, low * megabytes, high * megabytes)
+        }
         Field::Bytes => exactly(row.bytes?),
-        Field::Count(name) => exactly(*row.counts.get(name)?),
+        Field::Count(name) => counted(name)?,
     };
     let units = [("s/op", 1e9), ("ms/op", 1e6), ("us/op", 1e3)];
     let unit = units.iter().find(|(name, _)| *name == unit).map_or(1.0, |(_, ns)| *ns);
     let [median, low, high] = [median, low, high].map(|number| number * of.times / unit);
-    Some(Value { unit: String::new(), own: true, ..Value::times(low, median, high) })
+    let known = row.known();
+    Some(Value { unit: String::new(), own: true, known, ..Value::times(low, median, high) })
 }
 
 /// Makes the table of all judged promises.
@@ -308,7 +319,7 @@ fn fields(of: &Environment) -> BTreeMap<String, String> {
 pub(super) fn reading() -> Section {
     Section::new("reading", "How to read this", Vec::new()).with_text([
             "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so what disturbs the machine disturbs both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times move from machine to machine and from day to day.",
-            "A row whose interval is wider than 5 % and 0.15 ns to each side is noisy and counts as not measured.",
+            "\"Speed varied\": the interval of the time is wider than 5 % and 0.15 ns to each side, but a ratio of the same rounds is known. \"Not known\": neither is known.",
             "Where two subscribers are compared, which a process can't hold both, whole processes take turns and each is one round.",
             "Below a nanosecond, a difference of 0.3 ns is a matter of where the linker put the code.",
     ])

@@ -1,0 +1,34 @@
+//! Events of Rust as a wrapper of libcutils writes them, such as AOSP's `libatrace_rust`: C functions that contain the inline
+//! functions of libcutils' header, and a C string of the name at each event.
+//!
+//! Callers check with [`missing`](crate::missing) that libcutils has `atrace_end_body`.
+
+use std::ffi::{CString, c_char, c_int};
+
+#[allow(unsafe_code, reason = "C functions")]
+unsafe extern "C" {
+    safe fn cc_bench_is_tag_enabled(tag: u64) -> c_int;
+    fn cc_bench_begin(tag: u64, name: *const c_char);
+    safe fn cc_bench_end(tag: u64);
+}
+
+/// Begins an event, if its tag is enabled.
+///
+/// # Panics
+///
+/// If the tag is enabled and the name contains a NUL.
+#[inline]
+#[expect(unsafe_code, reason = "a C string goes to C as a pointer")]
+pub fn begin(tag: u64, name: &str) {
+    if cc_bench_is_tag_enabled(tag) != 0 {
+        let name = CString::new(name).expect("the name has no NUL");
+        // SAFETY: the string is NUL-terminated, and libcutils no longer uses it when the call returns.
+        unsafe { cc_bench_begin(tag, name.as_ptr()) };
+    }
+}
+
+/// Ends an event, if its tag is enabled.
+#[inline]
+pub fn end(tag: u64) {
+    cc_bench_end(tag);
+}
