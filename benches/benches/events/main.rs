@@ -11,7 +11,6 @@ use std::hint::black_box;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use atrace::control::{Control, Switched};
 use atrace::tracer::TextBuffer;
@@ -20,6 +19,7 @@ use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What
 use atrace_benches::harness::output::{Output, fail};
 use atrace_benches::harness::{Session, child, exit_code, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
+use atrace_benches::instruments::clock::timed;
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::threads::scale;
 use atrace_benches::measure::{instructions, workload};
@@ -28,10 +28,12 @@ use atrace_benches::report::criterion_lines;
 use atrace_benches::row::Row;
 use atrace_benches::subjects::events::{Operation, c_text, operations, text};
 use atrace_benches::table::{Cell, of_rows};
-use criterion::Criterion;
 
+use self::criterion_cases::Cases;
 use self::watch::Watched;
 
+#[path = "../common/criterion.rs"]
+mod criterion_cases;
 mod perfetto;
 #[cfg(feature = "peer-perfetto-recorder")]
 mod recorder;
@@ -100,7 +102,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     for row in &mut rows {
         row.counts.extend(instructions.get(&row.id).map(|n| ("instructions".to_owned(), *n)));
     }
-    output.aside(|| criterion(session, &switch))?;
+    output.criterion(|| criterion(session, &switch))?;
     // A test measures no times, so it only judges promises about counts.
     let is_test = session.args.test;
     let promised = |group: &str| if is_test { Vec::new() } else { promises::of(group) };
@@ -110,7 +112,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     output.end(&rows, &judged)?;
     let none_asked = rows.is_empty() && !session.args.filters.is_empty();
     if none_asked {
-        println!("no case has an id with that in it; --list shows them");
+        println!("no case has an id or a name with that in it; --list shows them");
     }
     Ok(if is_test || none_asked { ExitCode::SUCCESS } else { exit_code(&rows) })
 }
@@ -443,39 +445,21 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures every case with Criterion, for its statistics and its comparison with the last run.
+/// Measures the selected cases with Criterion, for its statistics and its comparison with the last run.
 fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
-    if session.args.filters.len() > 1 {
-        println!("Criterion takes one filter: its statistics are left out");
-        return Ok(());
-    }
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(300))
-        .sample_size(40)
-        .without_plots()
-        .configure_from_args();
     println!();
-    let mut names = Vec::new();
+    let mut cases = Cases::new(&session.args);
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         for Operation { event, rust, cc, .. } in operations() {
             let cc = cc.filter(|_| state == State::Off || session.is_where_libcutils_writes());
-            for (who, mut run) in [(Who::Rust, rust)].into_iter().chain(cc.map(|cc| (Who::Cc, cc))) {
-                let name = Id::event(who, state, event).in_criterion();
-                criterion.bench_function(&name, |bencher| {
-                    bencher.iter_custom(|n| {
-                        let start = Instant::now();
-                        run(n);
-                        start.elapsed()
-                    });
-                });
-                names.push(name);
+            for (who, run) in [(Who::Rust, rust)].into_iter().chain(cc.map(|cc| (Who::Cc, cc))) {
+                let id = Id::event(who, state, event);
+                cases.case(&id.to_string(), &id.in_criterion(), timed(run));
             }
         }
     }
     session.clear()?;
-    criterion.final_summary();
-    println!("{}", criterion_lines(&names));
+    println!("{}", criterion_lines(&cases.end()));
     Ok(())
 }

@@ -7,12 +7,12 @@
 //! its messages are written again as raw writes (`vs` in a row). The rows are in `target/overhead/subscriber.json`.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use atrace_benches::catalogue::{self, Id, State, TracingCase, Way, promises};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
+use atrace_benches::instruments::clock::timed;
 use atrace_benches::measure::instructions;
 use atrace_benches::measure::workload::{
     self, Done, Fixture, Mode, Names, RawWrites, Results, Tracing, Workload,
@@ -22,15 +22,19 @@ use atrace_benches::stats::Interval;
 use atrace_benches::subjects::cases;
 use atrace_benches::subjects::subscribers::{self, Subject};
 use atrace_benches::table::{Table, of_rows};
-use criterion::Criterion;
+
+use self::criterion_cases::Cases;
+
+#[path = "../common/criterion.rs"]
+mod criterion_cases;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
-    match std::env::var_os(CRITERION) {
-        Some(_) => supervise::run(|session| with_criterion(&session)),
-        None => workload::run::<Subscribers>(),
+    match std::env::var(CRITERION) {
+        Ok(mode) => supervise::run(|session| with_criterion(&session, &mode)),
+        Err(_) => workload::run::<Subscribers>(),
     }
 }
 
@@ -96,7 +100,7 @@ impl Workload for Subscribers {
         all
     }
 
-    fn profile(results: &mut Results, args: &Args) -> std::io::Result<()> {
+    fn profile(results: &mut Results, _: &Args) -> std::io::Result<()> {
         let counted = instructions::of_this_commit();
         for (case, mode) in
             TracingCase::ALL.iter().flat_map(|case| subscribers::all().into_iter().map(move |m| (case, m)))
@@ -105,10 +109,21 @@ impl Workload for Subscribers {
                 results.gauge(case.name(), mode.of.mode, "instructions", *n);
             }
         }
-        if args.test || !args.filters.is_empty() {
-            return Ok(());
+        Ok(())
+    }
+
+    fn criterion(args: &Args) -> std::io::Result<()> {
+        let asked = |mode: &&str| {
+            TracingCase::ALL.iter().any(|case| args.selects(&row(case.name(), mode).to_string()))
+        };
+        for mode in ["off", "filtered", "on"].into_iter().filter(asked).filter(|_| !args.test) {
+            let mut command = child::again()?;
+            let status = command.args(std::env::args_os().skip(1)).env(CRITERION, mode).status()?;
+            if !status.success() {
+                return Err(std::io::Error::other(format!("Criterion in mode {mode} ended with {status}")));
+            }
         }
-        criterion(args)
+        Ok(())
     }
 }
 
@@ -145,34 +160,14 @@ fn row(case: &str, mode: &str) -> Id {
 const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 
 /// Runs the twelve cases of the original under Criterion, each kind of subscriber in its own process.
-fn criterion(args: &Args) -> std::io::Result<()> {
-    for mode in ["off", "filtered", "on"] {
-        let quick = args.quick.then_some("--quick");
-        let status = child::in_mode(mode)?.arg("--bench").args(quick).env(CRITERION, "1").status()?;
-        if !status.success() {
-            return Err(std::io::Error::other(format!("Criterion in mode {mode} ended with {status}")));
-        }
-    }
-    Ok(())
-}
-
-fn with_criterion(session: &Session) -> ExitCode {
-    let name = session.args.mode.as_deref().unwrap_or_default();
+fn with_criterion(session: &Session, name: &str) -> ExitCode {
     let mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of three");
     let _switched = mode.set_up().expect("what was switched before can be again");
-    let mut criterion = Criterion::default()
-        .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(300))
-        .sample_size(40)
-        .without_plots();
+    let mut criterion = Cases::new(&session.args);
     for case in TracingCase::ALL {
-        criterion.bench_function(&row(case.name(), name).in_criterion(), |bencher| {
-            bencher.iter_custom(|n| {
-                let start = Instant::now();
-                cases::run(case, n);
-                start.elapsed()
-            });
-        });
+        let id = row(case.name(), name);
+        criterion.case(&id.to_string(), &id.in_criterion(), timed(|n| cases::run(case, n)));
     }
+    criterion.end();
     ExitCode::SUCCESS
 }

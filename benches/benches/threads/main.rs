@@ -23,6 +23,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use atrace_benches::catalogue::Id;
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::output::fail;
 use atrace_benches::harness::{child, supervise};
@@ -33,10 +34,13 @@ use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::subjects::http::{self, Server};
 
 mod clients;
+#[path = "../common/criterion.rs"]
+mod criterion_cases;
 mod jobs;
 mod operations;
 
 use self::clients::{CLIENTS, roles};
+use self::criterion_cases::Cases;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -171,6 +175,28 @@ impl Workload for Threads {
                 profile(setup, results, args)?;
             }
         }
+        Ok(())
+    }
+
+    fn criterion(args: &Args) -> io::Result<()> {
+        let mut cases = Cases::new(args);
+        for setup in Setup::all().filter(|_| !args.test) {
+            let mut run = operations::of::<Bare>(setup);
+            let id = setup.id();
+            let name = id.trim_start_matches("rust/").to_owned();
+            let mut wrong = None;
+            cases.case(&Id::of_workload(&id, "none"), &name, |n| match run(n) {
+                Ok(done) => done.time().unwrap_or_default(),
+                Err(reason) => {
+                    wrong.get_or_insert(reason);
+                    Duration::from_nanos(1)
+                }
+            });
+            if let Some(reason) = wrong {
+                return Err(io::Error::other(reason));
+            }
+        }
+        cases.end();
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Criterion parses the same command line itself, so options that are only for Criterion are accepted and ignored here.
 
+use crate::catalogue::{Id, Who};
 use std::ffi::OsString;
 
 /// The flags of Criterion and libtest that take a value.
@@ -112,9 +113,12 @@ impl Args {
         (!self.test && !self.list && self.filters.is_empty()).then(all)
     }
 
-    /// Tells whether the case `id` is selected.
+    /// Tells whether the case `id` is selected, by its id or by its name in the original benchmark, such as
+    /// `BM_TracingOffAtraceEnd`. The original's C++ case selects the Rust case beside it, too.
     pub fn selects(&self, id: &str) -> bool {
-        let hit = |f: &String| if self.exact { f == id } else { id.contains(&f[..]) };
+        let names = [id.to_owned(), Id::of(id).with_who(Who::Cc).label()];
+        let hit =
+            |f: &String| names.iter().any(|name| if self.exact { f == name } else { name.contains(&f[..]) });
         self.filters.is_empty() || self.filters.iter().any(hit)
     }
 }
@@ -169,6 +173,9 @@ mod tests {
         let args = parse("--bench on_begin");
         assert!(args.selects("rust/tracing_on_begin/10") && !args.selects("rust/tracing_off_begin/10"));
         assert!(parse("--bench").selects("x"));
+        let original = parse("--bench BM_TracingOffAtraceEnd");
+        assert!(original.selects("cc/tracing_off_end") && original.selects("rust/tracing_off_end"));
+        assert!(!original.selects("rust/tracing_on_end") && !original.selects("rust/sum/none"));
         let exact = parse("--bench --exact a/b");
         assert!(exact.selects("a/b") && !exact.selects("a/b/10"));
     }

@@ -87,8 +87,19 @@ impl Helper {
 ///
 /// If the path of this program can't be found.
 pub fn in_mode(mode: &str) -> io::Result<Command> {
+    let mut command = again()?;
+    command.args(["--mode", mode]);
+    Ok(command)
+}
+
+/// Returns the command that starts this program as part of this session.
+///
+/// # Errors
+///
+/// If the path of this program can't be found.
+pub fn again() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--mode", mode]).env(CHILD, std::process::id().to_string());
+    command.env(CHILD, std::process::id().to_string());
     Ok(command)
 }
 

@@ -64,6 +64,15 @@ impl Output {
         talk()
     }
 
+    /// Runs Criterion, whose output a terminal shows. In a pipe it is treated as that of [`aside`](Self::aside).
+    ///
+    /// # Errors
+    ///
+    /// As [`aside`](Self::aside).
+    pub fn criterion<R>(&self, measure: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        if io::stdout().is_terminal() { measure() } else { self.aside(measure) }
+    }
+
     fn turn_aside(&self, with_stderr: bool) -> io::Result<Option<Aside>> {
         self.file.as_ref().map(|path| Aside::to(path, with_stderr)).transpose()
     }

@@ -34,6 +34,15 @@ pub fn timer_floor() -> Duration {
     pairs[pairs.len() / 2]
 }
 
+/// Returns a function that returns how long `run` takes.
+pub fn timed(mut run: impl FnMut(u64)) -> impl FnMut(u64) -> Duration {
+    move |n| {
+        let start = Instant::now();
+        run(n);
+        start.elapsed()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -129,6 +129,15 @@ pub trait Workload {
         Ok(())
     }
 
+    /// Measures cases with Criterion, after [`profile`](Self::profile).
+    ///
+    /// # Errors
+    ///
+    /// Any error ends the bench.
+    fn criterion(_: &Args) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Returns how the rows are named, and whether the raw writes of the messages are timed.
     fn names() -> Names {
         Names::default()
@@ -266,7 +275,10 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let started = Instant::now();
     let output = Output::begin(W::NAME, args)?;
     let turns::Extent { generations, rounds, turns } =
-        measure_selected::<W>(session, &mut results, |results| output.aside(|| W::profile(results, args)))?;
+        measure_selected::<W>(session, &mut results, |results| {
+            output.aside(|| W::profile(results, args))?;
+            output.criterion(|| W::criterion(args))
+        })?;
     if args.test
         && results.cases.iter().all(|case| case.selected)
         && let Some(missing) = bars::unanswered::<W>(&results)

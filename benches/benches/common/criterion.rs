@@ -1,0 +1,43 @@
+//! Criterion's cases of a bench: its flags, such as `--save-baseline` and `--baseline`, work as in other benches.
+
+use std::time::Duration;
+
+use atrace_benches::harness::args::Args;
+use criterion::Criterion;
+
+/// Measures cases with Criterion.
+pub(crate) struct Cases<'a> {
+    criterion: Criterion,
+    args: &'a Args,
+    /// The names of the measured cases.
+    pub(crate) names: Vec<String>,
+}
+
+impl<'a> Cases<'a> {
+    /// Prepares Criterion with the flags of this process' command line.
+    pub(crate) fn new(args: &'a Args) -> Self {
+        let criterion = Criterion::default()
+            .warm_up_time(Duration::from_millis(100))
+            .measurement_time(Duration::from_millis(300))
+            .sample_size(40)
+            .without_plots()
+            .configure_from_args()
+            // The filters are applied below, to ids as well as to names.
+            .with_filter("");
+        Self { criterion, args, names: Vec::new() }
+    }
+
+    /// Measures a case if the filters select its id. `run(n)` runs the operation `n` times, and returns how long that took.
+    pub(crate) fn case(&mut self, id: &str, name: &str, mut run: impl FnMut(u64) -> Duration) {
+        if self.args.selects(id) {
+            self.criterion.bench_function(name, |bencher| bencher.iter_custom(&mut run));
+            self.names.push(name.to_owned());
+        }
+    }
+
+    /// Ends the measurement.
+    pub(crate) fn end(self) -> Vec<String> {
+        self.criterion.final_summary();
+        self.names
+    }
+}
