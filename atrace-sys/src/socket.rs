@@ -1,6 +1,6 @@
 //! A stream socket to a service on this machine: whom to trust, and how bytes and descriptors are transferred.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 /// Which users may run the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// This user, root, or Android's `traced`.
+    /// This user, root, Android's `traced`, or the owner of the socket's directory if only root can have chosen that
+    /// owner.
     Usual,
     /// Any user, because the caller has named the address.
     Any,
@@ -20,6 +21,9 @@ pub enum Trust {
 /// Android's user `nobody`, which runs its tracing services.
 #[cfg(target_os = "android")]
 const TRACED: libc::uid_t = 9999;
+
+/// The size of a socket's path, with the NUL at its end.
+const PATH_MAX: usize = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path);
 
 /// A connection to the service.
 #[derive(Debug)]
@@ -73,7 +77,8 @@ impl Socket {
         if trust == Trust::Usual {
             let (_, peer) = peer(socket.as_raw_fd()).ok_or(Refused::Errno(libc::EPERM))?;
             let (own, _) = system::effective_ids();
-            let is_trusted = peer == 0 || peer == own && system::is_known_by_number(own);
+            let is_expected = peer == own || owner_by_root(name) == Some(peer);
+            let is_trusted = peer == 0 || is_expected && system::is_known_by_number(peer);
             #[cfg(target_os = "android")]
             let is_trusted = is_trusted || peer == TRACED;
             if !is_trusted {
@@ -193,6 +198,35 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();
     c::peer(socket.as_raw_fd(), &mut peer).ok()?;
     Some((peer.pid.cast_unsigned(), peer.uid))
+}
+
+/// Returns the owner of a socket's directory, if only root can have chosen that owner.
+///
+/// That is so if no other user can write to any directory above it, and nobody but the owner to the directory itself.
+/// Otherwise another user could put a directory there, or mount one over it. Every component must be a directory, not a
+/// symbolic link.
+#[cold]
+fn owner_by_root(name: &OsStr) -> Option<u32> {
+    const BY_OTHERS: u32 = libc::S_IWGRP | libc::S_IWOTH;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let name = name.as_bytes();
+    if name.first() != Some(&b'/') {
+        return None;
+    }
+    let mut owner = 0;
+    for (end, _) in name.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+        let directory = name.get(..end.max(1))?;
+        let mut path = [0; PATH_MAX];
+        path.get_mut(..directory.len())?.copy_from_slice(directory);
+        let path = CStr::from_bytes_until_nul(&path).ok()?;
+        let found = file::stat(file::open_number(libc::AT_FDCWD, path, flags).ok()?.as_raw_fd()).ok()?;
+        // `owner` is still that of the directory above.
+        if owner != 0 || found.st_mode & BY_OTHERS != 0 {
+            return None;
+        }
+        owner = found.st_uid;
+    }
+    Some(owner)
 }
 
 /// The control data for one descriptor, in the kernel's layout.

@@ -59,8 +59,9 @@ pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> Resu
     Ok(OwnedFd::from(open_number(directory, name, flags)?).into())
 }
 
+/// Opens a path relative to a directory, with these flags and `O_CLOEXEC`. Without the C library.
 #[inline(never)]
-fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<Descriptor> {
+pub(crate) fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<Descriptor> {
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
     loop {
         // Called by number, it is not a cancellation point.

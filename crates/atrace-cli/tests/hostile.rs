@@ -629,6 +629,119 @@ mod cases {
         }
     }
 
+    /// A distribution's unit may run the service as a user of its own, in a directory that only root could give it.
+    #[test]
+    fn the_owner_of_the_services_directory_is_trusted_if_only_root_chose_it() {
+        const TRACED: u32 = 64_010;
+        let name = case!({
+            if is_program() {
+                perfetto::connect();
+                let standing = || perfetto::status().to_string();
+                until("the producer has tried to connect", || !standing().contains("being connected to"));
+                println!("{}", standing());
+                std::process::exit(0);
+            }
+            let own_name = std::env::var("ATRACE_TEST_CASE").unwrap(); // inherited by the programs
+            let (command, program) = ("/run/command", "/run/program");
+            common::copy_program(COMMAND, command);
+            common::copy_program(std::env::current_exe().unwrap(), program);
+            let mounted =
+                Command::new("mount").args(["-t", "tmpfs", "-o", "mode=1777", "none", "/tmp"]).status();
+            assert!(mounted.unwrap().success());
+            let change = |path: &str, uid, mode| {
+                chown(path, Some(uid), Some(uid)).unwrap();
+                fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            };
+            // The sockets are bound by root: a directory's mode may keep the listening user from that.
+            let listen = |uid, consumers: &str, producers: &str| {
+                let listeners = [consumers, producers].map(|path| {
+                    let _ = fs::remove_file(path);
+                    let listener = UnixListener::bind(path).unwrap();
+                    change(path, uid, 0o777);
+                    listener
+                });
+                Attacker::start(uid, move |ready| {
+                    for listener in &listeners {
+                        // SAFETY: an open socket. From now on the kernel names this user as the peer.
+                        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 128) }, 0);
+                    }
+                    ready();
+                    std::thread::scope(|scope| {
+                        for listener in &listeners {
+                            scope.spawn(|| listener.incoming().for_each(drop));
+                        }
+                    });
+                })
+            };
+            let run = |command: &mut Command, uid| {
+                command.uid(uid).gid(uid).current_dir("/");
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                common::end_of(command.spawn().unwrap())
+            };
+            let check = |case: &str, uid: u32, is_trusted: bool| {
+                let ran = run(Command::new(command).arg("status").env_remove("ATRACE_TEST_CASE"), uid);
+                assert!(ran.stdout.contains("Perfetto's service: none at "), "{case}: {ran:?}");
+                assert_eq!(
+                    !ran.stdout.contains("its socket is another user's"),
+                    is_trusted,
+                    "{case}: {ran:?}"
+                );
+                let mut producer = Command::new(program);
+                producer.args([&own_name, "--exact", "--nocapture"]);
+                producer.env("ROLE", "program").env("ATRACE_BACKEND", "perfetto");
+                let ran = run(&mut producer, uid);
+                assert!(
+                    ran.status.success() && ran.stdout.contains("Perfetto's service: "),
+                    "{case}: {ran:?}"
+                );
+                assert_eq!(
+                    !ran.stdout.contains("its socket is another user's"),
+                    is_trusted,
+                    "{case}: {ran:?}"
+                );
+            };
+            let place = "/run/perfetto";
+            let sockets = ["/run/perfetto/traced-consumer.sock", "/run/perfetto/traced-producer.sock"];
+            for (run_owner, run_mode, owner, mode, listens, is_trusted) in [
+                (0, 0o755, TRACED, 0o755, TRACED, true),
+                // Not the owner.
+                (0, 0o755, TRACED, 0o755, MALLORY, false),
+                (0, 0o755, 0, 0o755, TRACED, false),
+                // Others could have put the directory there, or mounted their own over it.
+                (0, 0o1777, TRACED, 0o755, TRACED, false),
+                (0, 0o775, TRACED, 0o755, TRACED, false),
+                (TRACED, 0o755, TRACED, 0o755, TRACED, false),
+                (0, 0o755, TRACED, 0o777, TRACED, false),
+                (0, 0o755, TRACED, 0o775, TRACED, false),
+            ] {
+                let case = format!("{run_owner} {run_mode:o}, {owner} {mode:o}, {listens}");
+                fs::create_dir(place).unwrap();
+                change(place, owner, mode);
+                change("/run", run_owner, run_mode);
+                let _service = listen(listens, sockets[0], sockets[1]);
+                for uid in [ALICE, 0] {
+                    check(&case, uid, is_trusted);
+                }
+                fs::remove_dir_all(place).unwrap();
+            }
+            change("/run", 0, 0o755);
+            // A link, although root made it.
+            fs::create_dir("/run/elsewhere").unwrap();
+            change("/run/elsewhere", TRACED, 0o755);
+            std::os::unix::fs::symlink("elsewhere", place).unwrap();
+            let service = listen(TRACED, sockets[0], sockets[1]);
+            check("a link", ALICE, false);
+            drop(service);
+            fs::remove_file(place).unwrap();
+            // Everybody can listen in `/tmp`.
+            let _service = listen(TRACED, "/tmp/perfetto-consumer", "/tmp/perfetto-producer");
+            check("in /tmp", ALICE, false);
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
     /// Each user has one second to show the connections of their processes to Perfetto's service.
     #[test]
     fn a_user_of_many_processes_hides_no_other_user() {
