@@ -302,18 +302,40 @@ impl Arena {
     /// Reads a complete chunk and frees it, as the service does. Calls `each` with the writer's number and each
     /// packet, without the packet's length.
     ///
-    /// Only for a recording of this process alone: the memory is read in place, which is unsound if another process
-    /// may write it.
+    /// Only for memory that no other process has: it is read in place, which is unsound if another process may write it.
     pub fn read(&self, place: &Moved, mut each: impl FnMut(u16, &[u8])) {
+        self.consume(place, |start, chunks| {
+            let Some([writer, packets]) = self.head(start) else { return };
+            let finished = packets.load(Ordering::Relaxed) & abi::PACKETS_MAX;
+            self.packets(start, chunks, finished, |packet| each(writer.load(Ordering::Relaxed), packet));
+        });
+    }
+
+    /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None` if
+    /// the chunk is not complete.
+    ///
+    /// Only for memory that no other process has, as [`read`](Self::read).
+    pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
+        let mut size = 0;
+        self.consume(place, |start, chunks| {
+            size = abi::chunk_size(PAGE, chunks);
+            // SAFETY: the chunk is within the arena and smaller than a page. Nobody writes it until it is free.
+            unsafe { ptr::copy_nonoverlapping(self.memory.at(start), to.as_mut_ptr(), size) };
+        });
+        to.get(..size).filter(|_| size > 0)
+    }
+
+    /// Calls `read` with a complete chunk's offset and with how many chunks its page has. Then frees the chunk.
+    #[inline(always)]
+    fn consume(&self, place: &Moved, read: impl FnOnce(usize, u32)) {
         let Some(header) = self.header(place.page) else { return };
         let chunks = abi::chunks_of(header.load(Ordering::Relaxed));
         if !abi::begin_reading(header, place.chunk) {
             return;
         }
         let start = Self::start(place.page, place.chunk, chunks);
-        if let Some([writer, packets]) = self.head(start) {
-            let finished = packets.load(Ordering::Relaxed) & abi::PACKETS_MAX;
-            self.packets(start, chunks, finished, |packet| each(writer.load(Ordering::Relaxed), packet));
+        read(start, chunks);
+        if let Some([_, packets]) = self.head(start) {
             // The thread that opens the chunk next sets this before it writes packets. Until then no reader finds any.
             packets.store(0, Ordering::Relaxed);
         }
@@ -321,8 +343,8 @@ impl Arena {
     }
 
     /// Calls `each` with the first packets of a chunk that are not empty, as long as they are within it. So many packets
-    /// must be finished, so they don't change.
-    fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8])) {
+    /// must be finished, so they don't change. Returns the offset behind them.
+    fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8])) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         for _ in 0..finished {
             // SAFETY: the address is within the chunk, and finished packets don't change any more.
@@ -334,6 +356,52 @@ impl Arena {
             }
             at += before + len;
         }
+        at
+    }
+
+    /// Returns the chunks that are in use and have finished packets, and how many.
+    pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
+        let all = (0..self.pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
+        all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
+    }
+
+    /// Returns this chunk, if it is in use and has finished packets, and how many.
+    fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
+        let word = self.header(page)?.load(Ordering::Acquire);
+        let chunks = abi::chunks_of(word);
+        if chunk >= chunks || !abi::is_in_use(word, chunk) {
+            return None;
+        }
+        let start = Self::start(page, chunk, chunks);
+        let [writer, packets] = self.head(start)?;
+        // Acquire: what the thread stored when it opened the chunk, and the packets. The last one that is counted is
+        // unfinished.
+        let finished = (packets.load(Ordering::Acquire) & abi::PACKETS_MAX).checked_sub(1)?;
+        let number = self.memory.get::<AtomicU32>(start)?.load(Ordering::Relaxed);
+        let [_, buffer] = self.private(page * CHUNKS_MAX + chunk)?;
+        let place = Moved { page, chunk, buffer: buffer.load(Ordering::Relaxed) };
+        let open = Open { place, number, writer: writer.load(Ordering::Relaxed), chunks };
+        (finished > 0).then_some((open, finished))
+    }
+
+    /// Copies the finished packets of an open chunk, with its header, to the start of `to`. The header's count includes
+    /// one packet more, as in the chunk. Returns the copy, which has the chunk's size; `None` if the chunk has been freed.
+    ///
+    /// Only for memory that no other process has, and only on the thread that frees chunks.
+    pub(crate) fn copy_finished<'a>(&self, open: &Open, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
+        let Moved { page, chunk, .. } = open.place;
+        let (_, finished) = self.open_chunk(page, chunk).filter(|(present, _)| present == open)?;
+        let start = Self::start(page, chunk, open.chunks);
+        let end = self.packets(start, open.chunks, finished, |_| ());
+        to.fill(0);
+        let (header, packets) = to.split_first_chunk_mut::<CHUNK_HEADER>()?;
+        header[..4].copy_from_slice(&open.number.to_le_bytes());
+        header[4..6].copy_from_slice(&open.writer.to_le_bytes());
+        header[6..].copy_from_slice(&(finished + 1).to_le_bytes());
+        let begin = start + CHUNK_HEADER;
+        // SAFETY: the packets are within the chunk, which is smaller than a page. They are finished, so they don't change.
+        unsafe { ptr::copy_nonoverlapping(self.memory.at(begin), packets.as_mut_ptr(), end - begin) };
+        to.get(..abi::chunk_size(PAGE, open.chunks))
     }
 
     /// Reads the finished packets of chunks that were not completed because their threads are stuck in the middle of
@@ -341,18 +409,9 @@ impl Arena {
     ///
     /// To be called after all completed chunks were read.
     pub fn read_left(&self, mut each: impl FnMut(u16, &[u8])) {
-        for page in 0..self.pages {
-            let Some(header) = self.header(page) else { return };
-            let word = header.load(Ordering::Acquire);
-            let chunks = abi::chunks_of(word);
-            for chunk in (0..chunks).filter(|chunk| abi::is_in_use(word, *chunk)) {
-                let start = Self::start(page, chunk, chunks);
-                let Some([writer, packets]) = self.head(start) else { return };
-                // The last packet that is counted is unfinished.
-                let finished = (packets.load(Ordering::Acquire) & abi::PACKETS_MAX).saturating_sub(1);
-                let writer = writer.load(Ordering::Relaxed);
-                self.packets(start, chunks, finished, |packet| each(writer, packet));
-            }
+        for (Open { place, writer, chunks, .. }, finished) in self.open_chunks() {
+            let start = Self::start(place.page, place.chunk, chunks);
+            self.packets(start, chunks, finished, |packet| each(writer, packet));
         }
     }
 
@@ -398,6 +457,17 @@ impl Iterator for Completed {
         let buffer = buffer.load(Ordering::Relaxed);
         Some(Moved { page: index / CHUNKS_MAX, chunk: index % CHUNKS_MAX, buffer })
     }
+}
+
+/// A chunk that its thread has not completed, as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// Where the chunk is, and the buffer that its packets go to.
+    pub(crate) place: Moved,
+    number: u32,
+    writer: u16,
+    /// How many chunks its page has.
+    chunks: u32,
 }
 
 /// Reads the length of a packet within `most` bytes. Returns how many bytes the length and the packet have; `None` if

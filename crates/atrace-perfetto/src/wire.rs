@@ -307,6 +307,18 @@ impl Moved {
             entry.number(1, self.page.into()).number(2, self.chunk.into()).number(3, self.buffer.into());
         });
     }
+
+    /// Writes the entry with the chunk's bytes, for a service that does not have the memory. `is_open` says that the
+    /// last packet that the chunk counts is unfinished.
+    pub(crate) fn write_bytes(self, commit: &mut Writer<'_>, bytes: &[u8], is_open: bool) {
+        commit.message(1, |entry| {
+            // No page: services before v58 compare it with memory of their own.
+            entry.number(2, self.chunk.into()).number(3, self.buffer.into()).bytes(4, bytes);
+            if is_open {
+                entry.number(5, 1);
+            }
+        });
+    }
 }
 
 #[cfg(test)]

@@ -136,6 +136,8 @@ struct Terms {
     commands: u64,
     last: u64,
     is_settled: bool,
+    /// The service does not have the memory, so commits contain the chunks' bytes.
+    sends_bytes: bool,
 }
 
 impl Link {

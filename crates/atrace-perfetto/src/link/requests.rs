@@ -4,16 +4,21 @@
 //! The steps of the greeting are: bind the service and learn its methods; `InitializeConnection` with a memory file;
 //! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
 //! all commands for sessions that already exist. A commit tells the service which chunks are complete.
+//!
+//! Behind a relay to another machine the service never has the memory file. It then asks for *emulation*: a commit
+//! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are
+//! writing, so a flush sends these, too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{COMMANDS, COMMIT, INITIALIZE, Link, METHODS, NEEDED, REGISTER, REQUEST_MAX, SYNC};
-use crate::memory::Arena;
+use crate::memory::{Arena, Completed};
 use crate::proto::{Reader, Writer};
+use crate::socket::Socket;
 use crate::standing::Standing;
-use crate::wire::{self, Body, Command};
+use crate::wire::{self, Body, Command, Moved};
 use crate::{abi, category, early, startup};
 use atrace_sys::process;
 
@@ -63,10 +68,17 @@ impl Link {
                 if !is_success {
                     return Err(Standing::UNABLE);
                 }
-                let is_ours = Reader::first(reply, 1).is_some_and(|value| value.number() != 0);
+                let is_set = |field| Reader::first(reply, field).is_some_and(|value| value.number() != 0);
+                // using_shmem_provided_by_producer, use_shmem_emulation
+                let (is_ours, sends_bytes) = (is_set(1), is_set(3));
                 if !is_ours && let Some(arena) = self.arena.take() {
                     arena.give_back(); // SetupTracing will bring memory.
+                    if sends_bytes {
+                        // It won't, and this process alone has the new memory.
+                        self.use_arena(Arena::make(arena.pages()).map_err(Standing::memory)?.0);
+                    }
                 }
+                self.terms.sends_bytes = sends_bytes && !is_ours;
                 self.register()
             }
             Body::Reply { is_success: true, reply, .. } if request == self.terms.commands => {
@@ -179,8 +191,7 @@ impl Link {
     #[inline(never)]
     pub(super) fn send(&mut self, descriptor: Option<i32>) -> Result<(), Standing> {
         let requests = self.outbox.get(..std::mem::take(&mut self.unsent)).unwrap_or_default();
-        let is_sent = self.socket.as_ref().is_some_and(|socket| socket.send(requests, descriptor));
-        if is_sent { Ok(()) } else { Err(Standing::ended(EPIPE)) }
+        send(self.socket.as_ref(), requests, descriptor)
     }
 
     /// Receives bytes behind the `len` bytes of an incomplete message, and handles all messages that are complete.
@@ -218,6 +229,9 @@ impl Link {
         // A flush is answered even if there is no memory yet.
         if let Some(mut completed) = self.arena.map(Arena::take_handed) {
             is_any = !completed.is_empty();
+            if self.terms.sends_bytes {
+                self.send_completed(&mut completed)?;
+            }
             while !completed.is_empty() {
                 let mut moved = [0; MOVED_MAX * MOVED_LEN];
                 let mut writer = Writer::new(&mut moved);
@@ -226,8 +240,56 @@ impl Link {
             }
         }
         if let Some(flush) = flush {
+            self.send_open()?;
             self.notify(COMMIT, &[(3, flush)])?;
         }
         Ok(is_any)
     }
+
+    /// Sends the bytes of completed chunks and frees them: the service does not have the memory.
+    #[inline(never)]
+    fn send_completed(&mut self, completed: &mut Completed) -> Result<(), Standing> {
+        for place in completed {
+            let mut bytes = [0; abi::PAGE];
+            if let Some(chunk) = self.arena.and_then(|arena| arena.take_out(&place, &mut bytes)) {
+                self.send_chunk(place, chunk, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the finished packets of the chunks that threads are writing, if the service does not have the memory.
+    /// Otherwise it reads them itself.
+    ///
+    /// A thread that has finished a packet in a chunk has completed its chunk before. So the completed chunks are sent
+    /// before each open one, and the service gets the chunks of a thread in their order.
+    #[inline(never)]
+    pub(super) fn send_open(&mut self) -> Result<(), Standing> {
+        let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };
+        for (open, _) in arena.open_chunks() {
+            self.send_completed(&mut arena.take_handed())?;
+            let mut bytes = [0; abi::PAGE];
+            if let Some(chunk) = arena.copy_finished(&open, &mut bytes) {
+                self.send_chunk(open.place, chunk, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a commit with the bytes of one chunk, after all requests that came before.
+    fn send_chunk(&mut self, place: Moved, chunk: &[u8], is_open: bool) -> Result<(), Standing> {
+        self.send(None)?;
+        self.terms.request += 1;
+        let mut bytes = [0; abi::PAGE + AROUND];
+        let commit = |to: &mut Writer<'_>| place.write_bytes(to, chunk, is_open);
+        let method = self.terms.methods[COMMIT];
+        let frame = wire::invoke(&mut bytes, self.terms.request, method, false, commit);
+        send(self.socket.as_ref(), frame.ok_or(Standing::UNABLE)?, None)
+    }
+}
+
+/// Sends bytes, with a descriptor if there is one.
+fn send(socket: Option<&Socket>, bytes: &[u8], descriptor: Option<i32>) -> Result<(), Standing> {
+    let is_sent = socket.is_some_and(|socket| socket.send(bytes, descriptor));
+    if is_sent { Ok(()) } else { Err(Standing::ended(EPIPE)) }
 }

@@ -80,8 +80,11 @@ impl Link {
 
     fn stop(&mut self, instance: u64) -> Result<(), Standing> {
         if self.close(Some(instance)) {
-            self.drain_for_long();
+            let is_drained = self.drain_for_long();
             self.commit(None)?;
+            if !is_drained {
+                self.send_open()?;
+            }
             self.unregister_writers()?;
         }
         self.notify(STOPPED, &[(1, instance)])

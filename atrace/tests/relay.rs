@@ -1,0 +1,375 @@
+//! A producer behind Perfetto's relay, which forwards bytes to the service of another machine but no descriptors. That
+//! service gets the chunks' bytes in the commits.
+//!
+//! The service here is a stand-in that shares no code with this workspace's own. It answers as Google's does on a TCP
+//! socket, and keeps chunks by its rules.
+
+#![cfg(not(no_tracing))]
+
+mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../crates/real-service/src/trace.rs"]
+mod trace;
+
+mod cases {
+    use std::collections::BTreeMap;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+    use std::process::Child;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use atrace::*;
+    use atrace_perfetto::proto::{Reader, Value, Writer};
+    use atrace_perfetto::wire::{self, Body};
+
+    use crate::common::{self, Place, case, until};
+    use crate::trace::{Event, Losses, Trace};
+
+    const TAG: AtraceTag = AtraceTag::App;
+    /// In the order of Google's service. A method's number is its index plus 1.
+    const METHODS: [&str; 12] = [
+        "InitializeConnection",
+        "RegisterDataSource",
+        "UnregisterDataSource",
+        "CommitData",
+        "GetAsyncCommand",
+        "RegisterTraceWriter",
+        "UnregisterTraceWriter",
+        "NotifyDataSourceStarted",
+        "NotifyDataSourceStopped",
+        "ActivateTriggers",
+        "Sync",
+        "UpdateDataSource",
+    ];
+    const INSTANCE: u64 = 7;
+    const BUFFER: u64 = 300;
+
+    /// A chunk as the service has it: how many of its packets are whole, and its bytes behind the header.
+    #[derive(Debug)]
+    struct Chunk {
+        is_complete: bool,
+        packets: u16,
+        bytes: Vec<u8>,
+    }
+
+    /// What the service has got of one connection.
+    #[derive(Debug, Default)]
+    struct Host {
+        /// The number of the request whose replies are commands.
+        commands: u64,
+        registered: Vec<u64>,
+        /// By writer and number.
+        chunks: BTreeMap<(u16, u32), Chunk>,
+        /// How many times a chunk came that its thread was writing.
+        incomplete: usize,
+        flushed: u64,
+        has_stopped: bool,
+    }
+
+    impl Host {
+        fn commit(&mut self, arguments: &[u8]) {
+            for (field, value) in Reader::new(arguments) {
+                match field {
+                    1 => self.take(value.bytes()),
+                    3 => self.flushed = value.number(),
+                    _ => panic!("{field}"),
+                }
+            }
+        }
+
+        fn take(&mut self, entry: &[u8]) {
+            let number = |field| Reader::first(entry, field).map_or(0, Value::number);
+            assert_eq!(number(3), BUFFER);
+            let data = Reader::first(entry, 4).expect("there is no other way to the bytes").bytes();
+            let (header, bytes) = data.split_first_chunk::<8>().unwrap();
+            let word = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+            let key = (word(4), u32::from_le_bytes([header[0], header[1], header[2], header[3]]));
+            let is_complete = number(5) == 0;
+            assert_eq!(word(6) >> 10, 0, "no packet continues in another chunk");
+            self.incomplete += usize::from(!is_complete);
+            let packets = word(6) - u16::from(!is_complete);
+            assert!(self.registered.contains(&key.0.into()));
+            if let Some(before) = self.chunks.get(&key) {
+                assert!(!before.is_complete && before.packets <= packets, "{key:?}");
+                assert_eq!(before.bytes.len(), bytes.len(), "{key:?}");
+            }
+            // Otherwise a reader that comes now finds a gap.
+            assert!(
+                key.1 == 0 || self.chunks.get(&(key.0, key.1 - 1)).is_some_and(|it| it.is_complete),
+                "{key:?}"
+            );
+            self.chunks.insert(key, Chunk { is_complete, packets, bytes: bytes.to_vec() });
+        }
+
+        fn invoke(&mut self, name: &str, request: u64, arguments: &[u8]) {
+            let first = |field| Reader::first(arguments, field).map_or(0, Value::number);
+            match name {
+                "CommitData" => self.commit(arguments),
+                "GetAsyncCommand" => self.commands = request,
+                "RegisterTraceWriter" => {
+                    assert_eq!(first(2), BUFFER);
+                    self.registered.push(first(1));
+                }
+                "NotifyDataSourceStopped" => self.has_stopped = first(1) == INSTANCE,
+                _ => {}
+            }
+        }
+
+        /// Returns the trace of what has arrived until now.
+        fn trace(&self) -> Trace {
+            let mut packets = Vec::new();
+            for ((writer, _), chunk) in &self.chunks {
+                let mut rest = &chunk.bytes[..];
+                for _ in 0..chunk.packets {
+                    let (mut len, mut size) = (0, 0);
+                    while size == 0 || rest[size - 1] & 0x80 != 0 {
+                        len |= usize::from(rest[size] & 0x7f) << (7 * size);
+                        size += 1;
+                    }
+                    let mut packet = vec![0; len + 32];
+                    let mut whose = Writer::new(&mut packet);
+                    whose.raw(&rest[size..size + len]);
+                    whose.number(10, (*writer).into());
+                    packets.extend((len > 0).then(|| whose.finish().unwrap().to_vec()));
+                    rest = &rest[size + len..];
+                }
+            }
+            Trace::new(packets)
+        }
+    }
+
+    /// The relay and the service, which answers each connection.
+    #[derive(Clone)]
+    struct Service {
+        host: Arc<Mutex<Host>>,
+        connections: Arc<AtomicUsize>,
+        stream: Arc<Mutex<Option<UnixStream>>>,
+    }
+
+    impl Service {
+        fn start(socket: &Path) -> Self {
+            let listener = UnixListener::bind(socket).unwrap();
+            let service = Self { host: Arc::default(), connections: Arc::default(), stream: Arc::default() };
+            let this = service.clone();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    this.connections.fetch_add(1, Ordering::SeqCst);
+                    *this.stream.lock().unwrap() = Some(stream.try_clone().unwrap());
+                    this.serve(stream);
+                }
+            });
+            service
+        }
+
+        /// Reading without a place for descriptors drops them, as the relay does.
+        fn serve(&self, mut stream: UnixStream) {
+            let (mut inbox, mut more) = (Vec::new(), [0; 4096]);
+            while let Ok(len @ 1..) = stream.read(&mut more) {
+                inbox.extend_from_slice(&more[..len]);
+                while let Some((frame, len)) = wire::split(&inbox).unwrap() {
+                    self.handle(frame.request, frame.body);
+                    inbox.drain(..len);
+                }
+            }
+        }
+
+        fn handle(&self, request: u64, body: Body<'_>) {
+            let mut bytes = [0; 1024];
+            match body {
+                Body::Bind(b"ProducerPort") => {
+                    self.send(wire::bound(&mut bytes, request, &METHODS).unwrap());
+                }
+                Body::Invoke { method, wants_reply, arguments } => {
+                    let name = METHODS[method.method as usize - 1];
+                    self.host.lock().unwrap().invoke(name, request, arguments);
+                    if wants_reply && name != "GetAsyncCommand" {
+                        self.send(
+                            wire::reply_to(
+                                &mut bytes,
+                                request,
+                                false,
+                                Some(|reply: &mut Writer<'_>| {
+                                    if name == "InitializeConnection" {
+                                        // The producer's memory is not used, but its chunks' bytes are wanted.
+                                        reply.number(1, 0).number(2, 1).number(3, 1);
+                                    }
+                                }),
+                            )
+                            .unwrap(),
+                        );
+                    }
+                    if name == "RegisterDataSource" {
+                        self.command(3, |setup| _ = setup.number(1, 4));
+                        for field in [6, 1] {
+                            self.command(field, |start| {
+                                start.number(1, INSTANCE).message(2, |config| {
+                                    config.bytes(1, b"track_event").number(2, BUFFER);
+                                });
+                            });
+                        }
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn send(&self, frame: &[u8]) {
+            self.stream.lock().unwrap().as_mut().unwrap().write_all(frame).unwrap();
+        }
+
+        fn command(&self, field: u32, write: impl FnOnce(&mut Writer<'_>)) {
+            let (mut bytes, request) = ([0; 256], self.host.lock().unwrap().commands);
+            let command = |reply: &mut Writer<'_>| _ = reply.message(field, write);
+            self.send(wire::reply_to(&mut bytes, request, true, Some(command)).unwrap());
+        }
+
+        /// Has the producer commit all that it has written, and waits until it has.
+        fn flush(&self, request: u64) {
+            self.command(5, |flush| _ = flush.number(1, INSTANCE).number(2, request));
+            until("the flush is answered", || self.host.lock().unwrap().flushed == request);
+        }
+
+        /// Ends the session.
+        fn stop(&self) {
+            self.command(2, |stop| _ = stop.number(1, INSTANCE));
+            until("the session has stopped", || self.host.lock().unwrap().has_stopped);
+        }
+
+        /// Returns the events that have arrived, and checks that the trace says of no loss.
+        fn events(&self) -> Vec<Event> {
+            let trace = self.host.lock().unwrap().trace();
+            assert_eq!(trace.losses(), Losses::default());
+            trace.events()
+        }
+    }
+
+    /// How many events of each kind a thread writes at once. All together fit into the memory.
+    const EVENTS: usize = 1500;
+    const THREADS: usize = 4;
+
+    /// Writes slices with arguments, some of which need a large chunk.
+    fn write(round: usize) {
+        let long = "x".repeat(700);
+        for number in 0..EVENTS {
+            let text = if number % 500 == 0 { &long } else { "short" };
+            let _slice = begin_scoped_event_args(
+                TAG,
+                "slice",
+                &[Arg::Uint("number", number as u64), Arg::Str("text", text)],
+            );
+            if number == 0 {
+                atrace_int(TAG, "round", round as i32);
+            }
+        }
+    }
+
+    fn step(name: &str) {
+        std::fs::write(std::env::var_os("STEPS").map(std::path::PathBuf::from).unwrap().join(name), "")
+            .unwrap();
+    }
+
+    fn wait_for(name: &str) {
+        let steps = std::path::PathBuf::from(std::env::var_os("STEPS").unwrap());
+        until(name, || steps.join(name).exists());
+    }
+
+    /// Starts a service, and the case as its producer.
+    fn start(place: &Place, case: &str) -> (Service, Child) {
+        let socket = place.path("socket");
+        let service = Service::start(&socket);
+        let mut command = place.command(case);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
+        let program = command.env("STEPS", place.path("")).spawn().unwrap();
+        (service, program)
+    }
+
+    #[test]
+    fn all_events_arrive_through_a_relay() {
+        let name = case!({
+            perfetto::connect();
+            let barrier = std::sync::Barrier::new(THREADS);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        for round in 0..3 {
+                            write(round);
+                            if barrier.wait().is_leader() {
+                                step(&format!("written-{round}"));
+                            }
+                            // The threads live on, with open chunks.
+                            wait_for(&format!("go-{round}"));
+                        }
+                    });
+                }
+            });
+            assert_eq!(perfetto::status().lost(), 0);
+        });
+        let place = Place::file();
+        let (service, program) = start(&place, &name);
+        let per_round = THREADS * (2 * EVENTS + 1);
+        for round in 0..3 {
+            until("the events are written", || place.path(&format!("written-{round}")).exists());
+            if round < 2 {
+                service.flush(round as u64 + 1);
+            } else {
+                service.stop();
+            }
+            assert_eq!(service.events().len(), (round + 1) * per_round);
+            std::fs::write(place.path(&format!("go-{round}")), "").unwrap();
+        }
+        let ran = common::end_of(program);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(service.connections.load(Ordering::SeqCst), 1);
+        let events = service.events();
+        let sequences: std::collections::HashSet<_> = events.iter().map(|event| event.sequence).collect();
+        assert_eq!(sequences.len(), THREADS);
+        for sequence in sequences {
+            let own: Vec<_> = events.iter().filter(|event| event.sequence == sequence).collect();
+            assert!(own.is_sorted_by_key(|event| event.time));
+            let numbers: Vec<_> =
+                own.iter().filter(|event| event.kind == 1).map(|event| &event.args[0].1).collect();
+            let expected = (0..3).flat_map(|_| 0..EVENTS).map(|number| number.to_string());
+            assert!(numbers.into_iter().cloned().eq(expected));
+        }
+        let host = service.host.lock().unwrap();
+        assert!(host.chunks.values().all(|chunk| chunk.is_complete));
+    }
+
+    /// The service asks again and again for what busy threads have so far. It never gets a chunk before the one that
+    /// precedes it ([`Host::take`] checks that).
+    #[test]
+    fn flushes_of_busy_threads_leave_no_gap() {
+        let name = case!({
+            perfetto::connect();
+            step("connected");
+            let done = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            atrace_instant(TAG, "busy");
+                        }
+                    });
+                }
+                wait_for("done");
+                done.store(true, Ordering::Relaxed);
+            });
+        });
+        let place = Place::file();
+        let (service, program) = start(&place, &name);
+        until("it is connected", || place.path("connected").exists());
+        for request in 1..=100 {
+            service.flush(request);
+        }
+        let incomplete = service.host.lock().unwrap().incomplete;
+        service.stop();
+        std::fs::write(place.path("done"), "").unwrap();
+        let ran = common::end_of(program);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(service.connections.load(Ordering::SeqCst), 1);
+        assert!(incomplete > 0);
+        assert!(service.host.lock().unwrap().trace().events().len() > 1000);
+    }
+}
