@@ -16,6 +16,8 @@ const NAMES: Names = Names(
 pub const COUNT: u32 = 28;
 /// The bits of all categories.
 pub(crate) const ALL: u64 = (1 << COUNT) - 1;
+/// The field of a `DataSourceConfig` that configures track events.
+const TRACK_EVENT_CONFIG: u32 = 113;
 
 /// Returns the name of the tag with this bit; an empty text if there is no such tag.
 pub fn name(bit: u32) -> &'static str {
@@ -24,26 +26,27 @@ pub fn name(bit: u32) -> &'static str {
 
 /// Returns the tags that a session wants, from its `DataSourceConfig`.
 ///
-/// An exact name has priority over a pattern (a name that ends in `*`), and "enabled" over "disabled". A category in
-/// neither list is on only if the session enables none by name: a session without lists wants all.
+/// The rules are those of Perfetto's C++ SDK. For each category the first matching entry decides, in this order: the
+/// exact name in "enabled", then in "disabled"; a prefix, which ends at the entry's first `*`; a `*` at the start.
+/// A category that no entry matches is on.
 pub(crate) fn wanted(config: &[u8]) -> u64 {
-    const TRACK_EVENT_CONFIG: u32 = 113;
     const DISABLED: u32 = 1;
     const ENABLED: u32 = 2;
     let lists = Reader::first(config, TRACK_EVENT_CONFIG).map_or(&[][..], |lists| lists.bytes());
-    let by_default = Reader::first(lists, ENABLED).is_none();
     let is_wanted = |name: &str| {
         // The highest rank of all matching entries. Odd ranks disable; 0: no entry matches.
         let mut highest = 0;
         for (field, entry) in Reader::new(lists).filter(|(field, _)| matches!(*field, DISABLED | ENABLED)) {
-            let prefix = entry.bytes().strip_suffix(b"*");
-            let is_match =
-                prefix.map_or(entry.bytes() == name.as_bytes(), |prefix| name.as_bytes().starts_with(prefix));
-            if is_match {
-                highest = highest.max(1 + u8::from(field == ENABLED) + 2 * u8::from(prefix.is_none()));
-            }
+            let entry = entry.bytes();
+            let exactness = match entry.iter().position(|byte| *byte == b'*') {
+                None if entry == name.as_bytes() => 2,
+                Some(0) => 0,
+                Some(star) if name.as_bytes().starts_with(&entry[..star]) => 1,
+                _ => continue,
+            };
+            highest = highest.max(1 + u8::from(field == ENABLED) + 2 * exactness);
         }
-        if highest == 0 { by_default } else { highest % 2 == 0 }
+        highest % 2 == 0
     };
     (0..COUNT).map(|bit| u64::from(is_wanted(name(bit))) << bit).sum()
 }
@@ -74,13 +77,27 @@ mod tests {
 
     #[test]
     fn sessions_choose_tags_by_name() {
+        let a = of(&["always", "am", "audio", "app", "adb", "aidl"]);
+        // `crates/real-service/tests/options.rs` compares these with the SDK.
+        let cases: [(&[&str], &[&str], u64); 14] = [
+            (&[], &[], ALL),
+            (&["app", "view"], &[], ALL),
+            (&["app"], &["*"], of(&["app"])),
+            (&["*"], &["app"], ALL - of(&["app"])),
+            (&["*"], &["a*"], ALL - a),
+            (&["*"], &["*"], ALL),
+            (&["app"], &["app"], ALL),
+            (&["a*"], &["a*"], ALL),
+            (&["app"], &["a*"], ALL - a + of(&["app"])),
+            (&[], &["app"], ALL - of(&["app"])),
+            (&[], &["a*p"], ALL - a),
+            (&["a*p"], &["*"], a),
+            (&["a*p", "*p"], &["am", "*"], ALL - of(&["am"])),
+            (&["nothing"], &["*"], 0),
+        ];
         assert_eq!(wanted(&[]), ALL);
-        assert_eq!(wanted_by(&[], &[]), ALL);
-        assert_eq!(wanted_by(&["app", "view"], &[]), of(&["app", "view"]));
-        assert_eq!(wanted_by(&["app"], &["*"]), of(&["app"]));
-        assert_eq!(wanted_by(&["*"], &["app"]), ALL - of(&["app"]));
-        assert_eq!(wanted_by(&[], &["app"]), ALL - of(&["app"]));
-        assert_eq!(wanted_by(&["a*"], &["am", "adb"]), of(&["always", "audio", "app", "aidl"]));
-        assert_eq!(wanted_by(&["nothing"], &[]), 0);
+        for (enabled, disabled, expected) in cases {
+            assert_eq!(wanted_by(enabled, disabled), expected, "{enabled:?} {disabled:?}");
+        }
     }
 }

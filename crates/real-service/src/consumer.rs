@@ -19,12 +19,29 @@ pub struct Config {
     pub enabled: Vec<&'static str>,
     /// The patterns of the disabled categories.
     pub disabled: Vec<&'static str>,
+    /// Further fields of the `TrackEventConfig`: their numbers and values.
+    pub track_event: Vec<(u32, u64)>,
+    /// Further fields of the `DataSourceConfig`.
+    pub source: Vec<(u32, u64)>,
+    /// How often the producers are to clear their incremental state, in milliseconds; 0: never.
+    pub clear_ms: u64,
+    /// The producer, by its name, that gets shared memory of this size in KiB.
+    pub memory: Option<(String, u64)>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         // 10,000 threads with two chunks each write 90 MB.
-        Self { buffer_kib: 256 << 10, is_ring: true, enabled: Vec::new(), disabled: Vec::new() }
+        Self {
+            buffer_kib: 256 << 10,
+            is_ring: true,
+            enabled: Vec::new(),
+            disabled: Vec::new(),
+            track_event: Vec::new(),
+            source: Vec::new(),
+            clear_ms: 0,
+            memory: None,
+        }
     }
 }
 
@@ -42,9 +59,25 @@ impl Config {
                     for name in &self.enabled {
                         lists.bytes(2, name.as_bytes());
                     }
+                    for (field, value) in &self.track_event {
+                        lists.number(*field, *value);
+                    }
                 });
+                for (field, value) in &self.source {
+                    source.number(*field, *value);
+                }
             });
         });
+        if let Some((name, kib)) = &self.memory {
+            config.message(6, |producer| {
+                producer.bytes(1, name.as_bytes()).number(2, *kib);
+            });
+        }
+        if self.clear_ms != 0 {
+            config.message(21, |state| {
+                state.number(1, self.clear_ms);
+            });
+        }
     }
 }
 

@@ -430,8 +430,8 @@ fn filters_follow_sessions() {
         let mut child = program.spawn().unwrap();
         for round in 0..ROUNDS {
             wait_for(&setup.place(&format!("session {round}?")));
-            let session =
-                Session::start(&setup.service, &Config { enabled: vec!["app"], ..Config::default() });
+            let wanted = Config { enabled: vec!["app"], disabled: vec!["*"], ..Config::default() };
+            let session = Session::start(&setup.service, &wanted);
             wait_for(&setup.place(&format!("stop {round}?")));
             let lines: Vec<_> = session.stop().events().iter().map(shown).collect();
             let expected = [

@@ -443,7 +443,12 @@ fn eight_sessions_at_once() {
     }
     let Some(setup) = Setup::start(TEST) else { return };
     let wanted = |number: usize| if number.is_multiple_of(2) { "app" } else { "view" };
-    let config = |number| Config { buffer_kib: 1024, enabled: vec![wanted(number)], ..Config::default() };
+    let config = |number| Config {
+        buffer_kib: 1024,
+        enabled: vec![wanted(number)],
+        disabled: vec!["*"],
+        ..Config::default()
+    };
     let mut sessions: Vec<_> = (0..4).map(|number| Session::start(&setup.service, &config(number))).collect();
     // The service allows five sessions per user. The others belong to a second user, which a thread becomes.
     for place in [setup.directory(), &setup.service.consumers()] {

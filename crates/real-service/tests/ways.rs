@@ -227,7 +227,7 @@ fn watches_follow_sessions() {
         let mut child = program.spawn().unwrap();
         for round in 0..3 {
             wait_for(&setup.place(&format!("session {round}?")));
-            let wanted = Config { enabled: vec!["app", "view"], ..Config::default() };
+            let wanted = Config { enabled: vec!["app", "view"], disabled: vec!["*"], ..Config::default() };
             let session = Session::start(&setup.service, &wanted);
             wait_for(&setup.place(&format!("stop {round}?")));
             session.stop();
