@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules of `atrace-perfetto`, from the lowest to the highest.
-const PERFETTO: [&str; 28] = [
+const PERFETTO: [&str; 29] = [
     "names",
     "proto",
     "wire",
@@ -24,6 +24,7 @@ const PERFETTO: [&str; 28] = [
     "callsite",
     "event",
     "category",
+    "options",
     "standing",
     "changes",
     "packet",

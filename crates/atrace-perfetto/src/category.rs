@@ -17,7 +17,7 @@ pub const COUNT: u32 = 28;
 /// The bits of all categories.
 pub(crate) const ALL: u64 = (1 << COUNT) - 1;
 /// The field of a `DataSourceConfig` that configures track events.
-const TRACK_EVENT_CONFIG: u32 = 113;
+pub(crate) const TRACK_EVENT_CONFIG: u32 = 113;
 
 /// Returns the name of the tag with this bit; an empty text if there is no such tag.
 pub fn name(bit: u32) -> &'static str {

@@ -17,6 +17,7 @@
 //! The socket thread:
 //!
 //! - `link`: the protocol's client; [`proto`], [`wire`]: its messages; [`socket`]: the connection;
+//! - `options`: what a session asks for beside its categories;
 //! - `startup`, `early`: events that come before the service has said which sessions exist;
 //! - [`standing`], [`changes`]: the state of the connection, and callbacks for its changes.
 //!
@@ -43,6 +44,7 @@ mod interned;
 mod link;
 pub mod memory;
 mod names;
+mod options;
 mod packet;
 mod pool;
 mod presence;

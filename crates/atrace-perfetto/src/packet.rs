@@ -27,6 +27,7 @@
 )]
 
 mod cursor;
+mod filter;
 pub(crate) mod state;
 
 use std::mem::MaybeUninit;
@@ -37,6 +38,7 @@ use crate::memory::Chunk;
 
 pub(crate) use self::cursor::SHORT;
 use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
+pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filtered};
 
 use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
 use crate::callsite::Site;

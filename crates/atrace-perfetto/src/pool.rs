@@ -75,6 +75,8 @@ pub(crate) struct Session {
     pub(crate) tags: AtomicU64,
     /// How many sessions had begun in this process before this one.
     pub(crate) number: AtomicU32,
+    /// What the session asks for beside its tags: bits of [`options`](crate::options).
+    pub(crate) options: AtomicU32,
     /// How many times the service has asked for the incremental state to be cleared.
     pub(crate) clears: AtomicU32,
     /// Whether there are lost events, from before the session began, that no packet has reported yet.
@@ -128,9 +130,10 @@ impl Shared {
     ///
     /// No thread may still have a chunk of the slot's previous session.
     #[inline(never)]
-    pub(crate) fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64) {
+    pub(crate) fn open(&self, number: usize, arena: &'static Arena, buffer: u32, tags: u64, options: u32) {
         let Some(session) = self.sessions.get(number) else { return };
         session.set_arena(arena);
+        session.options.store(options, Ordering::Relaxed);
         session.buffer.store(buffer, Ordering::Relaxed);
         session.tags.store(tags, Ordering::SeqCst);
         session.number.store(self.begun.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -378,14 +381,14 @@ impl<W: Plain + 'static> Pool<W> {
         });
     }
 
-    /// Calls `each` with the writers of a closed session and its epoch, except for writers of pinned threads. Returns
+    /// Calls `each` with the writers of a closed session and its first epoch, except for writers of pinned threads. Returns
     /// whether no thread was pinned, so that nothing is left to reclaim.
     ///
     /// To be called by the thread that closed the session.
     #[inline(never)]
     pub(crate) fn reclaim(&self, session: usize, each: fn(&mut W, u32)) -> bool {
         let Some(layout) = self.layout() else { return true };
-        let epoch = layout.shared.sessions[session].epoch.last();
+        let epoch = layout.shared.sessions[session].epoch.first();
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
         let mut is_done = true;
         for (thread, writer) in layout.threads.iter().zip(&layout.writers[session]).take(threads) {

@@ -90,9 +90,11 @@ impl Presence {
     }
 }
 
-/// The epoch of a session slot: odd while a session is open. Each session has another epoch. Initially 0.
+/// The epoch of a session slot: odd while a session is open. Each session has other epochs. Initially 0.
+///
+/// The second word is the session's first epoch, which identifies it.
 #[derive(Debug, Default)]
-pub(crate) struct Epoch(pub(crate) AtomicU32);
+pub(crate) struct Epoch(pub(crate) AtomicU32, pub(crate) AtomicU32);
 
 impl Epoch {
     /// Returns the present epoch.
@@ -119,12 +121,25 @@ impl Epoch {
             0 => (generation as u32) << 16,
             now => now,
         };
-        self.0.store(now.wrapping_add(1) | 1, Ordering::Release);
+        let first = now.wrapping_add(1) | 1;
+        self.1.store(first, Ordering::Relaxed);
+        self.0.store(first, Ordering::Release);
     }
 
-    /// Returns the epoch of the session that was closed last. Only valid while no session is open.
-    pub(crate) fn last(&self) -> u32 {
-        self.now().wrapping_sub(1)
+    /// Returns the first epoch of the session that is open or was closed last.
+    ///
+    /// A thread that has seen an epoch of a session gets that session's first one.
+    pub(crate) fn first(&self) -> u32 {
+        self.1.load(Ordering::Relaxed)
+    }
+
+    /// Gives the open session another epoch, so that each thread notices at its next event. What the caller stored
+    /// before is then visible to the thread.
+    pub(crate) fn advance(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if Self::is_open(now) {
+            self.0.store(now.wrapping_add(2), Ordering::Release);
+        }
     }
 
     /// Closes the session. After this call, a thread that is found not pinned does not write for the session any

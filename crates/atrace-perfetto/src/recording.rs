@@ -115,7 +115,7 @@ impl Recording {
             }
         })?;
         if by == generation() {
-            shared.open(OWN_SESSION, arena, 0, tags & category::ALL);
+            shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
         }
         Ok(Self { by, thread: Some(ends) })
     }

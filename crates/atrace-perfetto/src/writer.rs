@@ -16,7 +16,8 @@
 //!
 //! # Loss
 //!
-//! If no chunk is free, events are lost. The writer looks for a chunk again after two milliseconds. A slice whose
+//! If no chunk is free, events are lost, in a session that asks for it only after a wait of a second. The writer looks
+//! for a chunk again after two milliseconds. A slice whose
 //! begin was written may end in this time; its end is then an *unmatched end*, written first once there is room
 //! (`unmatched.rs`). A begin that was lost has its end lost as well. So the slices in the trace nest as they did in
 //! the program.
@@ -30,18 +31,21 @@
 //! `presence.rs`. The writer itself has no synchronization.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::abi::Layout;
 use crate::memory::{Chunk, Loss};
 use crate::pool::{Pool, Session, writer_number};
 use crate::presence::Epoch;
 use atrace_sys::memory::Plain;
-use atrace_sys::process;
+use atrace_sys::{process, thread};
 
 use crate::callsite::Site;
+use crate::clock;
 use crate::early;
 use crate::event::{Event, Track, Type};
 use crate::interned::Interned;
+use crate::options::{FILTERS, STALL};
 use crate::packet::{self, Body, TEXT_MAX, state};
 use crate::unmatched::UnmatchedEnds;
 
@@ -61,6 +65,8 @@ const CHUNKS_A_STATE: u32 = 8;
 const SLOW_NS: u64 = 50_000_000;
 /// How long a thread that found no free chunk waits before it looks for one again.
 const BACK_OFF_NS: u64 = 2_000_000;
+/// How long an event waits for a chunk in a session that asks for it.
+const STALL_NS: u64 = 1_000_000_000;
 /// How many counters the writer remembers as described: a direct-mapped cache by the track's number.
 const REMEMBERED: usize = 8;
 
@@ -68,8 +74,11 @@ const REMEMBERED: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Writer {
-    /// The epoch of the session that the other fields belong to; 0 if there is none.
+    /// The first epoch of the session that the other fields belong to; 0 if there is none.
     epoch: u32,
+    /// The session's epoch if events may take a fast path in it. Otherwise another number: the session has a new epoch,
+    /// because its state is to be cleared, or its options change what an event becomes.
+    fast_epoch: u32,
     /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
     chunk: Chunk,
@@ -117,7 +126,7 @@ pub(crate) struct WriterSlot {
 }
 
 impl Writer {
-    /// Completes the chunk if it belongs to the session with this epoch.
+    /// Completes the chunk if it belongs to the session with this first epoch.
     ///
     /// Called by a thread as it ends, because the next thread in its slot is another; or after the session was
     /// closed.
@@ -138,7 +147,7 @@ impl Writer {
             self.chunk.write(packet::LOST);
         }
         self.chunk.complete();
-        self.epoch = 0;
+        (self.epoch, self.fast_epoch) = (0, 0);
     }
 
     /// Writes an event if nothing has to be written before it: the reader knows all that the event refers to, no end
@@ -200,7 +209,7 @@ impl Writer {
     /// end has none.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
-        if self.epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
+        if self.fast_epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
             return false;
         }
         if event.kind != Type::End {
@@ -249,8 +258,8 @@ impl Writer {
         if !Epoch::is_open(slot.epoch) {
             return false;
         }
-        if self.epoch != slot.epoch {
-            self.begin(slot);
+        if self.fast_epoch != slot.epoch {
+            self.follow(slot, now);
         }
         if event.opens() < 0 {
             return self.end_slowly(slot, event, now);
@@ -282,9 +291,28 @@ impl Writer {
         count_lost(slot.session, 1);
     }
 
+    /// Follows a session that has a new epoch, or whose events never take a fast path.
+    #[cold]
+    fn follow(&mut self, slot: &WriterSlot, now: u64) {
+        let Session { epoch, clears, options, .. } = slot.session;
+        if self.epoch != epoch.first() {
+            self.begin(slot);
+        }
+        let is_filtered = options.load(Ordering::Relaxed) & FILTERS != 0;
+        self.fast_epoch = if is_filtered { 0 } else { slot.epoch };
+        if self.chunk.is_some() && self.clears != clears.load(Ordering::Relaxed) {
+            if self.chunk.room() >= state::ROOM {
+                self.write_state(slot, now);
+            } else {
+                // A new chunk begins with the state.
+                let _ = self.open(slot, 0, now);
+            }
+        }
+    }
+
     /// Resets the writer for the session's first event of this thread.
     fn begin(&mut self, slot: &WriterSlot) {
-        self.epoch = slot.epoch;
+        self.epoch = slot.session.epoch.first();
         self.categories = 0;
         self.chunk = Chunk::default();
         self.last = 0;
@@ -351,8 +379,12 @@ impl Writer {
         // A new chunk may begin with new state, so the room includes definitions that the present state already has.
         let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
-        let needed =
-            event.room::<false>() + track.min(TEXT_MAX) + definitions + state::categories_room(categories);
+        let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
+        let needed = event.room::<false>()
+            + track.min(TEXT_MAX)
+            + definitions
+            + state::categories_room(categories)
+            + packet::FILTERED_ROOM;
         if !self.has_room(slot, needed, now) {
             return false;
         }
@@ -365,8 +397,23 @@ impl Writer {
                 self.interned.add(site.number);
             }
         }
+        if filters != 0 {
+            return self.write_filtered(filters, event, now);
+        }
         let since = self.since(now);
         self.describe(event) && packet::any_event(&mut self.chunk, since, event) && self.wrote(since, 0)
+    }
+
+    /// Writes what a session's filters leave of an event. Its definitions are written and there is room.
+    #[cold]
+    #[inline(never)]
+    fn write_filtered(&mut self, filters: u32, event: &Event<'_>, now: u64) -> bool {
+        let mut kept = [0; packet::KEPT_MAX];
+        let event = packet::filtered(event, filters, &mut kept);
+        let since = self.since(now);
+        // The track of an end is described by its begin. Here its name may be missing.
+        let is_described = event.kind == Type::End || self.describe(&event);
+        is_described && packet::any_event(&mut self.chunk, since, &event) && self.wrote(since, 0)
     }
 
     /// Describes the event's track, unless it has none or the state describes it. Returns false if there is no room.
@@ -422,8 +469,8 @@ impl Writer {
         }
         let buffer = slot.session.buffer.load(Ordering::Relaxed);
         let number = writer_number(slot.number, slot.thread);
-        let opened = slot.session.arena().and_then(|arena| arena.open(layout, number, self.chunks, buffer));
-        let Some(chunk) = opened else {
+        let open = || slot.session.arena()?.open(layout, number, self.chunks, buffer);
+        let Some(chunk) = open().or_else(|| stall(slot, open)) else {
             self.is_last = self.chunk.is_some();
             self.retry = now + BACK_OFF_NS;
             return false;
@@ -435,14 +482,12 @@ impl Writer {
         self.chunks_of_state += 1;
         self.opened = now;
         self.retry = 0;
-        let clears = slot.session.clears.load(Ordering::Relaxed);
         if self.has_lost
             || self.has_reported
             || self.chunks_of_state >= CHUNKS_A_STATE
-            || self.clears != clears
+            || self.clears != slot.session.clears.load(Ordering::Relaxed)
         {
-            self.write_state(now);
-            self.clears = clears;
+            self.write_state(slot, now);
         }
         if self.chunk.room() >= needed {
             return true;
@@ -453,7 +498,9 @@ impl Writer {
     }
 
     /// Writes the state: all that readers must know before the next event.
-    fn write_state(&mut self, now: u64) {
+    fn write_state(&mut self, slot: &WriterSlot, now: u64) {
+        // Read first: a request that comes meanwhile is answered by another state.
+        self.clears = slot.session.clears.load(Ordering::Relaxed);
         // When the clock gets a new anchor it may go back a little. Without this an end could come before its begin.
         self.last = self.last.max(now);
         let is_first = self.state_epoch != self.epoch;
@@ -468,9 +515,26 @@ impl Writer {
     }
 }
 
+/// Waits until `open` returns a chunk, if the session asks for that: for at most [`STALL_NS`], as long as the session
+/// is open. A signal handler does not wait, because it may have interrupted a thread that is needed for room.
+#[cold]
+fn stall(slot: &WriterSlot, open: impl Fn() -> Option<Chunk>) -> Option<Chunk> {
+    if slot.session.options.load(Ordering::Relaxed) & STALL == 0 || process::is_in_handler() {
+        return None;
+    }
+    let until = clock::asked() + STALL_NS;
+    while clock::asked() < until && Epoch::is_open(slot.session.epoch.now()) {
+        thread::pause(Duration::from_millis(1));
+        if let Some(chunk) = open() {
+            return Some(chunk);
+        }
+    }
+    None
+}
+
 /// Completes the chunk of an ended thread's writer, in a session that is still open.
 pub(crate) fn finish(session: &Session, writer: &mut Writer) {
-    writer.finish(session.epoch.now());
+    writer.finish(session.epoch.first());
 }
 
 /// Adds to the count of events lost for want of room, which the service reads. A negative number corrects the count.
@@ -499,7 +563,7 @@ mod tests {
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
         let shared = Box::leak(shared);
         let (arena, _) = Arena::make(2).unwrap();
-        shared.open(0, arena, 1, 1);
+        shared.open(0, arena, 1, 1, 0);
         let session = &shared.sessions[0];
         let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
         let (mut last, mut time, mut states) = (0, 0, 0);
@@ -519,6 +583,42 @@ mod tests {
         }
         assert!(states > 2);
         writer.complete();
+        arena.retire();
+    }
+
+    /// Also within a chunk: a ring buffer may have lost the state while the thread wrote little.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_request_for_a_new_state_is_answered_at_the_next_event() {
+        #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
+        // SAFETY: as above.
+        let (shared, mut writer): (Box<Shared>, Box<Writer>) =
+            unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
+        let shared = Box::leak(shared);
+        let (arena, _) = Arena::make(2).unwrap();
+        shared.open(0, arena, 1, 1, 0);
+        let session = &shared.sessions[0];
+        let mut write = || {
+            let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+            let event = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
+            assert!(writer.event(&slot, &event, 1_000_000_000));
+        };
+        write();
+        write();
+        session.clears.fetch_add(1, Ordering::Relaxed);
+        session.epoch.advance();
+        write();
+        write();
+        // The session is the same: its slices are still open.
+        assert_eq!((writer.depth, session.epoch.first() == session.epoch.now()), (4, false));
+        writer.finish(session.epoch.first());
+        let mut states = 0;
+        for chunk in arena.take_handed() {
+            arena.read(&chunk, |_, packet| {
+                states += u32::from(Reader::first(packet, 13).is_some_and(|flags| flags.number() & 1 != 0));
+            });
+        }
+        assert_eq!(states, 2);
         arena.retire();
     }
 }

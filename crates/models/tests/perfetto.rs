@@ -47,7 +47,7 @@ impl Place {
     fn new() -> &'static Self {
         let place = Self {
             presence: Presence(AtomicU32::new(0)),
-            epoch: Epoch(AtomicU32::new(0)),
+            epoch: Epoch(AtomicU32::new(0), AtomicU32::new(0)),
             writer: UnsafeCell::new((0, 0)),
         };
         assert!(place.presence.claim());
@@ -107,7 +107,7 @@ fn the_next_session_at_a_place_begins_with_an_empty_writer() {
         let thread = thread::spawn(move || (0..2).filter_map(|_| place.write()).collect::<Vec<_>>());
         place.epoch.close();
         if let Some((epoch, events)) = place.reclaim() {
-            assert!(events == 0 || epoch == place.epoch.last());
+            assert!(events == 0 || epoch == place.epoch.first());
             place.epoch.open(0);
         }
         let written = thread.join().unwrap();

@@ -56,6 +56,11 @@ impl Service {
         Self::consumers_in(&self.directory)
     }
 
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills the service.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -217,6 +217,15 @@ impl Trace {
         (processes, threads)
     }
 
+    /// Counts the packets of a process that clear the incremental state.
+    pub fn states_of(&self, pid: u64) -> usize {
+        let is_state = |packet: &&Vec<u8>| {
+            let number = |field| Reader::first(packet, field).map_or(0, Value::number);
+            number(79) == pid && number(13) & 1 != 0
+        };
+        self.packets.iter().filter(is_state).count()
+    }
+
     /// Counts the losses that producers reported and those that only the service found. The service marks the first
     /// packet of every sequence as following a loss; these marks don't count.
     pub fn losses(&self) -> Losses {

@@ -1,29 +1,39 @@
 //! What a session asks for, compared with Perfetto's C++ SDK: both write the same events in the same session.
 #![cfg(not(no_tracing))]
+#![expect(unsafe_code, reason = "stops the service")]
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use atrace::{Arg, AtraceTag, Name, atrace_begin_args, atrace_end, atrace_instant, perfetto};
+use atrace::{
+    Arg, AtraceTag, Name, atrace_async_begin, atrace_async_end, atrace_begin, atrace_begin_args, atrace_end,
+    atrace_instant, atrace_instant_args, perfetto,
+};
 use atrace_perfetto::category;
-use atrace_real_service::{Config, Event, Session, Setup, Trace, is_program, place, program, step, wait_for};
+use atrace_real_service::{
+    Config, Event, Session, Setup, Trace, is_program, place, program, step, until, wait_for,
+};
+use atrace_subscriber::AtraceSubscriber;
+use tracing::{info, info_span};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 const TAG: AtraceTag = AtraceTag::App;
 
 /// Writes what `service options` writes. To be called in the program.
 fn write_events(ticks: u32) {
+    static CATEGORY: Name = Name::new("category");
     static STATIC: Name = Name::new("static");
     static TICK: Name = Name::new("tick");
     perfetto::connect();
     for bit in 0..category::COUNT {
-        atrace_instant(AtraceTag::from_bits_retain(1 << bit), "category");
+        atrace_instant_args(AtraceTag::from_bits_retain(1 << bit), &CATEGORY, &[]);
     }
-    atrace::atrace_instant_args(TAG, &STATIC, &[Arg::Int("number", 7), Arg::Str("text", "value")]);
+    atrace_instant_args(TAG, &STATIC, &[Arg::Int("number", 7), Arg::Str("text", "value")]);
     let name = String::from("dynamic");
     atrace_begin_args(TAG, &*name, &[Arg::Int("number", 7)]);
     atrace_end(TAG);
     for number in 0..ticks {
-        atrace::atrace_instant_args(TAG, &TICK, &[Arg::Uint("number", number.into())]);
+        atrace_instant_args(TAG, &TICK, &[Arg::Uint("number", number.into())]);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     step(&place("written"));
@@ -92,4 +102,184 @@ fn categories_are_chosen_as_the_sdk_chooses_them() {
         assert_eq!(own, sdk, "{enabled:?} {disabled:?}");
         assert!(own.len() == category::COUNT as usize || !disabled.is_empty());
     }
+}
+
+/// Fields of `TrackEventConfig`.
+const FILTER_ARGUMENTS: (u32, u64) = (7, 1);
+const FILTER_NAMES: (u32, u64) = (9, 1);
+
+#[test]
+fn filters_leave_what_the_sdk_leaves() {
+    const TEST: &str = "filters_leave_what_the_sdk_leaves";
+    if is_program(TEST) {
+        return write_events(3);
+    }
+    let Some(setup) = Setup::start(TEST) else { return };
+    for filters in [vec![], vec![FILTER_ARGUMENTS], vec![FILTER_NAMES], vec![FILTER_ARGUMENTS, FILTER_NAMES]]
+    {
+        let config = Config { track_event: filters.clone(), ..Config::default() };
+        let (trace, own, sdk) = recorded(&setup, &config, 3);
+        let [own, sdk] = [own, sdk].map(|pid| -> Vec<_> {
+            let with_args = |event: Event| {
+                let name = event.name();
+                // Only the SDK's program has an argument of an end.
+                (name.clone(), event.args.into_iter().filter(|(name, _)| name != "late").collect::<Vec<_>>())
+            };
+            events_of(&trace, pid).into_iter().map(with_args).collect()
+        });
+        assert_eq!(own, sdk, "{filters:?}");
+        let all: Vec<_> = own.iter().map(|(name, args)| (name.as_str(), args.len())).collect();
+        let (names, args) = (filters.contains(&FILTER_NAMES), filters.contains(&FILTER_ARGUMENTS));
+        let dynamic = if names { "FILTERED" } else { "dynamic" };
+        let number = |args_of| if args { 0 } else { args_of };
+        assert_eq!(all[28..31], [("static", number(2)), (dynamic, number(1)), ("end", 0)], "{filters:?}");
+        assert_eq!(all.len(), 34);
+    }
+}
+
+/// Whatever way an event has a name and arguments, also if several sessions want it.
+#[test]
+fn nothing_that_is_filtered_reaches_the_service() {
+    const TEST: &str = "nothing_that_is_filtered_reaches_the_service";
+    if is_program(TEST) {
+        AtraceSubscriber::default().init();
+        perfetto::connect();
+        let [secret, long] = ["secret".to_owned(), "secret ".repeat(300)];
+        for secret in [&secret, &long] {
+            let all = [Arg::Flow(7), Arg::Str("a", secret), Arg::Flow(8), Arg::Str(secret, "value")];
+            for args in [&all[..0], &all] {
+                atrace_begin_args(TAG, secret.as_str(), args);
+                atrace_end(TAG);
+            }
+            atrace_begin(TAG, secret);
+            atrace_end(TAG);
+            atrace_instant(TAG, secret);
+            atrace_async_begin(TAG, secret, 1);
+            atrace_async_end(TAG, secret, 1);
+            let span = info_span!("span", early = %secret, late = tracing::field::Empty).entered();
+            span.record("late", secret.as_str());
+            info!(text = %secret, "message with {secret}");
+            drop(span);
+        }
+        return;
+    }
+    for is_alone in [true, false] {
+        let Some(setup) = Setup::start(TEST) else { return };
+        let other = (!is_alone).then(|| setup.session());
+        let config = Config { track_event: vec![FILTER_ARGUMENTS, FILTER_NAMES], ..Config::default() };
+        let session = Session::start(&setup.service, &config);
+        assert!(setup.program().status().unwrap().success());
+        let trace = session.stop();
+        trace.save(&setup.place("trace")).unwrap();
+        let bytes = std::fs::read(setup.place("trace")).unwrap();
+        let found = bytes.windows(6).position(|text| text == b"secret");
+        let around = |at: usize| String::from_utf8_lossy(&bytes[at.saturating_sub(60)..at + 60]).into_owned();
+        assert_eq!(found.map(around), None);
+        let events = trace.events();
+        assert!(events.iter().all(|event| event.args.is_empty()));
+        assert_eq!(events.iter().filter(|event| event.flows == [7, 8]).count(), 2);
+        assert_eq!(events.iter().filter(|event| event.name() == "FILTERED").count(), 2 * 6);
+        let spans: Vec<_> = events.iter().filter(|event| event.name() == "span").collect();
+        assert!(spans.len() == 2 && spans.iter().all(|span| span.place.is_some()), "{spans:?}");
+        let ends = |events: &[Event]| events.iter().filter(|event| event.kind == 2).count();
+        assert_eq!((events.len(), ends(&events)), (24, 10));
+        if let Some(other) = other {
+            let whole = other.stop().events();
+            assert_eq!((whole.len(), ends(&whole)), (24, 10));
+            assert!(whole.iter().any(|event| event.name() == "secret"));
+        }
+    }
+}
+
+#[test]
+fn the_state_is_cleared_as_often_as_the_sdks() {
+    const TEST: &str = "the_state_is_cleared_as_often_as_the_sdks";
+    const TICKS: u32 = 1000;
+    if is_program(TEST) {
+        return write_events(TICKS);
+    }
+    let Some(setup) = Setup::start(TEST) else { return };
+    let config = Config { clear_ms: 10, ..Config::default() };
+    let (trace, own, sdk) = recorded(&setup, &config, TICKS);
+    // On a busy machine several requests may come between two events.
+    for pid in [own, sdk] {
+        let states = trace.states_of(pid);
+        assert!(states > 20, "{states}");
+        let ticks = events_of(&trace, pid).into_iter().filter(|event| event.name() == "tick");
+        let numbers: Vec<_> = ticks.map(|tick| tick.args[0].1.parse::<u32>().unwrap()).collect();
+        assert!(numbers.into_iter().eq(0..TICKS));
+    }
+}
+
+/// `BUFFER_EXHAUSTED_STALL_THEN_DROP`, in `DataSourceConfig`.
+const STALL: (u32, u64) = (9, 3);
+
+#[test]
+fn threads_wait_for_room_if_the_session_asks_for_it() {
+    const TEST: &str = "threads_wait_for_room_if_the_session_asks_for_it";
+    const THREADS: usize = 4;
+    const EVENTS: usize = 20_000;
+    if is_program(TEST) {
+        perfetto::connect();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| (0..EVENTS).for_each(|_| atrace_instant(TAG, "one of many")));
+            }
+        });
+        return std::fs::write(place("lost"), perfetto::status().lost().to_string()).unwrap();
+    }
+    let lost = |source| {
+        let setup = Setup::start(TEST)?;
+        let session = Session::start(&setup.service, &Config { source, ..Config::default() });
+        assert!(setup.program().env("ATRACE_SHMEM_KB", "64").status().unwrap().success());
+        let lost: usize = std::fs::read_to_string(setup.place("lost")).unwrap().parse().unwrap();
+        assert_eq!(session.stop().events().len() + lost, THREADS * EVENTS);
+        Some(lost)
+    };
+    let Some(without) = lost(vec![]) else { return };
+    // No service takes a second for 64 KiB, but the machine may.
+    let with = lost(vec![STALL]).unwrap();
+    assert!(with < without / 10, "{with} {without}");
+}
+
+/// A service that does not answer costs a thread a second at an event, which is then lost and reported.
+#[test]
+fn threads_do_not_wait_for_ever() {
+    const TEST: &str = "threads_do_not_wait_for_ever";
+    if is_program(TEST) {
+        perfetto::connect();
+        step(&place("connected"));
+        wait_for(&place("stopped"));
+        let mut written = 0;
+        while perfetto::status().lost() == 0 {
+            atrace_instant(TAG, "one of many");
+            written += 1;
+        }
+        step(&place("lost"));
+        wait_for(&place("continued"));
+        // Until there is room again, each of these may be lost as well.
+        until("room", || {
+            let lost = perfetto::status().lost();
+            atrace_instant(TAG, "after");
+            perfetto::status().lost() == lost
+        });
+        return std::fs::write(place("written"), written.to_string()).unwrap();
+    }
+    let Some(setup) = Setup::start(TEST) else { return };
+    let session = Session::start(&setup.service, &Config { source: vec![STALL], ..Config::default() });
+    let mut program = setup.program().env("ATRACE_SHMEM_KB", "64").spawn().unwrap();
+    // SAFETY: a signal to the test's own child.
+    let signal = |signal| assert_eq!(unsafe { libc::kill(setup.service.id().cast_signed(), signal) }, 0);
+    wait_for(&setup.place("connected"));
+    signal(libc::SIGSTOP);
+    step(&setup.place("stopped"));
+    wait_for(&setup.place("lost"));
+    signal(libc::SIGCONT);
+    step(&setup.place("continued"));
+    assert!(program.wait().unwrap().success());
+    let trace = session.stop();
+    let written: usize = std::fs::read_to_string(setup.place("written")).unwrap().parse().unwrap();
+    let found = trace.events().iter().filter(|event| event.name() == "one of many").count();
+    assert_eq!(found, written - 1);
+    assert!(trace.losses().told > 0, "{:?}", trace.losses());
 }

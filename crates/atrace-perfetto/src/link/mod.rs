@@ -26,12 +26,15 @@ mod requests;
 mod sessions;
 
 use std::ffi::OsString;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock::{self, Speed};
 use crate::memory::{Arena, Buffer};
 use crate::names::Names;
-use crate::pool::{SERVICES, Shared};
+use crate::options::STALL;
+use crate::pool::{self, SERVICES, Shared};
+use crate::presence::Epoch;
 use crate::socket::{self, Socket};
 use crate::standing::Standing;
 use crate::startup;
@@ -42,6 +45,8 @@ use atrace_sys::{Descriptor, process, thread};
 /// The shortest and the longest time between two looks for completed chunks, in milliseconds.
 const SHORTEST: u64 = 4;
 const LONGEST: u64 = 1000;
+/// The longest time in a session whose threads wait for room.
+const LONGEST_OF_STALLED: u64 = 32;
 /// The first and the longest pause between two attempts to connect, in milliseconds.
 const FIRST_BACK_OFF: u64 = 100;
 const LAST_BACK_OFF: u64 = 30_000;
@@ -251,8 +256,16 @@ impl Link {
             }
             // After any activity the next look comes soon: a session that starts is followed by events, which may
             // fill the memory within milliseconds.
-            period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(2 * period) };
+            period = if self.tick()? || is_told { SHORTEST } else { self.longest().min(2 * period) };
         }
+    }
+
+    /// Returns the longest time between two looks for completed chunks.
+    fn longest(&self) -> u64 {
+        let is_stalled = |session: &pool::Session| {
+            Epoch::is_open(session.epoch.now()) && session.options.load(Ordering::Relaxed) & STALL != 0
+        };
+        if self.shared.sessions.iter().any(is_stalled) { LONGEST_OF_STALLED } else { LONGEST }
     }
 
     /// Does the periodic work. Returns whether there were completed chunks.

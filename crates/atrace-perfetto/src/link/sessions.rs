@@ -25,6 +25,7 @@ use crate::wire::Command;
 use super::{Link, Phase, REGISTER_WRITER, STARTED, STOPPED, Session, Terms, UNREGISTER_WRITER};
 use crate::category;
 use crate::early;
+use crate::options::options;
 use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
@@ -50,8 +51,10 @@ impl Link {
             Command::Stop { instance } => self.stop(instance),
             Command::Flush { request } => self.commit(Some(request)).map(|_| ()),
             Command::ClearState => {
-                for session in &self.shared.sessions {
+                for (number, _) in places(&mut self.sessions, Phase::Open) {
+                    let session = &self.shared.sessions[number];
                     session.clears.fetch_add(1, Ordering::Relaxed);
+                    session.epoch.advance();
                 }
                 Ok(())
             }
@@ -72,7 +75,7 @@ impl Link {
             self.sessions[number] = Session { instance, buffer, known: 0, phase: Phase::Open };
             self.register_writers()?;
             self.send(None)?;
-            self.shared.open(number, arena, buffer, category::wanted(config));
+            self.shared.open(number, arena, buffer, category::wanted(config), options(config));
             self.notify_change();
         }
         self.notify(STARTED, &[(1, instance)])

@@ -1,0 +1,53 @@
+//! What a session asks for beside its categories: bits, from its `DataSourceConfig`.
+//!
+//! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
+
+use crate::category::TRACK_EVENT_CONFIG;
+use crate::proto::{Reader, Value};
+
+/// Events are written without arguments (`filter_debug_annotations`).
+pub(crate) const NO_ARGUMENTS: u32 = 1;
+/// Names that are not constant are replaced (`filter_dynamic_event_names`).
+pub(crate) const NO_NAMES: u32 = 2;
+/// Both options that change what an event becomes. No event takes a fast path then.
+pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
+/// A thread waits for room, for a limited time, before it loses an event (`buffer_exhausted_policy`).
+pub(crate) const STALL: u32 = 4;
+
+/// Returns the options of a session.
+pub(crate) fn options(config: &[u8]) -> u32 {
+    const EXHAUSTED: u32 = 9;
+    const STALL_THEN_ABORT: u64 = 2;
+    const STALL_THEN_DROP: u64 = 3;
+    let number = |of, field| Reader::first(of, field).map_or(0, Value::number);
+    let events = Reader::first(config, TRACK_EVENT_CONFIG).map_or(&[][..], |events| events.bytes());
+    let bit = |is_asked, bit| if is_asked { bit } else { 0 };
+    bit(number(events, 7) != 0, NO_ARGUMENTS)
+        | bit(number(events, 9) != 0, NO_NAMES)
+        | bit(matches!(number(config, EXHAUSTED), STALL_THEN_ABORT | STALL_THEN_DROP), STALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::Writer;
+
+    #[test]
+    fn options_are_read() {
+        for (arguments, names, policy, expected) in [
+            (0, 0, 0, 0),
+            (1, 0, 1, NO_ARGUMENTS),
+            (0, 1, 2, NO_NAMES | STALL),
+            (1, 1, 3, NO_ARGUMENTS | NO_NAMES | STALL),
+            (0, 0, 4, 0),
+        ] {
+            let mut bytes = [0; 64];
+            let mut writer = Writer::new(&mut bytes);
+            writer.number(9, policy).message(113, |events| {
+                events.number(7, arguments).number(9, names);
+            });
+            assert_eq!(options(writer.finish().unwrap()), expected);
+        }
+        assert_eq!(options(&[]), 0);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a session's filters leave of an event.
+
+use atrace_sys::text::cut;
+
+use crate::args::{FLOW_ROOM, TRACK_NAME_MAX};
+use crate::callsite::Site;
+use crate::event::{Event, Type};
+use crate::options::{NO_ARGUMENTS, NO_NAMES};
+use crate::proto::{Reader, Writer};
+
+/// The text in place of a name that is filtered out, as Perfetto's SDK writes it.
+const FILTERED: &str = "FILTERED";
+/// By how much a filtered event may be longer than the event: its name and that of its track, and numbers of its
+/// callsite that take the place of arguments.
+pub(crate) const FILTERED_ROOM: usize = 2 * FILTERED.len() + SITE_ROOM;
+/// The room for a callsite's two numbers.
+const SITE_ROOM: usize = 8;
+/// The most flows that an event without its arguments keeps.
+const FLOWS: usize = 32;
+/// The size of the buffer for what remains of the arguments.
+pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
+
+/// Returns the event as a session with these filters gets it. `kept` is a buffer for what remains of its arguments.
+///
+/// Of arguments only flows remain. The level of a callsite is an argument, too. A callsite without a number loses its
+/// target and location.
+#[inline(never)]
+pub(crate) fn filtered<'a>(event: &Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) -> Event<'a> {
+    let mut event = *event;
+    if filters & NO_NAMES != 0 {
+        // The track of an async slice has the slice's name. That of an end is not described.
+        if let Some(track) = &mut event.track
+            && event.name.is_some_and(|name| cut(name, TRACK_NAME_MAX) == track.name)
+        {
+            track.name = FILTERED;
+        }
+        event.name = event.name.map(|_| FILTERED);
+    }
+    if filters & NO_ARGUMENTS != 0 {
+        let mut writer = Writer::new(kept);
+        if let Some(site) = event.site.filter(|site| site.about.is_some()) {
+            if site.has_number() && event.kind != Type::End {
+                // category_iids, source_location_iid
+                writer.number(3, site.number.into()).number(34, site.number.into());
+            }
+            event.site = Some(Site { about: None, level: 0, ..site });
+        }
+        for (_, flow) in Reader::new(event.args).filter(|(field, _)| *field == 47).take(FLOWS) {
+            writer.fixed64(47, flow.number());
+        }
+        event.args = writer.finish().unwrap_or_default();
+    }
+    event
+}
