@@ -9,12 +9,15 @@ mod here;
 mod cases {
     use std::ffi::OsStr;
     use std::fs;
+    use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
     use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
     use std::os::unix::process::CommandExt as _;
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use atrace::control::Control;
@@ -304,6 +307,88 @@ mod cases {
         let saved = here.saved();
         assert_eq!(saved.matches("tracing_mark_write: C|").count(), 1_000_000);
         assert!(saved.contains("|number|0\n") && saved.contains("|number|999999\n"));
+    }
+
+    /// Returns whether the kernel copies messages of the top-level marker to instances.
+    fn copies(test: &str) -> bool {
+        let can = tracefs::root().unwrap().join("options").join(tracefs::COPY).exists();
+        if !can {
+            common::skipped(test, "the kernel copies no messages (before 6.16)");
+        }
+        can
+    }
+
+    /// Writes a message to the top-level marker, as a C or C++ program does.
+    fn write_to_top(message: &str) {
+        let marker = tracefs::root().unwrap().join("trace_marker");
+        fs::OpenOptions::new().write(true).open(marker).unwrap().write_all(message.as_bytes()).unwrap();
+    }
+
+    /// A thread that writes messages to the top-level marker, as another program's. It ends on drop.
+    struct Other(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+
+    impl Other {
+        fn start() -> Self {
+            let ends = Arc::new(AtomicBool::new(false));
+            let (end, pid) = (Arc::clone(&ends), common::pid());
+            let thread = std::thread::spawn(move || {
+                while !end.load(Ordering::Relaxed) {
+                    write_to_top(&format!("I|{pid}|by another program"));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            Self(ends, Some(thread))
+        }
+    }
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+            self.1.take().map(std::thread::JoinHandle::join);
+        }
+    }
+
+    /// The program's messages are recorded and counted, those of other programs are not.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
+    fn what_a_program_writes_to_the_top_level_marker_is_recorded() {
+        let name = case!({
+            let pid = common::pid();
+            println!("PROGRAM {pid}");
+            write_to_top(&format!("B|{pid}|by the program"));
+            // A child that executes no program: `sh` forks it for the parentheses.
+            let marker = tracefs::root().unwrap().join("trace_marker");
+            let script = "(printf 'I|1|by a grandchild' > \"$0\"; true); true";
+            let status = Command::new("sh").args(["-c", script]).arg(marker).status().unwrap();
+            assert!(status.success());
+            // A thread that was not there when the program started.
+            let thread = std::thread::spawn(move || write_to_top(&format!("I|{pid}|by a thread")));
+            thread.join().unwrap();
+            atrace_instant(TAG, "by the library");
+            write_to_top(&format!("E|{pid}"));
+        });
+        if !is_root(&name) || !copies(&name) {
+            return;
+        }
+        let here = Here::new();
+        let other = Other::start();
+        let ran = end(&mut here.run(&name, &[]));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(ran.stderr.contains("5 events written, none lost\n"), "{ran:?}");
+        let (saved, pid) = (here.saved(), ran.said("PROGRAM")[0].parse().unwrap());
+        let mut got = messages(&saved, pid);
+        got.sort_unstable();
+        let expected = ["B|{}|by the program", "E|{}", "I|{}|by a thread", "I|{}|by the library"];
+        assert_eq!(got, expected.map(|it| it.replace("{}", &pid.to_string())), "{saved}");
+        assert!(saved.contains(": tracing_mark_write: I|1|by a grandchild\n"), "{saved}");
+        assert!(!saved.contains("by another program"), "{saved}");
+        assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
+
+        // A program that writes nothing.
+        let ran = end(here.atrace(&name).args(["run", "--kernel", "-fo", "out", "--", "sleep", "0.1"]));
+        assert!(ran.stderr.contains("0 events written") && ran.stderr.contains("wrote none"), "{ran:?}");
+        assert!(!here.saved().contains("by another program"));
+        drop(other);
     }
 
     /// A mount of a test. It is unmounted on drop, also if the test fails.

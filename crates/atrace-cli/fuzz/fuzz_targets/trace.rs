@@ -77,7 +77,7 @@ impl Event<'_> {
 fn check_picture(trace: &[u8], room: usize) -> Vec<u8> {
     let mut page = Cursor::new(Vec::new());
     let name = |process: u32| (process % 3 == 0).then(|| String::from_utf8_lossy(trace).into_owned());
-    systrace::write(trace, &mut page, room, name).expect("a page in memory");
+    systrace::write(trace, None, &mut page, room, name).expect("a page in memory");
     let page = page.into_inner();
     assert!(page.starts_with(b"<!DOCTYPE html>\n<html><body>\n<script class=\"trace-data\""));
     assert!(page.ends_with(b"</script>\n</body></html>\n"));
@@ -93,8 +93,8 @@ fn check_picture(trace: &[u8], room: usize) -> Vec<u8> {
 
 fuzz_target!(|input: Input<'_>| {
     let read = markers::Markers::parse(input.bytes).count();
-    let (names, events) = text::execs(input.bytes);
-    assert!(names.len() as u64 <= events && read as u64 <= events);
+    let text::Started { processes, names, events } = text::started(input.bytes);
+    assert!(names.len() <= processes.len() && processes.len() as u64 <= events && read as u64 <= events);
     text::kept(input.bytes);
     let _ = systrace::owner(input.bytes);
     check_picture(input.bytes, usize::from(input.room));

@@ -4,7 +4,6 @@
 //! root's home directory. A buffer that a process still writes to is left for a later command. A buffer that can't be
 //! saved is marked, and stays until a user has saved it.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use uzers::os::unix::UserExt as _;
 
-use crate::command::buffer::ring::{NAMES, PREFIX, is_kept, keep, read_names, rescue, save_from};
+use crate::command::buffer::copies::{self, copied};
+use crate::command::buffer::ring::{NAMES, PREFIX, Processes, is_kept, keep, rescue, save_from};
+use crate::command::buffer::top::{Silence, can_be_copied};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes;
@@ -29,10 +30,6 @@ pub(crate) fn sweep() -> Result {
             false
         })
     })?;
-    if !swept.removed.is_empty() {
-        // Undoes a change that a killed `record` may have left, see `Top::silence`.
-        let _ = Instance::attach(tracefs::root()?)?.set_option(tracefs::COPY, true);
-    }
     for path in &swept.removed {
         say(format_args!("removed {}, which an earlier recording left", shown_path(path)));
     }
@@ -42,18 +39,21 @@ pub(crate) fn sweep() -> Result {
             "{path} of an earlier recording is still held open by {holders}: a later one will remove it"
         ));
     }
-    let mut left = Vec::new();
-    for (pid, path) in tracefs::instances(PREFIX)? {
-        if is_kept(&path) {
-            let (path, rescue) = (shown_path(&path), rescue(&path));
-            say(format_args!("{path} still holds a recording that could not be saved: {rescue}"));
-        } else {
-            left.push(pid);
-        }
+    let (kept, left): (Vec<_>, Vec<_>) =
+        tracefs::instances(PREFIX)?.into_iter().partition(|(_, path)| is_kept(path));
+    for (pid, path) in kept {
+        let copies = instance_of(copies::PREFIX, pid)?.filter(|copies| is_kept(copies.path()));
+        let paths: Vec<_> = [&*path].into_iter().chain(copies.as_ref().map(Instance::path)).collect();
+        let (path, rescue) = (shown_path(&path), rescue(&paths));
+        say(format_args!("{path} still holds a recording that could not be saved: {rescue}"));
     }
-    // The names of processes are needed until the recording is saved.
-    let is_left = |pid: &u32| left.contains(pid);
+    // The names of processes and the copies are needed until the recording is saved.
+    let is_left = |pid: &u32| left.iter().any(|(left, _)| left == pid);
     tracefs::sweep_where(NAMES, |_, pid| !is_left(&pid))?;
+    let copies = tracefs::sweep_where(copies::PREFIX, |path, pid| !is_left(&pid) && !is_kept(path))?;
+    if !swept.removed.is_empty() || !copies.removed.is_empty() {
+        Silence::undo(&tracefs::root()?);
+    }
     notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
     Ok(())
 }
@@ -69,7 +69,12 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
         return Ok(false);
     }
     let Ok(instance) = Instance::attach(path) else { return Ok(true) };
-    if instance.stats()?.entries == 0 {
+    let copies = instance_of(copies::PREFIX, pid)?;
+    let has_copies = match &copies {
+        Some(copies) => copies.stats()?.entries > 0,
+        None => false,
+    };
+    if instance.stats()?.entries == 0 && !has_copies {
         return Ok(true);
     }
     if fs::read_to_string(path.join("tracing_on")).is_ok_and(|text| text.trim() == "1")
@@ -81,17 +86,21 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
         ));
         return Ok(false);
     }
-    // A copy of the top-level marker's messages, as `record` sets it up, fills the buffer even though no process has
-    // it open.
-    if path.join("options").join(tracefs::COPY).exists() {
-        instance.set_option(tracefs::COPY, false)?;
+    // Copies of the top-level marker's messages fill a buffer even though no process has it open.
+    for instance in [&instance].into_iter().chain(&copies) {
+        if can_be_copied(instance.path()) {
+            instance.set_option(tracefs::COPY, false)?;
+        }
+        instance.set_tracing_on(false)?;
     }
-    instance.set_tracing_on(false)?;
-    let names = names_of(pid)?;
-    let saved = output(path, pid)
-        .and_then(|output| save_from(&instance, output, names.len(), |process| names.get(&process).cloned()));
+    let processes = instance_of(NAMES, pid)?.map(|names| Processes::read(&names)).unwrap_or_default();
+    let is_its = |process| processes.has(process);
+    let copied = copies.as_ref().map(|copies| copied(copies, &is_its)).transpose()?;
+    let name = |process| processes.name(process);
+    let saved =
+        output(path, pid).and_then(|output| save_from(&instance, copied, output, processes.count(), name));
     match saved {
-        Ok(saved) => {
+        Ok((saved, _)) => {
             // Another command may look at the buffer before it is removed.
             instance.clear()?;
             let saved = shown_path(&saved);
@@ -100,7 +109,7 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
         }
         Err(e) => {
             say(format_args!("a recording whose command (process {pid}) was killed: {e}"));
-            keep(instance);
+            [instance].into_iter().chain(copies).for_each(|instance| _ = keep(instance));
             Ok(false)
         }
     }
@@ -124,12 +133,8 @@ fn output(instance: &Path, pid: u32) -> Result<Output> {
     Output::create(&home.join(name), false, None, false)
 }
 
-fn names_of(pid: u32) -> Result<HashMap<u32, String>> {
-    let mut all = HashMap::new();
-    for (_, path) in tracefs::instances(NAMES)?.iter().filter(|(maker, _)| *maker == pid) {
-        if let Ok(instance) = Instance::attach(path) {
-            all.extend(read_names(&instance));
-        }
-    }
-    Ok(all)
+/// Returns the instance with this prefix that a command created.
+fn instance_of(prefix: &str, pid: u32) -> Result<Option<Instance>> {
+    let mut all = tracefs::instances(prefix)?.into_iter();
+    Ok(all.find(|(maker, _)| *maker == pid).and_then(|(_, path)| Instance::attach(path).ok()))
 }

@@ -1,12 +1,14 @@
 //! The kernel's ring buffers, which hold the events during a recording.
 
 mod categories;
+mod copies;
 mod leftover;
 mod ring;
 mod text;
 mod top;
 
 pub(crate) use self::categories::events;
+pub(crate) use self::copies::{Copies, copied};
 pub(crate) use self::leftover::sweep;
-pub(crate) use self::ring::{Names, Tally, enable, kept, make, prepare, remove, save, save_from};
-pub(crate) use self::top::Top;
+pub(crate) use self::ring::{Names, PREFIX, Tally, enable, keep_all, kept, make, prepare, remove, save_from};
+pub(crate) use self::top::{Silence, Top, can_be_copied};

@@ -5,20 +5,23 @@
 //!
 //! Most processes of a program have ended before the recording is saved. Their names come from a small separate ring
 //! buffer. In it the kernel records `sched_process_exec`, the event of a process that executes a program, for the
-//! started program and its children (`set_event_pid`, option `event-fork`).
+//! started program and its children (`set_event_pid`, option `event-fork`). Where messages of other programs may be
+//! among those of the program (`copies`), it also records `task_newtask`, the event of a process that starts another.
 //!
 //! # How full a buffer became
 //!
 //! The statistics of a buffer are read from time to time ([`Tally`]), for advice on its size.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::command::buffer::text;
-use crate::command::file::{Output, systrace};
+use crate::command::buffer::top::can_be_copied;
+use crate::command::file::Output;
+use crate::command::file::systrace::{self, Copied};
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path, thousands};
 use crate::process::name_holders;
 use crate::tracefs::{self, Instance, Stats};
@@ -37,9 +40,9 @@ const DEFAULT_KB: u64 = 16 << 10;
 const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 
 /// Creates an instance that takes events in the form that Perfetto expects.
-pub(crate) fn make(kb: Option<u64>) -> Result<Instance> {
+pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     let root = tracefs::root()?;
-    let instance = Instance::create(PREFIX)?;
+    let instance = Instance::create(prefix)?;
     prepare(&instance, kb)?;
     keep_names(&root);
     Ok(instance)
@@ -139,37 +142,31 @@ pub(crate) fn remove(instance: Instance) -> Result {
 /// stopped already.
 const MARK: &str = "options/overwrite";
 
-/// Saves the trace with the names of its processes. `processes` is the expected number of them.
+/// Saves the trace with the names of its processes. `processes` is the expected number of them. Returns the path, and how
+/// many copied messages were saved.
 pub(crate) fn save_from(
     instance: &Instance,
+    copied: Option<Copied<'_>>,
     output: Output,
     processes: usize,
     mut name: impl FnMut(u32) -> Option<String>,
-) -> Result<PathBuf> {
+) -> Result<(PathBuf, u64)> {
     let kept = thread_names()?;
     // The kernel keeps names of threads. A process's main thread has the process's id, so its name serves, too.
     let name = |process: u32| name(process).or_else(|| kept.get(&process).cloned());
     let problem = format!("can't save {}", shown_path(output.named()));
     let saved = File::open(instance.path().join("trace")).and_then(|source| {
         let source = BufReader::with_capacity(1 << 16, source);
-        systrace::write(source, &mut output.file()?, processes, name)
+        systrace::write(source, copied, &mut output.file()?, processes, name)
     });
-    saved.map_err(failed(&problem))?;
-    output.finish().map_err(failed(problem))
+    let copied = saved.map_err(failed(&problem))?;
+    Ok((output.finish().map_err(failed(problem))?, copied))
 }
 
-/// Saves the trace of one of this command's instances. If that fails, the instance stays, and the error says how to
-/// save it by hand.
-pub(crate) fn save(
-    instance: Instance,
-    output: Output,
-    processes: usize,
-    name: impl FnMut(u32) -> Option<String>,
-) -> Result<(PathBuf, Instance)> {
-    match save_from(&instance, output, processes, name) {
-        Ok(path) => Ok((path, instance)),
-        Err(e) => Err(kept(e, &rescue(&keep(instance)))),
-    }
+/// Keeps instances that could not be saved. Returns the error with the command that saves them.
+pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>) -> Failure {
+    let paths: Vec<_> = instances.into_iter().map(keep).collect();
+    kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
 }
 
 /// Returns the error for a recording that could not be saved, with the command that saves it.
@@ -188,15 +185,20 @@ pub(crate) fn is_kept(path: &Path) -> bool {
     fs::read_to_string(path.join(MARK)).is_ok_and(|text| text.trim() == "0")
 }
 
-/// Returns the shell command that saves a recording by hand.
-pub(crate) fn rescue(path: &Path) -> String {
-    format!("cat {} > FILE; rmdir {}", quoted_path(&path.join("trace")), quoted_path(path))
+/// Returns the shell command that saves the content of buffers by hand.
+pub(crate) fn rescue(paths: &[&Path]) -> String {
+    let traces: String = paths.iter().map(|path| format!("{} ", quoted_path(&path.join("trace")))).collect();
+    let directories: String = paths.iter().map(|path| format!(" {}", quoted_path(path))).collect();
+    format!("cat {traces}> FILE; rmdir{directories}")
 }
 
 /// The prefix of the instances for names.
 pub(crate) const NAMES: &str = "atrace-names";
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
+const NEW: &str = "events/task/task_newtask";
+/// Passes new processes, but not new threads (`CLONE_THREAD`).
+const NEW_PROCESS: &str = "!(clone_flags & 65536)";
 
 pub(crate) struct Names(Option<Instance>);
 
@@ -207,7 +209,7 @@ impl Names {
             return Ok(Self(None));
         }
         let instance = Instance::create(NAMES)?;
-        set_size(&instance, 64)?;
+        set_size(&instance, 128)?;
         // The option covers the processes in `set_event_pid` and their children. No process is in it yet.
         instance.set_option("event-fork", true)?;
         Ok(Self(Some(instance)))
@@ -221,6 +223,10 @@ impl Names {
     /// Starts to record the programs that the calling process and its children execute.
     pub(crate) fn begin(instance: &Path) -> std::io::Result<()> {
         fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
+        if can_be_copied(&tracefs::root()?) {
+            fs::write(instance.join(NEW).join("filter"), NEW_PROCESS)?;
+            fs::write(instance.join(NEW).join("enable"), "1")?;
+        }
         fs::write(instance.join(EVENT), "1")
     }
 
@@ -231,18 +237,49 @@ impl Names {
         text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
-    /// Returns, for each process, the name of the program that it executed last, without the path.
-    pub(crate) fn read(&self) -> HashMap<u32, String> {
-        self.0.as_ref().map(read_names).unwrap_or_default()
+    /// Returns the program's processes.
+    pub(crate) fn read(&self) -> Processes {
+        self.0.as_ref().map(Processes::read).unwrap_or_default()
     }
 }
 
-/// Reads the names from a buffer that any command created.
-pub(crate) fn read_names(instance: &Instance) -> HashMap<u32, String> {
-    let (Ok(text), Ok(stats)) = (instance.read_trace(), instance.stats()) else { return HashMap::new() };
-    let (names, events) = text::execs(&text);
-    // If the counts differ, the name of a file imitates further events, and no name can be trusted.
-    if events == stats.entries { names } else { HashMap::new() }
+/// The processes of a program.
+#[derive(Default)]
+pub(crate) struct Processes {
+    /// The name of the program that each executed last, without the path.
+    names: HashMap<u32, String>,
+    /// All of them; `None` if that is not known.
+    all: Option<HashSet<u32>>,
+}
+
+impl Processes {
+    /// Reads the processes from a buffer that any command created.
+    pub(crate) fn read(instance: &Instance) -> Self {
+        let (Ok(text), Ok(stats)) = (instance.read_trace(), instance.stats()) else { return Self::default() };
+        let text::Started { names, processes, events } = text::started(&text);
+        if events != stats.entries {
+            // The name of a file imitates further events, and nothing can be trusted.
+            return Self::default();
+        }
+        Self { names, all: (stats.lost() == 0).then_some(processes) }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(crate) fn name(&self, process: u32) -> Option<String> {
+        self.names.get(&process).cloned()
+    }
+
+    /// Tells whether a process is, or may be, one of the program's.
+    pub(crate) fn has(&self, process: u32) -> bool {
+        self.all.as_ref().is_none_or(|all| all.contains(&process))
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.all.is_some()
+    }
 }
 
 /// Returns the names of threads that the kernel has kept.
@@ -260,6 +297,8 @@ pub(crate) struct Tally {
     /// The largest mean size of an event, over all CPUs whose part of the buffer was full.
     largest: f64,
     last: Vec<Stats>,
+    /// Messages of the program in another buffer.
+    copied: u64,
 }
 
 impl Tally {
@@ -272,8 +311,13 @@ impl Tally {
         Ok(())
     }
 
+    /// Adds messages of the program that were copied to another buffer.
+    pub(crate) fn add_copied(&mut self, messages: u64) {
+        self.copied += messages;
+    }
+
     pub(crate) fn written(&self) -> u64 {
-        Stats::sum(&self.last).written()
+        Stats::sum(&self.last).written() + self.copied
     }
 
     pub(crate) fn lost(&self) -> u64 {
@@ -292,7 +336,7 @@ impl Tally {
             let pages = (events as f64 / in_page).ceil() * margin + 8.0;
             ((pages * PAGE / 1024.0) as u64).next_multiple_of(64)
         };
-        let alone = kb(self.written(), 1.15);
+        let alone = kb(Stats::sum(&self.last).written(), 1.15);
         if alone.saturating_mul(cpus) <= available_kb / 2 {
             return alone;
         }
@@ -332,7 +376,8 @@ mod tests {
 
     #[test]
     fn the_advice_has_room_for_all_events_on_one_cpu() {
-        let tally = Tally { largest: 0.0, last: vec![stats(1000, 499_000, 48), stats(1000, 499_000, 40)] };
+        let tally =
+            Tally { last: vec![stats(1000, 499_000, 48), stats(1000, 499_000, 40)], ..Tally::default() };
         assert_eq!((tally.written(), tally.lost()), (1_000_000, 998_000));
         let kb = tally.needed_kb(u64::MAX);
         // A page holds 85 events of 48 bytes.
@@ -345,17 +390,17 @@ mod tests {
     #[test]
     fn sizes_seen_before_count() {
         let last = vec![stats(1000, 9000, 40)];
-        let small = Tally { largest: 0.0, last: last.clone() }.needed_kb(u64::MAX);
-        let large = Tally { largest: 1050.0, last }.needed_kb(u64::MAX);
+        let small = Tally { last: last.clone(), ..Tally::default() }.needed_kb(u64::MAX);
+        let large = Tally { largest: 1050.0, last, ..Tally::default() }.needed_kb(u64::MAX);
         // Three of these events fill a page.
         assert!(large >= 10_000 / 3 * 4 && small < large / 10, "{small} {large}");
     }
 
     #[test]
     fn the_report_says_what_was_lost() {
-        let kept = Tally { largest: 0.0, last: vec![stats(1234, 0, 40)] };
+        let kept = Tally { last: vec![stats(1234, 0, 40)], ..Tally::default() };
         assert_eq!(kept.report("events"), "1,234 events written, none lost");
-        let lost = Tally { largest: 0.0, last: vec![stats(1000, 1, 40)] };
+        let lost = Tally { last: vec![stats(1000, 1, 40)], ..Tally::default() };
         assert!(lost.report("events").contains("lost 1: --buffer "), "{}", lost.report("events"));
     }
 }

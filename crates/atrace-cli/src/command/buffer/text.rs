@@ -1,23 +1,38 @@
 //! Parses names in the kernel's texts. A name may contain any byte except NUL.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::tracefs::markers;
 
-/// Parses and counts events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42`.
-pub(crate) fn execs(text: &[u8]) -> (HashMap<u32, String>, u64) {
-    let (mut names, mut events, mut at) = (HashMap::new(), 0, 0);
+/// The processes that started, or executed a program.
+#[derive(Default)]
+pub(crate) struct Started {
+    pub(crate) processes: HashSet<u32>,
+    /// The names of the programs that were executed last.
+    pub(crate) names: HashMap<u32, String>,
+    /// The number of events.
+    pub(crate) events: u64,
+}
+
+/// Parses events such as `sched_process_exec: filename=/bin/sh pid=42 old_pid=42` and `task_newtask: pid=43 comm=sh …`.
+pub(crate) fn started(text: &[u8]) -> Started {
+    let (mut all, mut at) = (Started::default(), 0);
     while let Some((_, event)) = markers::next(text, &mut at) {
-        events += 1;
+        all.events += 1;
         let event = String::from_utf8_lossy(event);
+        let new = event
+            .strip_prefix("task_newtask: pid=")
+            .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+        all.processes.extend(new);
         let name = event.strip_prefix("sched_process_exec: filename=").and_then(|event| {
             let (path, rest) = event.rsplit_once(" pid=")?;
             let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
-            Some((rest.split(' ').next()?.parse().ok()?, name.to_owned()))
+            Some((rest.split(' ').next()?.parse::<u32>().ok()?, name.to_owned()))
         });
-        names.extend(name);
+        all.processes.extend(name.iter().map(|(pid, _)| *pid));
+        all.names.extend(name);
     }
-    (names, events)
+    all
 }
 
 /// Parses lines `PID NAME`. A name that contains a newline can forge a line, so a number that occurs twice gets no
@@ -60,23 +75,26 @@ mod tests {
             line("a b", 43, "./dir/a pid=b"),
             line("x", 42, "x"),
             line("x", 44, ""),
+            line("x", 42, "")
+                .replace("sched_process_exec: filename= pid=42", "task_newtask: pid=45 comm=x pid=46"),
         ]
         .concat();
-        let (names, events) = execs(text.as_bytes());
-        assert_eq!(events, 4);
+        let Started { names, processes, events } = started(text.as_bytes());
+        assert_eq!(events, 5);
         assert_eq!(sorted(names), [(42, "x".to_owned()), (43, "a pid=b".to_owned())]);
+        assert_eq!(processes, [42, 43, 45].into());
     }
 
     #[test]
     fn a_newline_ends_no_name() {
         let text = line("a\nb", 42, "/bin/a\nb") + &line("x", 43, "/bin/x");
-        let (names, events) = execs(text.as_bytes());
+        let Started { names, events, .. } = started(text.as_bytes());
         assert_eq!(events, 2);
         assert_eq!(sorted(names), [(42, "a\nb".to_owned()), (43, "x".to_owned())]);
         // A file name that imitates another event is detected by the kernel's count of events.
         let forged =
             line("x", 44, &format!("/bin/x pid=44 old_pid=44\n{}", line("init", 1, "evil").trim_end()));
-        assert_eq!(execs(forged.as_bytes()).1, 2);
+        assert_eq!(started(forged.as_bytes()).events, 2);
     }
 
     #[test]

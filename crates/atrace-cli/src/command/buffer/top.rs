@@ -4,8 +4,11 @@
 //! A recording changes its switch, clock, size and options. The old values are noted first. They are written back in
 //! reverse order when [`Top`] is dropped. A forked child that drops its copy changes nothing.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};
@@ -25,24 +28,6 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    /// Tells whether the kernel can copy the messages of the top-level marker to an instance.
-    pub(crate) fn can_be_copied() -> Result<bool> {
-        Ok(tracefs::root()?.join("options").join(tracefs::COPY).exists())
-    }
-
-    /// If the top-level buffer is switched off, makes its marker write only to instances that want copies.
-    pub(crate) fn silence() -> Result<Option<Self>> {
-        let root = tracefs::root()?;
-        if read(&root.join("tracing_on"))? != "0" {
-            return Ok(None);
-        }
-        let mut top =
-            Self { instance: Instance::attach(&root)?, before: Vec::new(), empties: false, by: generation() };
-        top.note(root.join("options").join(tracefs::COPY))?;
-        top.instance.set_option(tracefs::COPY, false)?;
-        Ok(Some(top))
-    }
-
     /// Takes the buffer to record into it. Fails if someone else uses it, or if it has events and `discard` is false.
     pub(crate) fn take(discard: bool) -> Result<Self> {
         let root = tracefs::root()?;
@@ -131,6 +116,156 @@ impl Drop for Top {
     }
 }
 
+/// Tells whether the kernel can copy the messages of the top-level marker to an instance.
+pub(crate) fn can_be_copied(root: &Path) -> bool {
+    option(root).exists()
+}
+
+fn option(root: &Path) -> PathBuf {
+    root.join("options").join(tracefs::COPY)
+}
+
+/// While this lives, the top-level marker writes to instances alone, because the top-level buffer is off: otherwise a
+/// write would fail, although the message was copied.
+///
+/// Several commands may have one at once. Each holds a shared lock on the option, and the last one restores it. After a
+/// kill, the next command does ([`undo`](Self::undo)).
+pub(crate) struct Silence {
+    root: PathBuf,
+    lock: File,
+    by: Generation,
+}
+
+impl Silence {
+    /// Returns `None` if there is nothing to do: the top-level buffer is on, or somebody else has set the option.
+    pub(crate) fn start(root: PathBuf) -> Result<Option<Self>> {
+        if is_on(&root)? {
+            return Ok(None);
+        }
+        let path = option(&root);
+        let lock = File::open(&path).map_err(failed(shown_path(&path)))?;
+        let is_first = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_first && read(&path)? == "0" {
+            return Ok(None);
+        }
+        // Another command has the exclusive lock for a moment, when it starts or ends.
+        for _ in 0..100 {
+            if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
+                set(&root, false)?;
+                return Ok(Some(Self { root, lock, by: generation() }));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(Failure::new(format!("somebody keeps {} locked", shown_path(&path))))
+    }
+
+    /// Ends this if the top-level buffer has been switched on.
+    pub(crate) fn look(this: &mut Option<Self>) {
+        if this.as_ref().is_some_and(|silence| is_on(&silence.root).unwrap_or(false)) {
+            *this = None;
+        }
+    }
+
+    /// Restores the option after a command that was killed, unless another command needs it as it is.
+    pub(crate) fn undo(root: &Path) {
+        if let Ok(lock) = File::open(option(root)) {
+            restore(root, &lock);
+        }
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        if self.by == generation() {
+            restore(&self.root, &self.lock);
+        }
+    }
+}
+
+/// Restores the option if no other command holds a lock.
+fn restore(root: &Path, lock: &File) {
+    if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && let Err(e) = set(root, true)
+    {
+        say(format_args!("putting the kernel's trace buffer back: {e}"));
+    }
+}
+
+fn set(root: &Path, copies: bool) -> Result {
+    let path = option(root);
+    fs::write(&path, if copies { "1" } else { "0" }).map_err(failed(shown_path(&path)))
+}
+
+fn is_on(root: &Path) -> Result<bool> {
+    Ok(read(&root.join("tracing_on"))? != "0")
+}
+
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with the files that matter here.
+    fn stand_in(tracing_on: &str, copies: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("options")).unwrap();
+        fs::write(root.path().join("tracing_on"), tracing_on).unwrap();
+        fs::write(option(root.path()), copies).unwrap();
+        root
+    }
+
+    fn start(root: &tempfile::TempDir) -> Option<Silence> {
+        Silence::start(root.path().to_owned()).unwrap()
+    }
+
+    fn copies(root: &tempfile::TempDir) -> String {
+        read(&option(root.path())).unwrap()
+    }
+
+    #[test]
+    fn the_last_of_several_restores_the_option() {
+        let root = stand_in("0\n", "1\n");
+        let (first, second) = (start(&root), start(&root));
+        assert!(first.is_some() && second.is_some());
+        assert_eq!(copies(&root), "0");
+        drop(first);
+        assert_eq!(copies(&root), "0");
+        // What a killed command left is not restored while somebody needs it.
+        Silence::undo(root.path());
+        assert_eq!(copies(&root), "0");
+        let third = start(&root);
+        drop(second);
+        assert_eq!(copies(&root), "0");
+        drop(third);
+        assert_eq!(copies(&root), "1");
+    }
+
+    #[test]
+    fn it_ends_when_somebody_switches_the_buffer_on() {
+        let root = stand_in("0\n", "1\n");
+        let mut silence = start(&root);
+        Silence::look(&mut silence);
+        assert!(silence.is_some());
+        fs::write(root.path().join("tracing_on"), "1\n").unwrap();
+        Silence::look(&mut silence);
+        assert!(silence.is_none());
+        assert_eq!(copies(&root), "1");
+    }
+
+    #[test]
+    fn nothing_is_changed_without_need() {
+        let root = stand_in("1\n", "1\n");
+        assert!(start(&root).is_none());
+        assert_eq!(copies(&root), "1");
+        // Somebody else has set the option.
+        let root = stand_in("0\n", "0\n");
+        assert!(start(&root).is_none());
+        assert_eq!(copies(&root), "0");
+        // A killed command.
+        Silence::undo(root.path());
+        assert_eq!(copies(&root), "1");
+    }
 }

@@ -19,15 +19,22 @@ const LIST: &str = "PROCESS DUMP\nUSER PID PPID VSZ RSS WCHAN PC S NAME COMM\n";
 const LINE: usize = 160;
 const NAME: usize = 60;
 
+/// A second text of a trace, of which only the events of some processes are wanted.
+pub(crate) struct Copied<'a> {
+    pub(crate) text: Box<dyn BufRead>,
+    pub(crate) is_wanted: &'a dyn Fn(u32) -> bool,
+}
+
 /// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; without one,
 /// the name of the main thread is used. Space is reserved for `processes` of them; if there are more, the text is
-/// moved.
+/// moved. Readers sort the events, so those of a second text follow the first. Returns how many these are.
 pub(crate) fn write(
     mut from: impl BufRead,
+    copied: Option<Copied<'_>>,
     to: &mut (impl Read + Write + Seek),
     processes: usize,
     mut name: impl FnMut(u32) -> Option<String>,
-) -> io::Result<()> {
+) -> io::Result<u64> {
     let room = BEGIN.len() + LIST.len() + END.len() + processes * LINE;
     let mut mains = BTreeMap::<u32, Vec<u8>>::new();
     let mut text = BufWriter::with_capacity(1 << 16, &mut *to);
@@ -35,23 +42,10 @@ pub(crate) fn write(
     // Not with a format width, which is at most 65,535.
     io::copy(&mut io::repeat(b' ').take(room as u64), &mut text)?;
     write!(text, "\n{BEGIN}")?;
-    let mut line = Vec::new();
-    loop {
-        let start = read_event(&mut from, &mut line)?;
-        if line.is_empty() {
-            break;
-        }
-        if let Some((task, thread, process)) = start.and_then(|start| owner(line.get(start..)?)) {
-            let main = mains.entry(process).or_default();
-            if thread == process && task != b"<...>" && main != task {
-                *main = task.to_vec();
-            }
-        }
-        // This text would end the part for the reader, no matter who wrote it.
-        while let Some(at) = line.windows(8).position(|text| text == b"</script") {
-            line[at] = b'?';
-        }
-        text.write_all(&line)?;
+    copy(&mut from, &mut text, &mut mains, |_| true)?;
+    let mut number = 0;
+    if let Some(Copied { text: mut more, is_wanted }) = copied {
+        number = copy(&mut *more, &mut text, &mut mains, is_wanted)?;
     }
     writeln!(text, "{END}</body></html>")?;
     text.flush()?;
@@ -72,12 +66,49 @@ pub(crate) fn write(
         move_up(to, (HEAD.len() + room) as u64, more as u64)?;
     }
     to.seek(SeekFrom::Start(HEAD.len() as u64))?;
-    to.write_all(&list)
+    to.write_all(&list)?;
+    Ok(number)
+}
+
+/// Copies the events of the wanted processes and collects the names of main threads. What is not known to be another's is
+/// wanted. Returns the number of events.
+fn copy(
+    from: &mut (impl BufRead + ?Sized),
+    to: &mut impl Write,
+    mains: &mut BTreeMap<u32, Vec<u8>>,
+    is_wanted: impl Fn(u32) -> bool,
+) -> io::Result<u64> {
+    // Lines that begin no event belong to the one before.
+    let (mut line, mut number, mut is_its) = (Vec::new(), 0, true);
+    loop {
+        let start = read_event(from, &mut line)?;
+        if line.is_empty() {
+            return Ok(number);
+        }
+        if let Some(start) = start {
+            let event = owner(line.get(start..).unwrap_or_default());
+            is_its = event.is_none_or(|(_, _, process)| is_wanted(process));
+            if let Some((task, thread, process)) = event.filter(|_| is_its) {
+                let main = mains.entry(process).or_default();
+                if thread == process && task != b"<...>" && main != task {
+                    *main = task.to_vec();
+                }
+            }
+            number += u64::from(is_its);
+        }
+        // This text would end the part for the reader, no matter who wrote it.
+        while let Some(at) = line.windows(8).position(|text| text == b"</script") {
+            line[at] = b'?';
+        }
+        if is_its {
+            to.write_all(&line)?;
+        }
+    }
 }
 
 /// Reads the next line. If a name contains line ends, reads all lines of that event's header and replaces these line
 /// ends by `_`. Returns the index in `line` at which an event begins, if one does.
-fn read_event(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<usize>> {
+fn read_event(from: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
     // A short line that begins with a space may be a part of a name.
     while from.read_until(b'\n', line)? > 0 && line.len() <= Header::TASK && line.starts_with(b" ") {}
@@ -134,7 +165,7 @@ mod tests {
             \x20          <...>-79      (-------) [000] ...1. 1.000004: tracing_mark_write: E|78\n";
         let mut got = io::Cursor::new(Vec::new());
         let name = |process| (process == 77).then(|| "its <name".to_owned() + &"x".repeat(500));
-        write(text.as_bytes(), &mut got, 2, name).unwrap();
+        write(text.as_bytes(), None, &mut got, 2, name).unwrap();
         let got = String::from_utf8(got.into_inner()).unwrap();
         // The parts around the text are complete.
         assert!(got.starts_with(HEAD) && got.contains(" \n<script"), "{got}");
@@ -149,6 +180,33 @@ mod tests {
     }
 
     #[test]
+    fn of_a_second_text_only_the_wanted_processes_are_copied() {
+        let line = |task: &str, process: &str, text: &str| {
+            format!("{task:>16}-8       ({process:>7}) [000] ..... 1.000001: tracing_mark_write: {text}\n")
+        };
+        let first = line("first", "7", "I|7|of the first");
+        let second = [
+            "# tracer: nop\n".to_owned(),
+            line("other", "9", "I|7|of another\nits second line"),
+            line("second", "7", "I|7|wanted\nits second line"),
+            line("<...>", "-------", "I|9|of another"),
+            line("<...>", "-------", "I|7|wanted"),
+            line("<...>", "-------", "nobody's"),
+        ]
+        .concat();
+        let mut got = io::Cursor::new(Vec::new());
+        let copied = Copied { text: Box::new(io::Cursor::new(second)), is_wanted: &|process| process == 7 };
+        let number = write(first.as_bytes(), Some(copied), &mut got, 2, |_| None).unwrap();
+        let got = String::from_utf8(got.into_inner()).unwrap();
+        assert_eq!(number, 3, "{got}");
+        assert_eq!((got.matches("wanted").count(), got.matches("second line").count()), (2, 1), "{got}");
+        assert!(
+            got.contains("of the first") && got.contains("nobody's") && !got.contains("another"),
+            "{got}"
+        );
+    }
+
+    #[test]
     fn the_text_makes_way_for_a_long_list() {
         let line = |pid: u32| {
             format!("{:>16}-{pid:<7} ({pid:>7}) [000] ..... 1.000001: tracing_mark_write: E|{pid}\n", "main")
@@ -156,7 +214,7 @@ mod tests {
         let text: String = (1..20_000).map(line).collect();
         let saved = |room| {
             let mut got = io::Cursor::new(Vec::new());
-            write(text.as_bytes(), &mut got, room, |pid| Some(format!("name-{pid}"))).unwrap();
+            write(text.as_bytes(), None, &mut got, room, |pid| Some(format!("name-{pid}"))).unwrap();
             String::from_utf8(got.into_inner()).unwrap()
         };
         let (tight, wide) = (saved(2), saved(20_000));
@@ -171,7 +229,7 @@ mod tests {
         let other = "             one-8       (      8) [000] ..... 1.000001: tracing_mark_write: B|8|a\nb\n";
         let text = format!("{:>16}{event}{other}{:>16}{event} y\n{other}", "a\nb", "\n\nc\n");
         let mut got = io::Cursor::new(Vec::new());
-        write(text.as_bytes(), &mut got, 2, |_| None).unwrap();
+        write(text.as_bytes(), None, &mut got, 2, |_| None).unwrap();
         let got = String::from_utf8(got.into_inner()).unwrap();
         assert!(
             got.contains(&format!("{:>16}{event}{other}{:>16}{event} y\n{other}", "a_b", "__c_")),

@@ -10,7 +10,7 @@ use crate::escape::shown;
 use crate::tracefs::{self, Instance};
 
 use super::{RecordArgs, wait};
-use crate::command::buffer::{self, Tally, Top};
+use crate::command::buffer::{self, Silence, Tally, Top};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes::{self, Note};
@@ -21,15 +21,15 @@ use crate::process::{self, Process};
 
 /// The buffer that is recorded into. Dropping it restores the top-level buffer.
 enum Buffer {
-    Copy(Instance, Option<Top>),
+    Copy(Instance, Option<Silence>),
     Top(Top),
 }
 
 impl Buffer {
     fn make(args: &RecordArgs) -> Result<Self> {
         buffer::sweep()?;
-        if !args.top && !cfg!(target_os = "android") && Top::can_be_copied()? {
-            let instance = buffer::make(args.buffer)?;
+        if !args.top && !cfg!(target_os = "android") && buffer::can_be_copied(&tracefs::root()?) {
+            let instance = buffer::make(buffer::PREFIX, args.buffer)?;
             return Ok(Self::Copy(instance, None));
         }
         let top = Top::take(args.discard)?;
@@ -49,10 +49,16 @@ impl Buffer {
         match self {
             Self::Copy(instance, silenced) => {
                 // While the top-level buffer is off, a write to its marker fails, although the message was copied.
-                *silenced = Top::silence()?;
+                *silenced = Silence::start(tracefs::root()?)?;
                 Ok(instance.set_option(tracefs::COPY, true)?)
             }
             Self::Top(top) => Ok(top.instance.set_tracing_on(true)?),
+        }
+    }
+
+    fn look(&mut self) {
+        if let Self::Copy(_, silenced) = self {
+            Silence::look(silenced);
         }
     }
 
@@ -99,6 +105,7 @@ pub(super) fn record(args: &RecordArgs) -> Result {
     }
     let waited = wait(args.time, &signals, || {
         tally.look(buffer.instance())?;
+        buffer.look();
         Ok(format!("{} events", thousands(tally.written())))
     });
     if let Some(note) = &mut note {
@@ -123,12 +130,15 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
     let count = process::all().len() * 2;
     let path = match buffer {
         Buffer::Copy(instance, _) => {
-            let (path, instance) = buffer::save(instance, output, count, name)?;
+            let path = match buffer::save_from(&instance, None, output, count, name) {
+                Ok((path, _)) => path,
+                Err(e) => return Err(buffer::keep_all(e, [instance])),
+            };
             buffer::remove(instance)?;
             path
         }
-        Buffer::Top(mut top) => match buffer::save_from(&top.instance, output, count, name) {
-            Ok(path) => path,
+        Buffer::Top(mut top) => match buffer::save_from(&top.instance, None, output, count, name) {
+            Ok((path, _)) => path,
             Err(e) => {
                 top.keep_content();
                 let rescue = format!("cat {}/trace > FILE", top.instance.path().display());

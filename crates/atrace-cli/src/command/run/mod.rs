@@ -3,7 +3,8 @@
 //! By default, this command is a tracing service for them (`service`), which needs no special rights. With
 //! `--kernel`, or for events of the kernel, it records with a separate ring buffer of the kernel, which needs root. The
 //! program inherits the buffer's open marker, and its environment names a property store in which everything is
-//! switched on. The same holds for its children, whatever their names.
+//! switched on. The same holds for its children, whatever their names. What they write to the kernel's top-level marker,
+//! as C and C++ programs do, is copied to a second buffer (Linux 6.16).
 
 mod service;
 
@@ -16,7 +17,7 @@ use std::process::ExitStatus;
 
 use rustix::process::geteuid;
 
-use crate::command::buffer::{self, Names, Tally};
+use crate::command::buffer::{self, Copies, Names, Tally};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes::Note;
@@ -114,7 +115,8 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let signals = Signals::catch(None)?;
     buffer::sweep()?;
     let events = buffer::events(Some(&tracefs::root()?), &args.categories)?;
-    let instance = buffer::make(args.buffer)?;
+    let instance = buffer::make(buffer::PREFIX, args.buffer)?;
+    let mut copies = Copies::make(args.buffer)?;
     let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".ftrace"));
     let output = Output::create(&path, args.force, caller.as_ref(), false)?;
     let _note = Note::write(&path, caller.as_ref());
@@ -129,11 +131,13 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     buffer::enable(&instance, &events)?;
     let stage = [("--marker", Some(&*marker)), ("--names", names.directory())];
     let variables = [("ATRACE_PROPERTIES", Some(properties)), ("ATRACE_BACKEND", None)];
+    copies.iter_mut().try_for_each(Copies::start)?;
     let mut child = start(&args.command, user, &stage, &variables)?;
     let mut tally = Tally::default();
     let status = wait(&mut child, &signals, witness, |_| {
         tally.look(&instance)?;
         tree.look(&names.living(), tally.written() == 0);
+        copies.iter_mut().for_each(Copies::look);
         Ok(())
     })?;
 
@@ -141,15 +145,30 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     // Children of the program may still run. They find tracing switched off in their store, then the buffer switched
     // off.
     store.close();
+    copies.iter_mut().try_for_each(Copies::stop)?;
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;
-    let names = names.read();
-    let (path, instance) = buffer::save(instance, output, PROCESSES, |process| names.get(&process).cloned())?;
+    let processes = names.read();
+    let is_its = |process| processes.has(process);
+    let copied = copies.as_ref().map(|copies| buffer::copied(copies.instance(), &is_its)).transpose()?;
+    let saved = buffer::save_from(&instance, copied, output, PROCESSES, |process| processes.name(process));
+    if let Some(copies) = &copies {
+        copies.report(&processes);
+    }
+    let copied = copies.map(Copies::into_instance);
+    let path = match saved {
+        Ok((path, messages)) => {
+            tally.add_copied(messages);
+            path
+        }
+        Err(e) => return Err(buffer::keep_all(e, [instance].into_iter().chain(copied))),
+    };
     let problems = if tally.written() == 0 { tree.silence() } else { tree.lost().into_iter().collect() };
     say(if problems.is_empty() { tally.report("events") } else { tally.report_of_some("events") });
     problems.iter().for_each(say);
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     buffer::remove(instance)?;
+    copied.map_or(Ok(()), buffer::remove)?;
     Ok(code(status))
 }
 
