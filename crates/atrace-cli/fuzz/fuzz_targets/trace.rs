@@ -36,6 +36,8 @@ struct Event<'a> {
     thread: u32,
     process: Option<u32>,
     cpu: u16,
+    /// Printed by a kernel before 5.10.
+    is_old: bool,
     seconds: u32,
     micros: u32,
     payload: &'a [u8],
@@ -62,8 +64,9 @@ impl Event<'_> {
         let name = self.name();
         let mut line = vec![b' '; 16 - name.len()];
         line.extend(name);
-        let process = self.process.map_or("-------".to_owned(), |process| format!("{process:7}"));
-        line.extend(format!("-{:<7} ({process}) [{:03}] ", self.thread(), self.cpu).into_bytes());
+        let width = if self.is_old { 5 } else { 7 };
+        let process = self.process.map_or("-".repeat(width), |process| format!("{process:width$}"));
+        line.extend(format!("-{:<width$} ({process}) [{:03}] ", self.thread(), self.cpu).into_bytes());
         let time = format!(".....   {}.{:06}: ", self.seconds, self.micros % 1_000_000);
         line.extend(time.into_bytes());
         line.extend(b"tracing_mark_write: ");

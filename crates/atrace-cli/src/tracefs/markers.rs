@@ -99,11 +99,10 @@ impl<'a> Header<'a> {
         let mut rest = rest.strip_prefix(b"-")?;
         let before = rest.len();
         let tid = number(&mut rest)?;
-        // The thread id is padded to seven columns, and a space follows.
-        let padding = 8_usize.saturating_sub(before - rest.len()).max(1);
-        let (padding, after) = rest.split_at_checked(padding)?;
-        rest = after;
-        if padding.iter().any(|&byte| byte != b' ') {
+        // The thread id is padded to seven columns, before Linux 5.10 to five, and a space follows.
+        let digits = before - rest.len();
+        let padding = rest.len() - spaces(rest).len();
+        if ![7_usize, 5].iter().any(|width| padding == width.saturating_sub(digits) + 1) {
             return None;
         }
         let mut tgid = None;

@@ -29,6 +29,12 @@ pub(crate) mod markers;
 #[cfg(test)]
 mod tests;
 
+/// The same five events as kernels print them: with a column of five characters for the thread id and no process ids, as
+/// before 4.13; with process ids, as before 5.10; with seven characters and a fifth flag, as since 5.16.
+#[cfg(test)]
+pub(crate) const TEXTS: [&str; 3] =
+    [include_str!("texts/3.10.txt"), include_str!("texts/5.4.txt"), include_str!("texts/6.18.txt")];
+
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;

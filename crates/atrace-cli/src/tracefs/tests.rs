@@ -71,6 +71,38 @@ fn parses_every_shape_of_line() {
 }
 
 #[test]
+fn parses_the_text_of_every_kernel() {
+    for text in TEXTS {
+        let has_processes = text.contains("TGID");
+        let got: Vec<_> = Markers::parse(text)
+            .map(|m| {
+                (
+                    String::from_utf8(m.task.clone()).unwrap(),
+                    m.tid,
+                    m.tgid,
+                    m.timestamp,
+                    m.text().into_owned(),
+                )
+            })
+            .collect();
+        let process = Some(42).filter(|_| has_processes);
+        let marker = |task: &str, tid, process, micros: u64, payload: &str| {
+            (task.to_owned(), tid, process, 12_000_000_000 + micros * 1000, payload.to_owned())
+        };
+        assert_eq!(
+            got,
+            [
+                marker("<...>", 99, None, 2, "B|42|an old name"),
+                marker("Binder:42_1", 4242, process, 3, "C|42|n|7"),
+                marker("a-7 [003] b: c", 12345, process, 4, "E|42"),
+                marker("x", 123_456, process, 5, "E|42"),
+            ],
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn keeps_further_lines_of_a_payload() {
     let head = line("x", 1, "[000] .....     6.000001: tracing_mark_write: ");
     assert_eq!(payloads(&format!("{head}a\nb\n# c\n{head}d\n")), ["a\nb\n# c", "d"]);

@@ -86,6 +86,14 @@ mod tests {
     }
 
     #[test]
+    fn events_of_every_kernel_are_read() {
+        for text in crate::tracefs::TEXTS {
+            let Started { names, events, .. } = started(text.as_bytes());
+            assert_eq!((sorted(names), events), (vec![(42, "sh".to_owned())], 5), "{text}");
+        }
+    }
+
+    #[test]
     fn a_newline_ends_no_name() {
         let text = line("a\nb", 42, "/bin/a\nb") + &line("x", 43, "/bin/x");
         let Started { names, events, .. } = started(text.as_bytes());

@@ -180,6 +180,16 @@ mod tests {
     }
 
     #[test]
+    fn processes_of_every_kernel_are_listed() {
+        for text in crate::tracefs::TEXTS {
+            let mut got = io::Cursor::new(Vec::new());
+            write(text.as_bytes(), None, &mut got, 2, |pid| Some(format!("name-{pid}"))).unwrap();
+            let got = String::from_utf8(got.into_inner()).unwrap();
+            assert!(got.contains(text) && got.contains("\n- 42 0 0 0 - - - name-42 name-42\n"), "{got}");
+        }
+    }
+
+    #[test]
     fn of_a_second_text_only_the_wanted_processes_are_copied() {
         let line = |task: &str, process: &str, text: &str| {
             format!("{task:>16}-8       ({process:>7}) [000] ..... 1.000001: tracing_mark_write: {text}\n")
