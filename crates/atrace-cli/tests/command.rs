@@ -284,6 +284,64 @@ mod cases {
         refused(&ran, 125, &["tracefs is not mounted", "mount -t tracefs nodev /sys/kernel/tracing"]);
     }
 
+    /// A directory of ordinary files in place of tracefs, as kernels have it that lack the clock `boot` and the option
+    /// `record-tgid`, in a separate mount namespace.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
+    fn old_kernels_record_what_they_can() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let script = r#"
+            set -e
+            mount -t tmpfs none /sys/kernel
+            top=/sys/kernel/debug/tracing
+            [ "$OPTION" = none ] && top=/sys/kernel/tracing
+            mkdir -p $top/instances $top/options $top/per_cpu/cpu0 $top/events/sched/sched_switch $top/events/sched/sched_process_exit
+            cd $top
+            touch trace trace_marker set_event saved_cmdlines
+            echo nop >current_tracer; echo "$CLOCKS" >trace_clock; printf 0 >tracing_on
+            [ "$OPTION" = none ] || printf 0 >options/$OPTION
+            echo '7 (expanded: 1408)' >per_cpu/cpu0/buffer_size_kb; cp per_cpu/cpu0/buffer_size_kb buffer_size_kb
+            printf 'entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\ndropped events: 0\n' >per_cpu/cpu0/stats
+            for event in . sched sched/sched_switch sched/sched_process_exit; do printf 0 >events/$event/enable; printf 0 >events/$event/filter; done
+            # What the kernel would have written, and the clock as it shows the one that is selected.
+            (sleep 0.5; echo "$SELECTED" >trace_clock; cat "$TEXT" >trace; cp options/* "$HERE") &
+            echo "42 sh" >saved_cmdlines
+            cd "$HERE"
+            ./atrace record -fo out -c sched -t 1s
+            wait
+            cat $top/tracing_on $top/trace_clock $top/options/* 2>/dev/null | tr '\n' ' ' | sed 's/^/AFTER /'
+        "#;
+        let texts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tracefs/texts");
+        // 3.10, and Android's 3.18.
+        for (clocks, selected, option, text) in [
+            ("[local] global counter uptime perf", "local [global] counter", "none", "3.10.txt"),
+            ("[local] global counter uptime perf mono", "local global [mono]", "print-tgid", "5.4.txt"),
+        ] {
+            let mut command = here.apart(script);
+            command.env("CLOCKS", clocks).env("SELECTED", selected).env("OPTION", option);
+            let ran = end(command.env("TEXT", texts.join(text)).env("HERE", here.path("")));
+            assert!(ran.status.success(), "{ran:?}");
+            let clock = if option == "none" { "global" } else { "mono" };
+            let remark = format!(
+                "this kernel has no trace clock boot (Linux 4.10): the timestamps are of {clock}, which"
+            );
+            assert!(ran.stderr.contains(&remark), "{ran:?}");
+            let saved = here.saved();
+            assert!(saved.contains(&format!("\n# {remark}")), "{saved}");
+            assert!(saved.contains("|an old name\n") && saved.contains("\n- 42 "), "{saved}");
+            assert_eq!(ran.stderr.contains("which process a thread belongs to"), option == "none", "{ran:?}");
+            // The option was on during the recording.
+            if option != "none" {
+                assert_eq!(fs::read_to_string(here.path(option)).unwrap(), "1");
+            }
+            assert!(ran.stdout.contains("AFTER 0local"), "{ran:?}");
+        }
+    }
+
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn the_advised_buffer_keeps_a_million_events() {

@@ -55,6 +55,13 @@ impl Instance {
                 Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                     return Err(context(e, "only root can make the instance", &path));
                 }
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    return Err(context(
+                        e,
+                        "this kernel has no instances of its buffer (Linux 3.10):",
+                        &path,
+                    ));
+                }
                 Err(e) => return Err(context(e, "making the instance", &path)),
             }
         }
@@ -138,6 +145,12 @@ impl Instance {
     pub fn set_option(&self, name: &str, on: bool) -> io::Result<()> {
         check_name(name, "is not the name of a trace option")?;
         self.control(&format!("options/{name}"), if on { "1" } else { "0" })
+    }
+
+    /// Tells whether the kernel has this switch for the instance. Before Linux 4.4, only the top directory of tracefs has
+    /// switches.
+    pub(crate) fn has_option(&self, name: &str) -> bool {
+        self.path.join("options").join(name).exists()
     }
 
     /// Sets the size of the ring buffer, in KiB for each CPU.
@@ -354,7 +367,12 @@ pub(crate) fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path, u32) ->
 /// Returns the instances with this prefix, after the ids of the processes that created them.
 pub(crate) fn instances(prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let instances = root()?.join("instances");
-    let entries = fs::read_dir(&instances).map_err(|e| context(e, "listing", &instances))?;
+    let entries = match fs::read_dir(&instances) {
+        Ok(entries) => entries,
+        // A kernel without instances.
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(context(e, "listing", &instances)),
+    };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     Ok(paths.filter_map(|path| Some((maker(path.file_name()?.to_str()?, prefix)?, path))).collect())
 }

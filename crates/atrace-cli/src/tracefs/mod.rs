@@ -62,7 +62,7 @@ pub fn root() -> io::Result<PathBuf> {
     // The directories where tracefs may be mounted, the usual one first.
     let mounts = MARKER_PATHS.into_iter().filter_map(|marker| marker.to_str().ok()?.rsplit_once('/'));
     for (mount, _) in mounts {
-        match fs::metadata(Path::new(mount).join("instances")) {
+        match fs::metadata(Path::new(mount).join("trace_marker")) {
             Ok(_) => return Ok(PathBuf::from(mount)),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => denied = denied.or(Some(mount)),
             Err(_) => {}

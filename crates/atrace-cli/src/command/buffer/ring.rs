@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind};
+use std::io::{BufReader, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,11 +48,49 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
+/// The clocks for the timestamps, the best first, and how each differs from the best one.
+const CLOCKS: [(&str, &str); 3] =
+    [("boot", ""), ("mono", "stands still while the machine sleeps"), ("global", "starts at no known time")];
+
+/// The options that add the process id to each event: Linux's, and that of Android's kernels before it.
+pub(crate) const PROCESS_IDS: [&str; 2] = ["record-tgid", "print-tgid"];
+
+/// Selects the best clock that the kernel has.
+fn set_clock(instance: &Instance) -> Result {
+    let path = instance.path().join("trace_clock");
+    let text = fs::read_to_string(&path).map_err(failed(shown_path(&path)))?;
+    let has = |name: &str| text.split_whitespace().any(|word| word.trim_matches(['[', ']']) == name);
+    let (clock, _) = *CLOCKS.iter().find(|(name, _)| has(name)).unwrap_or(&CLOCKS[0]);
+    instance.set_clock(clock)?;
+    remark(clock).into_iter().for_each(say);
+    Ok(())
+}
+
+/// Returns a sentence for the reader of a trace whose clock is not the best one.
+fn remark(clock: &str) -> Option<String> {
+    let (_, how) = CLOCKS.iter().skip(1).find(|(name, _)| *name == clock)?;
+    Some(format!(
+        "this kernel has no trace clock boot (Linux 4.10): the timestamps are of {clock}, which {how}"
+    ))
+}
+
+/// Returns the remark about the clock that is selected, as a comment of the trace.
+fn comment(instance: &Instance) -> String {
+    let text = fs::read_to_string(instance.path().join("trace_clock")).unwrap_or_default();
+    let clock = text.split_once('[').and_then(|(_, rest)| Some(rest.split_once(']')?.0));
+    clock.and_then(remark).map_or_else(String::new, |remark| format!("# {remark}\n"))
+}
+
 /// Sets the clock, the size, and the option that adds the process id to each event.
 pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
-    instance.set_clock("boot")?;
+    set_clock(instance)?;
     resize(instance, kb)?;
-    instance.set_option("record-tgid", true)?;
+    match PROCESS_IDS.iter().find(|name| instance.has_option(name)) {
+        Some(name) => instance.set_option(name, true)?,
+        None => say(
+            "this kernel (before 4.13) does not tell which process a thread belongs to: only what programs write says it",
+        ),
+    }
     // The kernel stores the processes and names of threads only while some event is enabled. This event is, but its
     // filter never passes.
     let teacher = format!("events/{TEACHER}");
@@ -155,8 +193,9 @@ pub(crate) fn save_from(
     // The kernel keeps names of threads. A process's main thread has the process's id, so its name serves, too.
     let name = |process: u32| name(process).or_else(|| kept.get(&process).cloned());
     let problem = format!("can't save {}", shown_path(output.named()));
+    let comment = comment(instance);
     let saved = File::open(instance.path().join("trace")).and_then(|source| {
-        let source = BufReader::with_capacity(1 << 16, source);
+        let source = comment.as_bytes().chain(BufReader::with_capacity(1 << 16, source));
         systrace::write(source, copied, &mut output.file()?, processes, name)
     });
     let copied = saved.map_err(failed(&problem))?;
@@ -196,6 +235,8 @@ pub(crate) fn rescue(paths: &[&Path]) -> String {
 pub(crate) const NAMES: &str = "atrace-names";
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
+/// The option with which events of children are recorded, too.
+const FORK: &str = "event-fork";
 const NEW: &str = "events/task/task_newtask";
 /// Passes new processes, but not new threads (`CLONE_THREAD`).
 const NEW_PROCESS: &str = "!(clone_flags & 65536)";
@@ -203,15 +244,17 @@ const NEW_PROCESS: &str = "!(clone_flags & 65536)";
 pub(crate) struct Names(Option<Instance>);
 
 impl Names {
-    /// Creates the buffer. If the kernel lacks the event, there are no names.
+    /// Creates the buffer. If the kernel lacks the event, or can't follow a program's children (before 4.12), there are
+    /// no names.
     pub(crate) fn make() -> Result<Self> {
-        if !tracefs::root()?.join(EVENT).exists() {
+        let root = tracefs::root()?;
+        if !root.join(EVENT).exists() || !root.join("options").join(FORK).exists() {
             return Ok(Self(None));
         }
         let instance = Instance::create(NAMES)?;
         set_size(&instance, 128)?;
         // The option covers the processes in `set_event_pid` and their children. No process is in it yet.
-        instance.set_option("event-fork", true)?;
+        instance.set_option(FORK, true)?;
         Ok(Self(Some(instance)))
     }
 
@@ -230,10 +273,11 @@ impl Names {
         fs::write(instance.join(EVENT), "1")
     }
 
-    /// Returns the threads of the program that exist now, even if they have another parent by now.
-    pub(crate) fn living(&self) -> Vec<u32> {
-        let path = self.directory().map(|directory| directory.join("set_event_pid"));
-        let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    /// Returns the threads of the program that exist now, even if they have another parent by now. Without the buffer, that
+    /// is the process that was started.
+    pub(crate) fn living(&self, started: u32) -> Vec<u32> {
+        let Some(directory) = self.directory() else { return vec![started] };
+        let text = fs::read_to_string(directory.join("set_event_pid")).unwrap_or_default();
         text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
@@ -367,6 +411,68 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A directory with the files of a buffer as a kernel has them. Their content is what was written last.
+    fn stand_in(clocks: &str, options: &[&str]) -> (tempfile::TempDir, Instance) {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for file in ["trace_marker", "trace", "buffer_size_kb"] {
+            write(file, "");
+        }
+        write("trace_clock", clocks);
+        options.iter().for_each(|name| write(&format!("options/{name}"), "0"));
+        write(
+            "per_cpu/cpu0/stats",
+            "entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\ndropped events: 0\n",
+        );
+        for file in ["enable", "filter"] {
+            write(&format!("events/{TEACHER}/{file}"), "");
+        }
+        let instance = Instance::attach(root.path()).unwrap();
+        (root, instance)
+    }
+
+    #[test]
+    fn a_buffer_is_prepared_as_far_as_the_kernel_can() {
+        let kernels: [(&str, &[&str], &str, &str); 5] = [
+            // 3.10, whose instances have no options; Android's 3.10 and 3.18; 4.9; 4.14.
+            ("[local] global counter uptime perf x86-tsc\n", &[], "global", ""),
+            ("[local] global counter uptime perf\n", &["overwrite", "print-tgid"], "global", "print-tgid"),
+            ("[local] global counter uptime perf mono\n", &["overwrite", "print-tgid"], "mono", "print-tgid"),
+            ("[local] global counter uptime perf mono mono_raw\n", &["overwrite"], "mono", ""),
+            (
+                "[local] global counter uptime perf mono mono_raw boot\n",
+                &["record-tgid"],
+                "boot",
+                "record-tgid",
+            ),
+        ];
+        for (clocks, options, clock, switched) in kernels {
+            let (root, instance) = stand_in(clocks, options);
+            prepare(&instance, Some(64)).unwrap();
+            let read = |file: &str| fs::read_to_string(root.path().join(file)).unwrap();
+            assert!(read("trace_clock").starts_with(clock), "{clocks}");
+            assert_eq!(read("buffer_size_kb"), "64", "{clocks}");
+            for option in options {
+                let expected = if *option == switched { "1" } else { "0" };
+                assert_eq!(read(&format!("options/{option}")), expected, "{option} of {clocks}");
+            }
+            assert_eq!(read(&format!("events/{TEACHER}/enable")), "1", "{clocks}");
+            // The reader of the trace is told.
+            fs::write(
+                root.path().join("trace_clock"),
+                clocks.replace(['[', ']'], "").replace(clock, &format!("[{clock}]")),
+            )
+            .unwrap();
+            let text = comment(&instance);
+            assert_eq!(text.is_empty(), clock == "boot", "{text}");
+            assert!(text.is_empty() || text.contains(&format!("of {clock}, which")), "{text}");
+        }
+    }
 
     fn stats(entries: u64, overrun: u64, size: u64) -> Stats {
         let mut stats = Stats::default();

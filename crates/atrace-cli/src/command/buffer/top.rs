@@ -56,8 +56,13 @@ impl Top {
             )));
         }
         let mut top = Self { instance, before: Vec::new(), empties: true, by: generation() };
-        for file in ["tracing_on", "trace_clock", "options/record-tgid"] {
+        for file in ["tracing_on", "trace_clock"] {
             top.note(root.join(file))?;
+        }
+        for option in ring::PROCESS_IDS {
+            if top.instance.has_option(option) {
+                top.note(root.join("options").join(option))?;
+            }
         }
         let cpus = root.join("per_cpu");
         for cpu in fs::read_dir(&cpus).map_err(failed(shown_path(&cpus)))?.flatten() {

@@ -133,10 +133,11 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let variables = [("ATRACE_PROPERTIES", Some(properties)), ("ATRACE_BACKEND", None)];
     copies.iter_mut().try_for_each(Copies::start)?;
     let mut child = start(&args.command, user, &stage, &variables)?;
+    let pid = child.id();
     let mut tally = Tally::default();
     let status = wait(&mut child, &signals, witness, |_| {
         tally.look(&instance)?;
-        tree.look(&names.living(), tally.written() == 0);
+        tree.look(&names.living(pid), tally.written() == 0);
         copies.iter_mut().for_each(Copies::look);
         Ok(())
     })?;
@@ -163,7 +164,12 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
         }
         Err(e) => return Err(buffer::keep_all(e, [instance].into_iter().chain(copied))),
     };
-    let problems = if tally.written() == 0 { tree.silence() } else { tree.lost().into_iter().collect() };
+    let has_copies = copied.is_some();
+    let mut problems = if tally.written() == 0 { tree.silence() } else { tree.lost().into_iter().collect() };
+    if tally.written() == 0 && !has_copies {
+        let text = "what a program writes to the top-level trace_marker itself is recorded from Linux 6.16 on; before: atrace record";
+        problems.push(text.to_owned());
+    }
     say(if problems.is_empty() { tally.report("events") } else { tally.report_of_some("events") });
     problems.iter().for_each(say);
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
