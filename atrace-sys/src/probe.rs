@@ -40,8 +40,8 @@ pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     }
     let again = file::reopen(&found, libc::O_RDONLY).ok()?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // This fails for a file that is not a memory file.
-    if file::control(again.as_raw_fd(), libc::F_GET_SEALS, 0).ok()? & seals != seals {
+    // A file that is not a memory file has none.
+    if file::seals(again.as_raw_fd()) & seals != seals {
         return None;
     }
     for _ in 0..100 {

@@ -1,7 +1,8 @@
 //! The published state of a process's tracing: a page of text in a memory file, for other processes to read.
 //!
 //! The file is made by `memfd_create(2)` with the name [`NAME`]. It is visible in `/proc/PID/fd` to root and to
-//! processes of the same user. It ends with its process and leaves nothing behind. Its content is a seqlock: a word
+//! processes of the same user. It ends with its process and leaves nothing behind. (Before Linux 3.17, it is a file in
+//! `/dev/shm` whose name is removed at once.) Its content is a seqlock: a word
 //! that is odd during a write and changes with each write, then the text, padded with zeroes.
 //!
 //! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Threads with a

@@ -168,6 +168,7 @@ calls! {
         libc::SYS_sendmsg, [socket, ptr::from_ref(message), flags];
     socket(family: c_int, kind: c_int) = libc::SYS_socket, [family, kind, 0];
     tgkill(process: c_int, thread: c_int, signal: c_int) = libc::SYS_tgkill, [process, thread, signal];
+    unlink(path: &CStr) = libc::SYS_unlinkat, [libc::AT_FDCWD, path.as_ptr(), 0];
     #[cfg(not(miri))]
     write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
 }

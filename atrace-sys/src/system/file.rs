@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Errno, Result, c, check, futex, zeros};
@@ -77,15 +77,69 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
 }
 
 /// Creates a memory file that can be sealed. Called by number, because some libcs lack the function.
+///
+/// Before Linux 3.17, which has no such files, creates a file in `/dev/shm` and removes its name.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    c::memfd_create(name, flags.cast_signed()).map(Descriptor::new)
+    match c::memfd_create(name, flags.cast_signed()) {
+        Err(Errno(libc::ENOSYS)) if cfg!(target_os = "linux") => unlinked_file(name),
+        made => made.map(Descriptor::new),
+    }
+}
+
+/// Returns whether the kernel has memory files and seals (Linux 3.17).
+pub fn has_memory_files() -> bool {
+    // These flags don't exist, so no file is made.
+    c::memfd_create(c"", -1) != Err(Errno(libc::ENOSYS))
+}
+
+#[cold]
+fn unlinked_file(name: &CStr) -> Result<Descriptor> {
+    use std::io::Write as _;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Others may have taken some names.
+    for _ in 0..100 {
+        let mut path = [0; 128];
+        let (name, pid) = (name.to_str().unwrap_or_default(), std::process::id());
+        let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+        // The last byte stays 0.
+        let _ = write!(&mut path[..127], "/dev/shm/{name}-{pid}-{number}");
+        let Ok(path) = CStr::from_bytes_until_nul(&path) else { break };
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        match open_number(libc::AT_FDCWD, path, flags) {
+            Err(Errno(libc::EEXIST)) => {}
+            made => {
+                let file = made?;
+                c::unlink(path)?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(Errno(libc::EEXIST))
+}
+
+/// Writes zeroes to an empty file, so that a lack of memory is an error here. Later it would kill the process at a
+/// store: `/dev/shm` has a limit of its own.
+#[cold]
+fn reserve(file: &Descriptor, size: usize) -> Result<()> {
+    let zeroes = [0; 4096];
+    let mut left = size;
+    while left > 0 {
+        match write(file.0, &zeroes[..left.min(zeroes.len())])? {
+            0 => return Err(Errno(libc::ENOSPC)),
+            written => left -= written,
+        }
+    }
+    Ok(())
 }
 
 /// Creates a memory file whose size nobody can change.
 pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     let file = memory_file(name)?;
     set_length(file.as_raw_fd(), size)?;
+    if !has_memory_files() {
+        reserve(&file, size)?;
+    }
     seal(&file)?;
     Ok(file)
 }
@@ -102,10 +156,25 @@ fn set_length(fd: RawFd, size: usize) -> Result<()> {
     check(unsafe { libc::ftruncate(fd, size as libc::off_t) }).map(drop)
 }
 
-/// Seals a memory file: its size can't change, and no seal can be added.
+/// Seals a memory file: its size can't change, and no seal can be added. Does nothing on kernels without seals.
 pub(crate) fn seal(file: &Descriptor) -> Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    control(file.as_raw_fd(), libc::F_ADD_SEALS, seals).map(drop)
+    match control(file.as_raw_fd(), libc::F_ADD_SEALS, seals) {
+        Err(_) if !has_memory_files() => Ok(()),
+        sealed => sealed.map(drop),
+    }
+}
+
+/// Returns the seals of a file.
+///
+/// On kernels without seals, a file of this user or root counts as sealed: they have other ways to end the process.
+pub(crate) fn seals(fd: RawFd) -> libc::c_int {
+    let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
+    let is_trusted = || stat(fd).is_ok_and(|data| [0, super::effective_ids().0].contains(&data.st_uid));
+    if seals & libc::F_SEAL_SHRINK == 0 && !has_memory_files() && is_trusted() {
+        return libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    }
+    seals
 }
 
 /// Returns the size of a file that can't shrink.
@@ -114,8 +183,7 @@ pub(crate) fn seal(file: &Descriptor) -> Result<()> {
 ///
 /// EPERM if it could shrink, since reading behind its end would kill the process; or the error of the system.
 pub fn sealed_size(fd: RawFd) -> Result<usize> {
-    let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
-    if seals & libc::F_SEAL_SHRINK == 0 {
+    if seals(fd) & libc::F_SEAL_SHRINK == 0 {
         return Err(Errno(libc::EPERM));
     }
     usize::try_from(stat(fd)?.st_size).map_err(|_| Errno(libc::EINVAL))
@@ -130,7 +198,7 @@ pub fn sealed_size(fd: RawFd) -> Result<usize> {
 pub fn fixed_size(fd: RawFd) -> Result<usize> {
     const TMPFS: u64 = 0x0102_1994;
     let size = sealed_size(fd)?;
-    let can_grow = control(fd, libc::F_GET_SEALS, 0)? & libc::F_SEAL_GROW == 0;
+    let can_grow = seals(fd) & libc::F_SEAL_GROW == 0;
     if can_grow || file_system(fd) != Some(TMPFS) {
         return Err(Errno(libc::EPERM));
     }

@@ -342,6 +342,72 @@ mod cases {
         }
     }
 
+    /// Starts the command with a filter that answers to `memfd_create` as a kernel before 3.17 does.
+    fn without_memory_files(command: &mut Command) -> &mut Command {
+        let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let filter = [
+            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_memfd_create as u32, 1),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0),
+            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+        ];
+        // SAFETY: `prctl` may be called between fork and exec. The filter lives as long as the closure.
+        unsafe {
+            command.pre_exec(move || {
+                let program =
+                    libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+                let done = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
+                if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            })
+        }
+    }
+
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "there is no /dev/shm")]
+    fn without_memory_files_programs_are_recorded() {
+        let name = case!({
+            atrace_instant(TAG, "written");
+            if let Some(path) = std::env::var_os("UNTIL").map(PathBuf::from) {
+                until("it is told to end", || path.exists());
+            }
+        });
+        let here = Here::new();
+        let run = || {
+            let mut command = here.atrace(&name);
+            command.args(["run", "-fo", "out", "--"]).arg(here.path("program"));
+            command.args([&name, "--exact", "--nocapture", "--test-threads=1"]);
+            command
+        };
+        let ran = end(without_memory_files(&mut run()));
+        assert!(ran.status.success() && ran.stderr.contains("1 events written, none lost\n"), "{ran:?}");
+
+        // What a program says of itself is seen.
+        let mut program = here.cleared(&here.path("program"), &name);
+        program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).env("UNTIL", here.path("end"));
+        let program =
+            without_memory_files(program.env("ATRACE_PROPERTIES", here.path("properties"))).spawn().unwrap();
+        let pid = program.id().to_string();
+        let doctor = || {
+            let mut command = here.atrace(&name);
+            end(without_memory_files(
+                command.args(["doctor", &pid]).env("ATRACE_PROPERTIES", here.path("properties")),
+            ))
+        };
+        let state = format!("ok    state      atrace {}\n", env!("CARGO_PKG_VERSION"));
+        until("it says its state", || doctor().stdout.contains(&state));
+        fs::write(here.path("end"), "").unwrap();
+        assert!(common::end_of(program).status.success());
+
+        // Root's command takes no memory that another user could shorten.
+        if is_root(&name) {
+            let ran = end(without_memory_files(
+                run().env("SUDO_UID", USER.to_string()).env("SUDO_GID", USER.to_string()),
+            ));
+            refused(&ran, 125, &["this kernel (before 3.17) has no memory files", "--kernel or --root"]);
+        }
+    }
+
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn the_advised_buffer_keeps_a_million_events() {

@@ -3,7 +3,8 @@
 //! # Trust
 //!
 //! The memory is a memory file, sealed so that nobody can shrink it. Otherwise a store behind the file's end would
-//! kill the process that makes it. A file that the service provides is mapped only if it has that seal. All words
+//! kill the process that makes it. A file that the service provides is mapped only if it has that seal. (On kernels
+//! without seals, before 3.17, only if it is a file of this user or root.) All words
 //! that the service may write are checked before they are used as an index (`abi.rs`).
 //!
 //! # Lifetime

@@ -124,8 +124,11 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
         Ok(descriptors) => descriptors,
         Err(e) => return Err(e.raw_os_error().unwrap_or(0).max(1)),
     };
-    let link = format!("/memfd:{NAME} ");
-    let files = descriptors.filter(|(_, to)| to.as_os_str().as_bytes().starts_with(link.as_bytes()));
+    // The second is that of kernels without memory files.
+    let links = [format!("/memfd:{NAME} "), format!("/dev/shm/{NAME}-")];
+    let is_state =
+        |to: &Path| links.iter().any(|link| to.as_os_str().as_bytes().starts_with(link.as_bytes()));
+    let files = descriptors.filter(|(_, to)| is_state(to));
     let texts: Vec<_> = files
         .take(STATES)
         .filter_map(|(fd, _)| probe::read_state(&process.path(&format!("fd/{fd}"))))

@@ -39,6 +39,7 @@ mod sink;
 use std::time::Duration;
 
 use atrace_sys::errand::{PATIENCE, User};
+use atrace_sys::memory::has_memory_files;
 
 use self::facts::{Facts, Published};
 pub use self::look::{Standings, standings};
@@ -155,6 +156,13 @@ impl Patient {
         match (unseen, &published) {
             _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
                 report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
+            }
+            (Some(e), _) if !has_memory_files() => {
+                let text = format!(
+                    "what it says of itself can't be seen ({e}): this kernel (before 3.17) has no memory files, and shows less of \
+                     processes"
+                );
+                report.note(Topic::State, text);
             }
             (Some(e), _) if User::present().uid == 0 => {
                 let text = format!(

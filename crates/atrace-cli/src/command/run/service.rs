@@ -11,6 +11,8 @@ use crate::escape::shown;
 use crate::service::{Counts, CutOff, Ended, Keep, Lost, Report, Service};
 use rustix::process::{Signal, geteuid};
 
+use atrace_sys::memory::has_memory_files;
+
 use super::{RunArgs, default_name, tell_end};
 use crate::command::caller::Caller;
 use crate::command::file::Output;
@@ -28,6 +30,12 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let file = output.file().map_err(failed(shown_path(&path)))?;
     let user = if args.root { None } else { caller.as_ref() };
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
+    if uid != geteuid().as_raw() && !has_memory_files() {
+        return Err(Failure::new(format!(
+            "this kernel (before 3.17) has no memory files, without which user {uid} could end this command: run it without \
+             sudo, or with --kernel or --root"
+        )));
+    }
     let (place, listener) = ServiceSocket::make(user)?;
     let keep = if args.ring {
         Keep::Ring { bytes: args.buffer.unwrap_or(RING).saturating_mul(1024) }
