@@ -11,7 +11,7 @@ pub use crate::system::{
     strtoimax as signed_number, strtoull as number,
 };
 #[cfg(not(no_tracing))]
-pub use crate::system::{capabilities as rights, signals::seem_to_be_handled as is_in_handler};
+pub use crate::system::{capabilities as rights, signals::seem_to_be_handled as is_in_handler, stay_loaded};
 use crate::{fork, system};
 
 /// A process id as messages contain it: its decimal digits and a `|`, in memory order, padded with zeroes.

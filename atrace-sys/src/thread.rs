@@ -18,7 +18,7 @@ pub use crate::system::{is_bare, is_thread as is_there, spawn_bare};
 pub use crate::system::{mapped_from, stack_bounds as stack, thread_number as number};
 
 /// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the
-/// thread after the panic hook has reported it.
+/// thread after the panic hook has reported it. If the caller is in a shared library, that stays loaded.
 ///
 /// A program's signal handlers expect to run on its own threads. The thread is not started by `std::thread`, because
 /// each thread of std takes a lock at its start: a child forked at that moment could never start a thread.
@@ -38,9 +38,11 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Finds out what [`leave_descriptors`] has to know, because a thread of [`spawn_bare`] can't.
+/// Prepares for a thread of [`spawn_bare`]: finds out what [`leave_descriptors`] has to know, which such a thread can't. If the
+/// caller is in a shared library, that stays loaded. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
+    system::stay_loaded();
     may_call_close_range();
 }
 

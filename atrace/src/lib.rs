@@ -102,6 +102,12 @@
 //! written to a file while such a limit is set. A limit that is set later is noticed like a changed descriptor; so it must
 //! leave room for 256 KiB per thread, unless [`atrace_update_tags`] is called after setting it.
 //!
+//! # Plugins
+//!
+//! A shared library that contains this crate stays loaded until the process ends. A host may `dlclose` it and load it again,
+//! and then has the same instance as before: the same statics, threads and descriptors. A library that was rebuilt meanwhile
+//! is only loaded from another path.
+//!
 //! # Confinement
 //!
 //! A process that gives up system calls (seccomp) must call [`atrace_init`] before, and in a forked child

@@ -8,6 +8,8 @@
 //!
 //! # What is done
 //!
+//! - A shared library that contains this crate, such as a plugin, is kept loaded until the process ends. `dlclose` does not
+//!   unmap it, because its threads, fork handlers and thread keys, its descriptors and its memory can't all be taken back.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
 //! - With `ATRACE_BACKEND=perfetto`, the memory is prepared that the first event needs to connect.
 //! - The memory file of the state page is prepared.
@@ -21,7 +23,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atrace_sys::process::Undisturbed;
+use atrace_sys::process::{Undisturbed, stay_loaded};
 
 use crate::sink::choice;
 
@@ -60,6 +62,7 @@ extern "C" fn at_load() {
         return;
     }
     let _undisturbed = Undisturbed::new();
+    stay_loaded();
     atrace_sys::state::prepare();
     choice::choose_now();
 }

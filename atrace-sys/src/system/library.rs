@@ -1,8 +1,11 @@
 //! Shared libraries, opened at run time and never closed, because code that their initialisers started may still run.
+//!
+//! This code may be in such a library itself: a plugin, which its host may close. See [`stay_loaded`].
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::c_text::CText;
 
@@ -73,11 +76,38 @@ impl Library {
 // SAFETY: it is a handle of the dynamic linker, which any thread may use.
 unsafe impl Sync for Library {}
 
+/// Returns what the dynamic linker knows of an address; nulls if it knows nothing.
+fn find(address: *const c_void) -> Found {
+    let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
+    // SAFETY: the call accepts any address. The texts belong to the dynamic linker and are valid while the library is
+    // loaded. All users ask about libraries that are never closed, or copy the text at once.
+    unsafe { dladdr(address, &mut found) };
+    found
+}
+
 /// Returns the path of the library that contains a function; an empty text if the dynamic linker does not know it.
 pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
-    let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
-    // SAFETY: the call accepts any address. The text belongs to the dynamic linker and is valid while the library is
-    // loaded, which is forever.
-    unsafe { dladdr(function, &mut found) };
-    found.file.map(CText::to_c_str).unwrap_or_default()
+    find(function).file.map(CText::to_c_str).unwrap_or_default()
+}
+
+/// Keeps the shared library that contains this code loaded until the process ends. Does nothing in a program.
+///
+/// To be called before the C library is told to call this code later: on a thread, at a fork, or when a thread ends. After
+/// `dlclose` these calls would jump to memory that is no longer mapped. To be called also before a descriptor is kept
+/// open: each time that the library is loaded again, it would open another one.
+///
+/// Allocates and takes the dynamic linker's lock, but only at the first call.
+pub fn stay_loaded() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if cfg!(miri) || IS_DONE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let own = find(stay_loaded as *const c_void);
+    let program = find(ptr::with_exposed_provenance(super::auxiliary(libc::AT_PHDR) as usize));
+    if let Some(path) = own.file
+        && own.start != program.start
+    {
+        // SAFETY: the library is loaded already, so no initialiser runs. One more reference to it is never given back.
+        unsafe { libc::dlopen(path.to_c_str().as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    }
 }

@@ -25,6 +25,7 @@ mod thread;
 
 pub use self::errno::{Errno, ErrnoGuard, Result};
 pub use self::file::Descriptor;
+pub use self::library::stay_loaded;
 pub(crate) use self::library::{Library, library_of};
 pub use self::memory::mapped_from;
 pub use self::memory::{Mapped, Region, Shared};

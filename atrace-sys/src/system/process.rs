@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 
 use super::errno::{errno, set_errno};
-use super::{ErrnoGuard, Mapped, Plain, Result, c, file};
+use super::{ErrnoGuard, Mapped, Plain, Result, c, file, stay_loaded};
 use crate::c_text::CText;
 use crate::word::{OnceRef, offer};
 
@@ -67,8 +67,10 @@ pub fn capabilities() -> u64 {
 /// Registers `body` to be called in each child of `fork()`, before `fork()` returns there. Returns false if that
 /// fails.
 ///
-/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`.
+/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`. If it is in a shared library, that stays
+/// loaded.
 pub fn at_fork(body: extern "C" fn()) -> bool {
+    stay_loaded();
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(target_os = "android")]
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
-use super::{Errno, bare, c, zeros};
+use super::{Errno, bare, c, stay_loaded, zeros};
 use crate::fork::generation;
 
 #[cfg(not(target_os = "android"))]
@@ -42,6 +42,7 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     let mut text = [0; 16];
     let length = name.len().min(15);
     text[..length].copy_from_slice(&name.as_bytes()[..length]);
+    stay_loaded();
     let start = Box::into_raw(Box::new(Start(text, body)));
     let mut attributes: libc::pthread_attr_t = zeros();
     let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::zeroed();
@@ -86,6 +87,7 @@ fn bare_here() -> u64 {
 ///
 /// It is for events that must start a thread: this allocates nothing and takes no lock, so it may be called in a
 /// signal handler and in a forked child. A process has at most one such thread, and only on x86_64 and aarch64.
+/// [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an ancestor.
 ///
 /// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
 /// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that made it.

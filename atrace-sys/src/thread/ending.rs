@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::OnceRef;
-use crate::system::{Errno, Result, c};
+use crate::system::{Errno, Result, c, stay_loaded};
 
 /// The key plus 1; 0 if there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -20,7 +20,8 @@ extern "C" fn run(place: *mut c_void) {
     }
 }
 
-/// Makes the key. Each ending thread that has called [`note`] calls `at_end` with the number that it passed there.
+/// Makes the key. Each ending thread that has called [`note`] calls `at_end` with the number that it passed there. If the
+/// caller is in a shared library, that stays loaded.
 ///
 /// # Errors
 ///
@@ -30,6 +31,7 @@ pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
     if KEY.load(Ordering::Acquire) != 0 {
         return Ok(());
     }
+    stay_loaded();
     let mut key: libc::pthread_key_t = 0;
     let code = c::pthread_key_create(&mut key, Some(run));
     if code != 0 {

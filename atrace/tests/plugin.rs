@@ -1,0 +1,148 @@
+//! A shared library that traces, in a program that loads and unloads it. The library keeps itself loaded. Otherwise the code of
+//! its threads, fork handlers and thread keys would be gone when they run.
+#![cfg(all(target_os = "linux", not(target_feature = "crt-static")))]
+
+mod common;
+
+#[allow(unsafe_code, reason = "the library is loaded and called as a C program would")]
+mod cases {
+    use std::ffi::{CStr, CString};
+    use std::fs::File;
+    use std::os::unix::ffi::OsStringExt as _;
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc;
+
+    use atrace_cli::service::{Keep, Service};
+
+    use crate::common::{self, Place, case};
+
+    const ROUNDS: usize = 100;
+
+    /// The library, loaded once more.
+    struct Plugin(*mut libc::c_void);
+
+    impl Plugin {
+        fn load() -> Self {
+            let tests = std::env::current_exe().unwrap();
+            let path = CString::new(tests.with_file_name("libatrace_plugin.so").into_os_string().into_vec())
+                .unwrap();
+            // SAFETY: a library of this workspace.
+            let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            assert!(!library.is_null(), "{path:?}");
+            Self(library)
+        }
+
+        fn function(&self, name: &CStr) -> extern "C" fn() {
+            // SAFETY: the library has functions of these names and this type; the result of one may be ignored.
+            unsafe {
+                let function = libc::dlsym(self.0, name.as_ptr());
+                assert!(!function.is_null());
+                std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(function)
+            }
+        }
+
+        fn unload(self) {
+            // SAFETY: nothing uses what this has returned.
+            assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
+        }
+    }
+
+    /// Loads the library, calls `prepare` and writes an event on two threads, and unloads it, many times. The second thread
+    /// ends after that, when a child has been forked.
+    fn load_and_unload(prepare: Option<&CStr>) {
+        for _ in 0..ROUNDS {
+            let plugin = Plugin::load();
+            if let Some(prepare) = prepare {
+                plugin.function(prepare)();
+            }
+            let event = plugin.function(c"plugin_event");
+            event();
+            let (written, is_written) = mpsc::channel();
+            let (end, may_end) = mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || {
+                event();
+                written.send(()).unwrap();
+                let _ = may_end.recv();
+            });
+            is_written.recv().unwrap();
+            plugin.unload();
+            // SAFETY: the child ends at once.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+            drop(end);
+            thread.join().unwrap();
+        }
+    }
+
+    /// Runs the case under a session of Perfetto's. Returns how many events were written and lost.
+    fn recorded(case: &str) -> (u64, u64) {
+        let place = Place::file();
+        let socket = place.path("socket");
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let service = Service::start(UnixListener::bind(&socket).unwrap(), user, keep).unwrap();
+        let mut command = place.command(case);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
+        common::run(&mut command);
+        let report = service.finish();
+        (report.counts.events, report.lost.iter().map(atrace_cli::service::Lost::events).sum())
+    }
+
+    #[test]
+    fn it_can_be_unloaded_after_an_event_has_connected() {
+        let name = case!({
+            load_and_unload(None);
+        });
+        assert_eq!(recorded(&name), (2 * ROUNDS as u64, 0));
+    }
+
+    #[test]
+    fn it_can_be_unloaded_after_it_has_connected() {
+        let name = case!({
+            load_and_unload(Some(c"plugin_connect"));
+        });
+        assert_eq!(recorded(&name), (2 * ROUNDS as u64, 0));
+    }
+
+    #[test]
+    fn it_can_be_unloaded_without_a_service() {
+        let name = case!({
+            load_and_unload(Some(c"plugin_connect"));
+        });
+        let place = Place::file();
+        let mut command = place.command(&name);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", place.path("socket")).env("ATRACE_BACKEND", "perfetto");
+        common::run(&mut command);
+    }
+
+    #[test]
+    fn it_can_be_unloaded_with_a_watch() {
+        let name = case!({
+            load_and_unload(Some(c"plugin_watch"));
+        });
+        let place = Place::file().on();
+        place.run(&name);
+        assert_eq!(place.text().matches("|plugin").count(), 2 * ROUNDS);
+    }
+
+    #[test]
+    fn it_can_be_unloaded_by_the_marker() {
+        let name = case!({
+            load_and_unload(None);
+            // One descriptor of this test's own copy of the library, and one of the plugin's.
+            let markers = common::descriptors().into_iter().filter(|(_, path)| path.ends_with("marker"));
+            assert_eq!(markers.count(), 2);
+        });
+        let place = Place::file().on();
+        place.run(&name);
+        assert_eq!(place.text().matches("|plugin").count(), 2 * ROUNDS);
+    }
+}
