@@ -122,8 +122,11 @@
 //! The name of the process is read then and stored, also for forked children. A program that changes the name must call
 //! [`atrace_update_tags`].
 //!
-//! After [`atrace_init`], an event and a switch fit on a signal stack of 8 KiB, even in an unoptimised build. An event with
-//! arguments needs 16 KiB.
+//! # Signal stacks
+//!
+//! After [`atrace_init`], an event in a signal handler, also one that notices a switch, needs 8 KiB of the signal stack, or
+//! 16 KiB in an unoptimised build. It needs more if the formatting of a name does. To that comes what the kernel
+//! stores there at a signal: at most `getauxval(AT_MINSIGSTKSZ)` bytes, between 1 and 12 KiB by the processor.
 //!
 //! # The command
 //!
