@@ -2,9 +2,10 @@
 //!
 //! - [`Region`]: bytes that others may change, of a file or private;
 //! - [`Mapped`]: one value in a mapping of its own;
+//! - [`page_size`]: what the kernel maps at least;
 //! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that can't shrink. A mapping of a file that shrinks
 //!   would kill the process that uses it;
 //! - [`has_memory_files`]: whether the kernel has such files.
 
 pub use crate::system::file::{fixed_size, has_memory_files, sealed_file, sealed_size};
-pub use crate::system::{Mapped, Plain, Region, Shared};
+pub use crate::system::{Mapped, Plain, Region, Shared, page_size};

@@ -234,7 +234,8 @@ pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
     Mapped::<T>::filled(|_| true).filter(|page| page.0.wipe_on_fork(size_of::<T>()))
 }
 
-pub(crate) fn page_size() -> usize {
+/// Returns the size of the running kernel's pages in bytes: 4096 to 65536, a power of two.
+pub fn page_size() -> usize {
     super::auxiliary(libc::AT_PAGESZ) as usize
 }
 

@@ -29,18 +29,20 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
-use atrace_sys::memory::{Mapped, Region, sealed_file, sealed_size};
+use atrace_sys::memory::{Mapped, Region, page_size, sealed_file, sealed_size};
 use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
 use super::handed::Handed;
 use super::wire::Moved;
 
-/// Shared pages, and behind them private data for each chunk.
+/// Shared pages, and behind them private data for each chunk, on pages of its own.
 #[derive(Debug)]
 pub struct Arena {
     memory: Region,
     pages: u32,
+    /// Where the private data begins.
+    private: usize,
     completed: Handed,
     /// The page behind that of the last whole chunk taken, and the page of the last small chunk taken. A search
     /// starts there.
@@ -169,9 +171,11 @@ impl Arena {
     fn reserve(pages: u32) -> Result<&'static Self> {
         loop {
             let before = LAST.get();
+            let private = private_from(pages, page_size());
             let new = Mapped::of(Self {
-                memory: Region::own(Self::size(pages))?,
+                memory: Region::own(private + pages as usize * CHUNKS_MAX as usize * size_of::<Private>())?,
                 pages,
+                private,
                 completed: Handed::default(),
                 hints: [const { AtomicU32::new(0) }; 2],
                 is_retired: AtomicBool::new(true),
@@ -195,12 +199,6 @@ impl Arena {
             }
             next = arena.before;
         }
-    }
-
-    /// Returns the size of the whole mapping: the shared pages, and behind them this process's own data about the chunks,
-    /// which is not shared.
-    const fn size(pages: u32) -> usize {
-        pages as usize * (PAGE + CHUNKS_MAX as usize * size_of::<Private>())
     }
 
     /// Maps anonymous memory over the arena. From now on nobody else sees what is written there.
@@ -240,7 +238,7 @@ impl Arena {
 
     /// Returns the private data of a chunk, which lies behind the pages.
     fn private(&self, index: u32) -> Option<&Private> {
-        self.memory.get(self.pages as usize * PAGE + index as usize * size_of::<Private>())
+        self.memory.get(self.private + index as usize * size_of::<Private>())
     }
 
     /// Returns the second word of the header of the chunk that starts at this offset.
@@ -427,6 +425,12 @@ impl Arena {
     }
 }
 
+/// Returns where the private data of an arena begins: behind the system's page that contains the end of the file. If that
+/// page is larger than [`PAGE`], it may end later than the file, and what is written there is shared, too.
+const fn private_from(pages: u32, page_size: usize) -> usize {
+    (pages as usize * PAGE).next_multiple_of(page_size)
+}
+
 /// A list of completed chunks, as an iterator.
 ///
 /// A clone made before the first use goes through the list again, but only while the service has not been told of
@@ -596,5 +600,32 @@ mod tests {
         assert_eq!(all.next().map(|place| place.chunk), Some(3));
         [1, 2, 1].into_iter().for_each(push);
         assert!(all.count() <= CHUNKS_MAX as usize);
+    }
+
+    #[test]
+    fn what_is_private_has_pages_of_its_own() {
+        for pages in [1, 2, 3, 9] {
+            for page_size in [4 << 10, 16 << 10, 64 << 10] {
+                let from = private_from(pages, page_size);
+                assert_eq!(from % page_size, 0);
+                assert!((0..page_size).contains(&(from - pages as usize * PAGE)));
+            }
+        }
+    }
+
+    /// The kernel maps whole pages, so another process sees what is written behind the end of the file.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory that is shared")]
+    fn what_is_private_is_not_in_the_file() {
+        for pages in 1..=8 {
+            let (arena, file) = Arena::make(pages).unwrap();
+            for index in 0..pages * CHUNKS_MAX {
+                arena.private(index).unwrap().iter().for_each(|word| word.store(u32::MAX, Ordering::Relaxed));
+            }
+            let seen = (pages as usize * PAGE).next_multiple_of(page_size());
+            let seen = Region::of_file(file.as_raw_fd(), seen).unwrap();
+            let words = (0..seen.size()).step_by(4).map(|at| seen.get::<AtomicU32>(at).unwrap());
+            assert!(words.into_iter().all(|word| word.load(Ordering::Relaxed) == 0), "{pages} pages");
+        }
     }
 }
