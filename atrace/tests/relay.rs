@@ -13,7 +13,7 @@ mod trace;
 
 mod cases {
     use std::collections::BTreeMap;
-    use std::io::{Read as _, Write as _};
+    use std::io::Write as _;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;
     use std::process::Child;
@@ -22,6 +22,7 @@ mod cases {
 
     use atrace::*;
     use atrace_perfetto::proto::{Reader, Value, Writer};
+    use atrace_perfetto::socket::Socket;
     use atrace_perfetto::wire::{self, Body};
 
     use crate::common::{self, Place, case, until};
@@ -145,28 +146,43 @@ mod cases {
     struct Service {
         host: Arc<Mutex<Host>>,
         connections: Arc<AtomicUsize>,
+        /// How many connections ended because a descriptor came.
+        refused: Arc<AtomicUsize>,
         stream: Arc<Mutex<Option<UnixStream>>>,
     }
 
     impl Service {
         fn start(socket: &Path) -> Self {
             let listener = UnixListener::bind(socket).unwrap();
-            let service = Self { host: Arc::default(), connections: Arc::default(), stream: Arc::default() };
+            let service = Self {
+                host: Arc::default(),
+                connections: Arc::default(),
+                refused: Arc::default(),
+                stream: Arc::default(),
+            };
             let this = service.clone();
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     this.connections.fetch_add(1, Ordering::SeqCst);
                     *this.stream.lock().unwrap() = Some(stream.try_clone().unwrap());
-                    this.serve(stream);
+                    this.serve(&stream);
+                    let _ = stream.shutdown(std::net::Shutdown::Both);
                 }
             });
             service
         }
 
-        /// Reading without a place for descriptors drops them, as the relay does.
-        fn serve(&self, mut stream: UnixStream) {
+        /// Serves a connection to its end. Like the relay, ends it if a descriptor comes.
+        fn serve(&self, stream: &UnixStream) {
+            let socket = Socket::new(stream.try_clone().unwrap().into());
             let (mut inbox, mut more) = (Vec::new(), [0; 4096]);
-            while let Ok(len @ 1..) = stream.read(&mut more) {
+            while socket.wait(None) {
+                let Ok(received) = socket.receive(&mut more) else { return };
+                let Some((len, descriptor)) = received else { continue };
+                if descriptor.is_some() {
+                    self.refused.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
                 inbox.extend_from_slice(&more[..len]);
                 while let Some((frame, len)) = wire::split(&inbox).unwrap() {
                     self.handle(frame.request, frame.body);
@@ -229,6 +245,12 @@ mod cases {
         fn flush(&self, request: u64) {
             self.command(5, |flush| _ = flush.number(1, INSTANCE).number(2, request));
             until("the flush is answered", || self.host.lock().unwrap().flushed == request);
+        }
+
+        /// Checks that after the one that the relay refused there was one connection.
+        fn had_one_connection(&self) {
+            let counts = [&self.refused, &self.connections].map(|count| count.load(Ordering::SeqCst));
+            assert_eq!(counts, [1, 2]);
         }
 
         /// Ends the session.
@@ -321,7 +343,7 @@ mod cases {
         }
         let ran = common::end_of(program);
         assert!(ran.status.success(), "{ran:?}");
-        assert_eq!(service.connections.load(Ordering::SeqCst), 1);
+        service.had_one_connection();
         let events = service.events();
         let sequences: std::collections::HashSet<_> = events.iter().map(|event| event.sequence).collect();
         assert_eq!(sequences.len(), THREADS);
@@ -368,7 +390,7 @@ mod cases {
         std::fs::write(place.path("done"), "").unwrap();
         let ran = common::end_of(program);
         assert!(ran.status.success(), "{ran:?}");
-        assert_eq!(service.connections.load(Ordering::SeqCst), 1);
+        service.had_one_connection();
         assert!(incomplete > 0);
         assert!(service.host.lock().unwrap().trace().events().len() > 1000);
     }

@@ -27,6 +27,8 @@ pub struct Config {
     pub clear_ms: u64,
     /// The producer, by its name, that gets shared memory of this size in KiB.
     pub memory: Option<(String, u64)>,
+    /// Whether producers of other machines are traced, too.
+    pub all_machines: bool,
 }
 
 impl Default for Config {
@@ -41,6 +43,7 @@ impl Default for Config {
             source: Vec::new(),
             clear_ms: 0,
             memory: None,
+            all_machines: false,
         }
     }
 }
@@ -77,6 +80,9 @@ impl Config {
             config.message(21, |state| {
                 state.number(1, self.clear_ms);
             });
+        }
+        if self.all_machines {
+            config.number(43, 1);
         }
     }
 }

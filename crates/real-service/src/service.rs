@@ -20,6 +20,12 @@ impl Service {
     /// Starts the service with its sockets in `directory`. If there is no program, says that the test is skipped, and
     /// returns `None`.
     pub fn start(directory: &Path) -> Option<Self> {
+        Self::start_for_relays(directory, None)
+    }
+
+    /// Starts the service as [`start`](Self::start) does. It also listens for relays of other machines at this port of
+    /// the loopback interface.
+    pub fn start_for_relays(directory: &Path, port: Option<u16>) -> Option<Self> {
         let Some(program) = program() else {
             // Not `eprintln!`, whose output libtest hides.
             let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
@@ -29,7 +35,11 @@ impl Service {
             let _ = std::fs::remove_file(socket); // Left by a service that was killed.
         }
         let mut command = Command::new(program);
-        command.args([Self::producers_in(directory), Self::consumers_in(directory)]);
+        let mut producers = Self::producers_in(directory).into_os_string();
+        if let Some(port) = port {
+            producers.push(format!(",127.0.0.1:{port}"));
+        }
+        command.arg(producers).arg(Self::consumers_in(directory));
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("the service starts");
         let mut line = String::new();

@@ -70,8 +70,13 @@ impl Setup {
     /// Starts a service for the test with this name. If there is no service, says that the test is skipped, and
     /// returns `None`.
     pub fn start(test: &'static str) -> Option<Self> {
+        Self::start_for_relays(test, None)
+    }
+
+    /// Starts a service that also listens for relays; see [`Service::start_for_relays`].
+    pub fn start_for_relays(test: &'static str, port: Option<u16>) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
-        let service = Service::start(directory.path())?;
+        let service = Service::start_for_relays(directory.path(), port)?;
         Some(Self { service, directory, test })
     }
 

@@ -20,7 +20,8 @@
 //! # Failure
 //!
 //! A message that makes no sense, or a broken socket, ends the connection. Then all sessions are closed, their memory
-//! is retired, and the thread connects again.
+//! is retired, and the thread connects again. If the socket broke when the memory's descriptor was sent, there may be a
+//! relay, which takes none: the thread connects again at once, and sends none.
 
 mod requests;
 mod sessions;
@@ -127,6 +128,9 @@ struct Link {
     anchored: u64,
     /// How many times `changed` still has to be called.
     notify_again: u8,
+    /// The connection before this one ended when the memory's descriptor was sent, as a relay ends it. This one sends
+    /// none.
+    withholds: bool,
 }
 
 /// The service's methods and the state of the greeting.
@@ -162,6 +166,7 @@ impl Link {
             speed: Speed::default(),
             anchored: 0,
             notify_again: 0,
+            withholds: false,
         }
     }
 
@@ -198,7 +203,12 @@ pub(crate) fn run(
                 if link.is_greeted() {
                     back_off = FIRST_BACK_OFF;
                 }
-                link.close_all();
+                link.withholds ^= link.is_initializing();
+                let is_again = link.is_initializing() && link.withholds;
+                link.close_all(is_again);
+                if is_again {
+                    continue;
+                }
                 say(gone);
             }
             (Err(refused), _) => {

@@ -5,7 +5,8 @@
 //! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
 //! all commands for sessions that already exist. A commit tells the service which chunks are complete.
 //!
-//! Behind a relay to another machine the service never has the memory file. It then asks for *emulation*: a commit
+//! Behind a relay to another machine the service never has the memory file. The relay ends a connection on which a
+//! descriptor comes, so the next one is made without the file (`Link::withholds`). The service then asks for *emulation*: a commit
 //! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are
 //! writing, so a flush sends these, too.
 
@@ -20,7 +21,7 @@ use crate::socket::Socket;
 use crate::standing::Standing;
 use crate::wire::{self, Body, Command, Moved};
 use crate::{abi, category, early, startup};
-use atrace_sys::process;
+use atrace_sys::{Descriptor, process};
 
 /// Returns the number of pages of the shared memory, from its size in KiB: by default 1 MiB, otherwise 64 KiB to 32
 /// MiB. Pages that are never written cost nothing.
@@ -73,12 +74,13 @@ impl Link {
                 let (is_ours, sends_bytes) = (is_set(1), is_set(3));
                 if !is_ours && let Some(arena) = self.arena.take() {
                     arena.give_back(); // SetupTracing will bring memory.
-                    if sends_bytes {
-                        // It won't, and this process alone has the new memory.
-                        self.use_arena(Arena::make(arena.pages()).map_err(Standing::memory)?.0);
-                    }
                 }
-                self.terms.sends_bytes = sends_bytes && !is_ours;
+                if sends_bytes && self.arena.is_none() {
+                    // It won't. This process alone has this memory.
+                    self.use_arena(Arena::make(self.pages()?).map_err(Standing::memory)?.0);
+                    self.terms.sends_bytes = true;
+                }
+                self.withholds &= sends_bytes;
                 self.register()
             }
             Body::Reply { is_success: true, reply, .. } if request == self.terms.commands => {
@@ -100,10 +102,23 @@ impl Link {
         self.terms.commands != 0
     }
 
+    /// Returns whether the service has not answered `InitializeConnection` yet, with which the descriptor is sent.
+    pub(super) fn is_initializing(&self) -> bool {
+        self.terms.initialize != 0 && !self.is_greeted()
+    }
+
+    fn pages(&self) -> Result<u32, Standing> {
+        pages(self.environment.memory.as_deref()).ok_or(Standing::SIZE)
+    }
+
     fn initialize(&mut self) -> Result<(), Standing> {
-        let pages = pages(self.environment.memory.as_deref()).ok_or(Standing::SIZE)?;
-        let (arena, file) = Arena::make(pages).map_err(Standing::memory)?;
-        self.use_arena(arena);
+        let pages = self.pages()?;
+        let mut file = None;
+        if !self.withholds {
+            let (arena, made) = Arena::make(pages).map_err(Standing::memory)?;
+            self.use_arena(arena);
+            file = Some(made);
+        }
         self.terms.initialize = process::with_argv0(|name| {
             let name = name.map_or(&[][..], CStr::to_bytes);
             let size = u64::from(pages) * abi::PAGE as u64;
@@ -111,11 +126,11 @@ impl Link {
             let mut writer = Writer::new(&mut arguments);
             writer.number(1, abi::PAGE as u64).number(2, size).bytes(3, &name[..name.len().min(255)]);
             // smb_scraping_mode: enabled; producer_provided_shmem; sdk_version
-            writer.number(4, 1).number(6, 1);
+            writer.number(4, 1).number(6, file.is_some().into());
             writer.bytes(8, concat!("atrace ", env!("CARGO_PKG_VERSION")).as_bytes());
             self.invoke(INITIALIZE, true, writer.finish())
         })?;
-        self.send(Some(file.as_raw_fd()))
+        self.send(file.as_ref().map(Descriptor::as_raw_fd))
     }
 
     pub(super) fn use_arena(&mut self, arena: &'static Arena) {

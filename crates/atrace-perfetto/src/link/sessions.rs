@@ -113,15 +113,16 @@ impl Link {
 
     /// Ends all sessions after the connection was lost. What is written from now on reaches nobody.
     ///
-    /// Slots of sessions with a thread in the middle of an event stay in use.
-    pub(super) fn close_all(&mut self) {
+    /// Slots of sessions with a thread in the middle of an event stay in use. With `is_again`, events that wait for the
+    /// service's answer go on waiting for the next connection's.
+    pub(super) fn close_all(&mut self, is_again: bool) {
         // From here on, losses are counted for the next service. This comes first, so that an event always finds a
         // session or the count.
         early::set_arena(None);
         if places(&mut self.sessions, Phase::Open).next().is_some() {
             // The sessions may still exist when the connection is made again.
             startup::presume(self.shared);
-        } else {
+        } else if !is_again {
             startup::end(self.shared);
         }
         self.close(None);
