@@ -359,6 +359,24 @@ mod cases {
         assert!(host.chunks.values().all(|chunk| chunk.is_complete));
     }
 
+    /// Nobody can read the open chunks of a process that has ended.
+    #[test]
+    fn a_program_that_ends_sends_its_last_events() {
+        let name = case!({
+            perfetto::connect();
+            atrace_instant(TAG, "first");
+            std::thread::sleep(std::time::Duration::from_millis(300)); // The socket thread looks less often.
+            atrace_instant(TAG, "last");
+        });
+        let place = Place::file();
+        let (service, program) = start(&place, &name);
+        let ran = common::end_of(program);
+        assert!(ran.status.success(), "{ran:?}");
+        let names = || service.events().iter().map(Event::name).collect::<Vec<_>>();
+        until("the last event is there", || names() == ["first", "last"]);
+        service.had_one_connection();
+    }
+
     /// The service asks again and again for what busy threads have so far. It never gets a chunk before the one that
     /// precedes it ([`Host::take`] checks that).
     #[test]

@@ -11,9 +11,10 @@
 //! the counts are reset: nobody wanted these events.
 //!
 //! If the process exits before the answer and events were lost this way, the exit waits for the answer within the
-//! same time limit, so that the service can read the count.
+//! same time limit, so that the service can read the count. An exit also waits, for at most a second, if the service can't
+//! read the memory (`link/requests.rs`): until the socket thread has sent what is in it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
@@ -109,11 +110,48 @@ pub(crate) fn wait() {
     }
 }
 
-/// Runs when the process exits: waits until the service can learn of lost events.
+/// The generation of the process whose connection sends chunks as bytes; 0 if the service reads the memory.
+static SENDS: AtomicU64 = AtomicU64::new(0);
+/// The process is exiting, and its open chunks are to be sent.
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
+/// How many milliseconds an exit waits for that.
+const EXIT_MS: u32 = 1000;
+
+/// Sets whether the connection sends chunks as bytes, because the service can't read the memory.
+pub(crate) fn set_sends(sends: bool) {
+    SENDS.store(if sends { generation().number() } else { 0 }, Ordering::Release);
+}
+
+/// Returns whether an exit waits until [`sent`] is called.
+pub(crate) fn is_exiting() -> bool {
+    IS_EXITING.load(Ordering::Acquire)
+}
+
+/// Lets the exit go on.
+pub(crate) fn sent() {
+    IS_EXITING.store(false, Ordering::Release);
+}
+
+/// Waits until the socket thread has sent what the threads have written for sessions, if nobody could read it later.
+fn wait_for_sent(shared: &Shared) {
+    let has_session = || shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) != 0;
+    let sends = || SENDS.load(Ordering::Acquire) == generation().number() && has_session();
+    IS_EXITING.store(true, Ordering::Release);
+    for _ in 0..EXIT_MS {
+        if !sends() || !is_exiting() {
+            return;
+        }
+        thread::pause(Duration::from_millis(1));
+    }
+}
+
+/// Runs when the process exits: waits until the service can learn of lost events, and has the last ones.
 extern "C" fn at_exit() {
-    if POOL.shared().is_some_and(|shared| shared.early.load(Ordering::Relaxed) != 0) {
+    let Some(shared) = POOL.shared() else { return };
+    if shared.early.load(Ordering::Relaxed) != 0 {
         wait();
     }
+    wait_for_sent(shared);
 }
 
 /// The loader calls the functions in this section, of this type, when the process exits or the library is unloaded.

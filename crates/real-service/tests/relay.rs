@@ -97,6 +97,14 @@ fn write() {
     perfetto::connect();
     let barrier = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            atrace_real_service::until("the test is done", || {
+                place("exit").exists() || place("done").exists()
+            });
+            if place("exit").exists() {
+                std::process::exit(0);
+            }
+        });
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for number in 0..SLICES {
@@ -162,6 +170,21 @@ fn a_flush_saves_the_events_of_a_killed_program() {
         session.flush();
         program.kill().unwrap();
         program.wait().unwrap();
+        session.stop()
+    });
+}
+
+/// What threads have written is in the trace, although the program ended before the session.
+#[test]
+fn a_program_that_ends_sends_its_last_events() {
+    const TEST: &str = "a_program_that_ends_sends_its_last_events";
+    if is_program(TEST) {
+        return write();
+    }
+    traced(TEST, |setup, mut program, session| {
+        // The threads end with the process.
+        std::fs::write(setup.place("exit"), "").unwrap();
+        assert!(program.wait().unwrap().success());
         session.stop()
     });
 }

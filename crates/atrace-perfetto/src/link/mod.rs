@@ -48,6 +48,8 @@ const SHORTEST: u64 = 4;
 const LONGEST: u64 = 1000;
 /// The longest time in a session whose threads wait for room.
 const LONGEST_OF_STALLED: u64 = 32;
+/// The longest time if the service can't read the memory: an exit of the process waits for the next look.
+const LONGEST_SENDING: u64 = 50;
 /// The first and the longest pause between two attempts to connect, in milliseconds.
 const FIRST_BACK_OFF: u64 = 100;
 const LAST_BACK_OFF: u64 = 30_000;
@@ -275,7 +277,13 @@ impl Link {
         let is_stalled = |session: &pool::Session| {
             Epoch::is_open(session.epoch.now()) && session.options.load(Ordering::Relaxed) & STALL != 0
         };
-        if self.shared.sessions.iter().any(is_stalled) { LONGEST_OF_STALLED } else { LONGEST }
+        if self.shared.sessions.iter().any(is_stalled) {
+            LONGEST_OF_STALLED
+        } else if self.terms.sends_bytes {
+            LONGEST_SENDING
+        } else {
+            LONGEST
+        }
     }
 
     /// Does the periodic work. Returns whether there were completed chunks.
@@ -294,6 +302,11 @@ impl Link {
         self.register_writers()?;
         let is_any = self.commit(None)?;
         self.unregister_writers()?;
+        if startup::is_exiting() {
+            self.send_open()?;
+            self.send(None)?;
+            startup::sent();
+        }
         Ok(is_any)
     }
 }

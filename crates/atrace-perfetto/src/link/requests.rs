@@ -79,6 +79,7 @@ impl Link {
                     // It won't. This process alone has this memory.
                     self.use_arena(Arena::make(self.pages()?).map_err(Standing::memory)?.0);
                     self.terms.sends_bytes = true;
+                    startup::set_sends(true);
                 }
                 self.withholds &= sends_bytes;
                 self.register()

@@ -141,6 +141,7 @@ impl Link {
         }
         (self.socket, self.received, self.unsent) = (None, None, 0);
         self.terms = Terms::default();
+        startup::set_sends(false);
     }
 
     /// Reclaims the chunks of sessions that have ended. Returns whether no thread has one any more.
