@@ -400,7 +400,7 @@ mod cases {
         let place = Place::file();
         let (service, program) = start(&place, &name);
         until("it is connected", || place.path("connected").exists());
-        for request in 1..=100 {
+        for request in 1..=40 {
             service.flush(request);
         }
         let incomplete = service.host.lock().unwrap().incomplete;
