@@ -312,7 +312,8 @@ impl Stats {
         Some(Self {
             entries: field("entries")?,
             overrun: field("overrun")?,
-            dropped: field("dropped events")? + field("commit overrun")?,
+            // The numbers of dropped and of read events are there since Linux 3.7.
+            dropped: field("dropped events").unwrap_or(0) + field("commit overrun")?,
             read: field("read events").unwrap_or(0),
             bytes: field("bytes")?,
         })
