@@ -51,6 +51,12 @@ pub use self::markers::{Marker, Markers};
 /// The option that makes an instance receive a copy of each message written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
 
+/// Tells whether the kernel can copy messages of the top-level marker to an instance. `directory` is that of tracefs or
+/// of an instance.
+pub(crate) fn can_copy(directory: &Path) -> bool {
+    directory.join("options").join(COPY).exists()
+}
+
 /// Returns the directory where tracefs is mounted.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::BufReader;
 
 use crate::command::buffer::ring::{self, Processes};
-use crate::command::buffer::top::{Silence, can_be_copied};
+use crate::command::buffer::top::Silence;
 use crate::command::file::systrace::Copied;
 use crate::command::terminal::{Result, failed, say, shown_path, thousands};
 use crate::tracefs::{self, Instance};
@@ -25,7 +25,7 @@ pub(crate) struct Copies {
 impl Copies {
     /// Creates a buffer, as large as the program's if there is enough memory. Returns `None` if the kernel can't copy.
     pub(crate) fn make(kb: Option<u64>) -> Result<Option<Self>> {
-        if !can_be_copied(&tracefs::root()?) {
+        if !tracefs::can_copy(&tracefs::root()?) {
             return Ok(None);
         }
         let instance = ring::make(PREFIX, kb).or_else(|_| ring::make(PREFIX, None))?;

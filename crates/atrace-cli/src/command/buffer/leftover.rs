@@ -14,7 +14,7 @@ use uzers::os::unix::UserExt as _;
 
 use crate::command::buffer::copies::{self, copied};
 use crate::command::buffer::ring::{NAMES, PREFIX, Processes, is_kept, keep, rescue, save_from};
-use crate::command::buffer::top::{Silence, can_be_copied};
+use crate::command::buffer::top::Silence;
 use crate::command::caller::Caller;
 use crate::command::file::Output;
 use crate::command::notes;
@@ -88,7 +88,7 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
     }
     // Copies of the top-level marker's messages fill a buffer even though no process has it open.
     for instance in [&instance].into_iter().chain(&copies) {
-        if can_be_copied(instance.path()) {
+        if tracefs::can_copy(instance.path()) {
             instance.set_option(tracefs::COPY, false)?;
         }
         instance.set_tracing_on(false)?;

@@ -11,4 +11,4 @@ pub(crate) use self::categories::events;
 pub(crate) use self::copies::{Copies, copied};
 pub(crate) use self::leftover::sweep;
 pub(crate) use self::ring::{Names, PREFIX, Tally, enable, keep_all, kept, make, prepare, remove, save_from};
-pub(crate) use self::top::{Silence, Top, can_be_copied};
+pub(crate) use self::top::{Silence, Top};

@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::command::buffer::text;
-use crate::command::buffer::top::can_be_copied;
 use crate::command::file::Output;
 use crate::command::file::systrace::{self, Copied};
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path, thousands};
@@ -266,7 +265,7 @@ impl Names {
     /// Starts to record the programs that the calling process and its children execute.
     pub(crate) fn begin(instance: &Path) -> std::io::Result<()> {
         fs::write(instance.join("set_event_pid"), std::process::id().to_string())?;
-        if can_be_copied(&tracefs::root()?) {
+        if tracefs::can_copy(&tracefs::root()?) {
             fs::write(instance.join(NEW).join("filter"), NEW_PROCESS)?;
             fs::write(instance.join(NEW).join("enable"), "1")?;
         }

@@ -121,11 +121,6 @@ impl Drop for Top {
     }
 }
 
-/// Tells whether the kernel can copy the messages of the top-level marker to an instance.
-pub(crate) fn can_be_copied(root: &Path) -> bool {
-    option(root).exists()
-}
-
 fn option(root: &Path) -> PathBuf {
     root.join("options").join(tracefs::COPY)
 }

@@ -28,7 +28,7 @@ enum Buffer {
 impl Buffer {
     fn make(args: &RecordArgs) -> Result<Self> {
         buffer::sweep()?;
-        if !args.top && !cfg!(target_os = "android") && buffer::can_be_copied(&tracefs::root()?) {
+        if !args.top && !cfg!(target_os = "android") && tracefs::can_copy(&tracefs::root()?) {
             let instance = buffer::make(buffer::PREFIX, args.buffer)?;
             return Ok(Self::Copy(instance, None));
         }
