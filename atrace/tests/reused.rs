@@ -26,11 +26,6 @@ mod cases {
         descriptor_of(&marker()).expect("the marker is open")
     }
 
-    fn close_all() {
-        // SAFETY: no code in this process uses another descriptor by number, except atrace, which is under test.
-        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
-    }
-
     /// Replaces the marker's descriptor by one of the host's.
     fn put(own: RawFd, at: RawFd) {
         // SAFETY: the number is that of atrace's descriptor, which is under test.
@@ -54,11 +49,11 @@ mod cases {
     }
 
     #[test]
-    fn own_files_after_close_range_get_nothing() {
+    fn own_files_after_all_was_closed_get_nothing() {
         let name = case!({
             let directory = tempfile::tempdir().unwrap();
             atrace_instant(TAG, "first");
-            close_all();
+            common::close_all();
             let file = |number| File::create_new(directory.path().join(format!("{number}"))).unwrap();
             let own: Vec<_> = (0..220).map(file).collect();
             many();
@@ -76,7 +71,7 @@ mod cases {
         let name = case!({
             let directory = tempfile::tempdir().unwrap();
             atrace_instant(TAG, "first");
-            close_all();
+            common::close_all();
             let mut own = Vec::new();
             while let Ok(file) = File::options()
                 .create_new(true)
@@ -121,7 +116,7 @@ mod cases {
             // The same holds if the limit is lowered later.
             limit(libc::RLIMIT_NOFILE, 32, 8192).unwrap();
             atrace_instant(TAG, "second");
-            close_all();
+            common::close_all();
             atrace_instant(TAG, "third");
             assert_eq!(number(), 31);
         });

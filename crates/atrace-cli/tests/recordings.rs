@@ -537,8 +537,7 @@ mod cases {
     fn closed_descriptors_are_told_of() {
         let name = case!({
             atrace_instant(TAG, "before");
-            // SAFETY: this process does not use the closed descriptors any more.
-            unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+            common::close_all();
             for number in 0..100 {
                 atrace_int(TAG, "after", number);
                 std::thread::sleep(Duration::from_millis(10));

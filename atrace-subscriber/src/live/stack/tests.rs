@@ -111,7 +111,7 @@ fn a_hole_is_no_memory() {
     // SAFETY: this maps new memory, and unmaps a part of it.
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let start = libc::mmap(std::ptr::null_mut(), 5 * PAGE, protection, flags, -1, 0);
         assert_ne!(start, libc::MAP_FAILED);
         let hole = start.wrapping_byte_add(start.align_offset(PAGE)).wrapping_byte_add(PAGE);
@@ -144,7 +144,7 @@ fn nothing_is_read_between_another_stack_and_the_thread_s() {
     // SAFETY: this maps new memory, and unmaps its upper half.
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         // An address below all stacks, if it is free.
         let wish = std::ptr::without_provenance_mut(0x2000_0000);
         let start = libc::mmap(wish, SIZE, protection, flags, -1, 0);
@@ -357,6 +357,9 @@ fn stacks_around() -> [&'static mut [u8]; 2] {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let place = std::ptr::without_provenance_mut(at);
         let new = libc::mmap(place, SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if new != place && new != libc::MAP_FAILED {
+            libc::munmap(new, SIZE); // A kernel before 4.17 maps elsewhere, maybe at the next place to be tried.
+        }
         (new == place).then(|| std::slice::from_raw_parts_mut(new.cast(), SIZE))
     };
     [below.filter_map(map).next().unwrap(), above.filter_map(map).next().unwrap()]
