@@ -19,8 +19,9 @@
 //! feature a `pthread_atfork` handler clears the word, which covers `fork()` only. Nothing here waits or takes a
 //! lock.
 //!
-//! A child of `vfork` shares its parent's memory and therefore its generation. It must not trace before it executes a
-//! program.
+//! Two kinds of children have their parent's generation, and must not trace before they execute a program: a child of
+//! `vfork`, which shares its parent's memory; and, before Linux 4.14, a child of a bare `clone`. To recognise the latter,
+//! each event would have to ask the kernel for the process id.
 //!
 //! Source: `madvise(2)`.
 
