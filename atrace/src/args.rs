@@ -1,10 +1,8 @@
 //! Typed arguments of events ([`Arg`]), as text for ATrace and encoded for Perfetto.
 
-use atrace_sys::text::cut;
-
 use crate::message::NameWriter;
 use crate::name::Text;
-use crate::producer::{self, ArgKey, Encoder, Event, Site, TRACK_NAME_MAX, Track, TrackKey, Written};
+use crate::producer::{self, ArgKey, Encoder, Event, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Written};
 
 /// An argument of an event: a name and a value, or a flow.
 ///
@@ -81,13 +79,34 @@ impl Arguments for &[Arg<'_>] {
         let site = name.number().map(|number| Site::named(number, name.text)).filter(Site::has_number);
         let mut encoder = Encoder::new();
         encode(&mut encoder, self);
-        producer::write(&Event {
+        let own_name = site.is_none().then_some(name.text);
+        let is_whole = encoder.is_whole() && own_name.is_none_or(|name| name.len() <= TRACK_NAME_MAX);
+        let event = Event {
             track: track.map(|track| Track::of(key, track)),
-            name: site.is_none().then(|| cut(name.text, TRACK_NAME_MAX)),
+            name: own_name,
             site,
             args: encoder.finish(),
             ..Event::new(key.kind(), tags)
-        })
+        };
+        if is_whole {
+            producer::write(&event)
+        } else {
+            producer::write_whole(&event, own_name, &|put| put_all(self, put))
+        }
+    }
+}
+
+/// Encodes arguments of any length for Perfetto, and passes the bytes to `put`.
+fn put_all(args: &[Arg<'_>], put: &mut Put<'_>) {
+    for arg in args {
+        match *arg {
+            Arg::Bool(name, value) => producer::put_scalar(name, value.into(), put),
+            Arg::Int(name, value) => producer::put_scalar(name, value.into(), put),
+            Arg::Uint(name, value) => producer::put_scalar(name, value.into(), put),
+            Arg::Float(name, value) => producer::put_scalar(name, value.into(), put),
+            Arg::Str(name, value) => producer::put_text(name, value, put),
+            Arg::Flow(number) => put(&producer::flow(number)),
+        }
     }
 }
 

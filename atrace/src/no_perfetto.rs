@@ -101,6 +101,10 @@ impl Encoder {
     #[inline(always)]
     pub fn encoded(&mut self, _: &[u8]) {}
 
+    pub(crate) const fn is_whole(&self) -> bool {
+        true
+    }
+
     #[inline(always)]
     pub fn finish(&mut self) -> &[u8] {
         &[]
@@ -276,6 +280,16 @@ pub(crate) fn begun() -> u32 {
 pub(crate) fn write(_: &Event<'_>) -> Option<Written> {
     None
 }
+
+pub(crate) fn write_whole(_: &Event<'_>, _: Option<&str>, _: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
+    None
+}
+
+pub(crate) type Put<'a> = dyn FnMut(&[u8]) + 'a;
+
+pub(crate) fn put_scalar(_: &str, _: Scalar, _: &mut Put<'_>) {}
+
+pub(crate) fn put_text(_: &str, _: &str, _: &mut Put<'_>) {}
 
 pub(crate) fn text(_: Type, _: u64, _: &str) -> Option<Written> {
     None

@@ -7,12 +7,12 @@ pub use atrace_perfetto::callsite::{About, Number, Site};
 pub use atrace_perfetto::producer::flow_number;
 pub use atrace_perfetto::recording::Recording;
 
-pub(crate) use atrace_perfetto::args::TRACK_NAME_MAX;
+pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, put_scalar, put_text};
 pub(crate) use atrace_perfetto::changes::on_change;
 pub(crate) use atrace_perfetto::event::{Amount, Event, Track, TrackKey, Type, Written};
 pub(crate) use atrace_perfetto::producer::{
     begun, can_be_used, connect, count, end, expect_events, lost, named, on_track, standing,
-    start_if_expected, tags_word, text, traced, write,
+    start_if_expected, tags_word, text, traced, write, write_whole,
 };
 pub(crate) use atrace_perfetto::recording::begin as record;
 pub(crate) use atrace_perfetto::standing::Standing;

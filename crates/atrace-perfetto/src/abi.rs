@@ -30,6 +30,13 @@ pub const CHUNKS_MAX: u32 = 14;
 /// The maximum number of packets of a chunk: its count has ten bits.
 pub const PACKETS_MAX: u16 = 1023;
 
+/// A flag of a chunk, above the count of its packets: the first packet began in the writer's previous chunk.
+pub const CONTINUES: u16 = 1;
+/// A flag of a chunk: the last packet continues in the writer's next chunk.
+pub const GOES_ON: u16 = 2;
+/// The bit where the flags begin.
+pub const FLAGS_SHIFT: u32 = 10;
+
 const LAYOUT_SHIFT: u32 = 28;
 const LAYOUT_MASK: u32 = 7 << LAYOUT_SHIFT;
 const STATES: u32 = (1 << LAYOUT_SHIFT) - 1;

@@ -13,6 +13,8 @@ use std::mem::MaybeUninit;
 use atrace_sys::panics::{PANICKED, is_caught};
 use atrace_sys::text::{SHORT, as_uninit, cut, put};
 
+use crate::proto::{Writer, varint_len};
+
 /// The size of the buffer for all arguments of an event.
 pub(crate) const ARGS_MAX: usize = 2048;
 /// The room reserved for the argument `left_out`.
@@ -21,6 +23,10 @@ const LEFT_OUT_ROOM: usize = 24;
 const HEAD_ROOM: usize = 32;
 /// The longest text of a value.
 const VALUE_MAX: usize = 1000;
+/// The longest text of an event that is written whole, in several chunks if need be.
+pub const WHOLE_MAX: usize = 64 << 10;
+/// A bit of [`Encoder::left_out`]: a text was cut.
+const IS_CUT: u32 = 1 << 31;
 /// The longest name of a track, and of an event that has more than a name.
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The longest name of an argument.
@@ -90,6 +96,7 @@ pub struct Encoder {
     /// Where the text being written must end at the latest, so that [`CUT`] still fits behind it; 0: it was cut
     /// already.
     limit: usize,
+    /// How many arguments were left out, and [`IS_CUT`].
     left_out: u32,
 }
 
@@ -260,6 +267,11 @@ impl Encoder {
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
     }
 
+    /// Returns whether no argument was left out and no text was cut.
+    pub const fn is_whole(&self) -> bool {
+        self.left_out == 0
+    }
+
     /// Returns the encoded fields. If arguments were left out, the last field is `left_out`: how many.
     #[inline]
     pub fn finish(&mut self) -> &[u8] {
@@ -272,7 +284,10 @@ impl Encoder {
     #[cold]
     fn say_left_out(&mut self) {
         const NAME: &[u8] = b"left_out";
-        let left_out = std::mem::take(&mut self.left_out).min(0x3fff);
+        let left_out = (std::mem::take(&mut self.left_out) & !IS_CUT).min(0x3fff);
+        if left_out == 0 {
+            return;
+        }
         self.put([0x22, 5 + NAME.len() as u8, 0x52, NAME.len() as u8]);
         self.put_all(NAME);
         self.put([0x18, left_out as u8 | 0x80, (left_out >> 7) as u8]);
@@ -288,6 +303,7 @@ impl Encoder {
         if part.len() < text.len() {
             self.put_all(CUT.as_bytes());
             self.limit = 0;
+            self.left_out |= IS_CUT;
             return Err(fmt::Error);
         }
         Ok(())
@@ -307,6 +323,37 @@ impl fmt::Write for Encoder {
         }
         Ok(())
     }
+}
+
+/// Takes encoded bytes, piece by piece.
+pub type Put<'a> = dyn FnMut(&[u8]) + 'a;
+
+/// Encodes an argument that is not a text, and passes the bytes to `put`.
+pub fn put_scalar(name: &str, Scalar { field, bits }: Scalar, put: &mut Put<'_>) {
+    let mut encoded = [0; NAME_MAX + HEAD_ROOM];
+    let mut writer = Writer::new(&mut encoded);
+    writer.message(4, |argument| {
+        argument.bytes(10, cut(name, NAME_MAX).as_bytes());
+        let number = u32::from(field >> 3);
+        _ = if field == FLOAT { argument.fixed64(number, bits) } else { argument.number(number, bits) };
+    });
+    put(writer.finish().unwrap_or_default());
+}
+
+/// Encodes a text of up to [`WHOLE_MAX`] bytes as an argument, and passes the bytes to `put`. A longer one is cut and ends in
+/// `…`.
+pub fn put_text(name: &str, text: &str, put: &mut Put<'_>) {
+    let (text, end) =
+        if text.len() > WHOLE_MAX { (cut(text, WHOLE_MAX - CUT.len()), CUT) } else { (text, "") };
+    let len = text.len() + end.len();
+    let name = cut(name, NAME_MAX).as_bytes();
+    let mut encoded = [0; NAME_MAX + HEAD_ROOM];
+    let mut writer = Writer::new(&mut encoded);
+    writer.length(4, 2 + name.len() + 1 + varint_len(len as u64) + len);
+    writer.bytes(10, name).length(6, len);
+    put(writer.finish().unwrap_or_default());
+    put(text.as_bytes());
+    put(end.as_bytes());
 }
 
 /// The size of an encoded flow.

@@ -39,10 +39,8 @@ pub struct Head {
     pub flags: u16,
 }
 
-/// The first packet began in the previous chunk.
-pub const CONTINUES: u16 = 1;
-/// The last packet continues in the next chunk.
-pub const GOES_ON: u16 = 2;
+pub use super::abi::{CONTINUES, GOES_ON};
+
 /// Some bytes of the chunk will be sent later.
 pub const NEEDS_PATCHES: u16 = 4;
 

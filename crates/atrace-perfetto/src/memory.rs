@@ -298,15 +298,14 @@ impl Arena {
         Completed { arena: self, first, left: chunks }
     }
 
-    /// Reads a complete chunk and frees it, as the service does. Calls `each` with the writer's number and each
-    /// packet, without the packet's length.
+    /// Reads a complete chunk and frees it, as the service does. Calls `each` with each packet, or part of a packet.
     ///
     /// Only for memory that no other process has: it is read in place, which is unsound if another process may write it.
-    pub fn read(&self, place: &Moved, mut each: impl FnMut(u16, &[u8])) {
+    pub fn read(&self, place: &Moved, mut each: impl FnMut(Part<'_>)) {
         self.consume(place, |start, chunks| {
             let Some([writer, packets]) = self.head(start) else { return };
-            let finished = packets.load(Ordering::Relaxed) & abi::PACKETS_MAX;
-            self.packets(start, chunks, finished, |packet| each(writer.load(Ordering::Relaxed), packet));
+            let (writer, finished) = (writer.load(Ordering::Relaxed), packets.load(Ordering::Relaxed));
+            self.packets(start, chunks, finished, |bytes, flags| each(Part { writer, bytes, flags }));
         });
     }
 
@@ -341,30 +340,34 @@ impl Arena {
         abi::free(header, place.chunk);
     }
 
-    /// Calls `each` with the first packets of a chunk that are not empty, as long as they are within it. So many packets
-    /// must be finished, so they don't change. Returns the offset behind them.
-    fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8])) -> usize {
+    /// Calls `each` with the first packets of a chunk that are not empty, as long as they are within it, and with their
+    /// flags. `finished` is how many, and the chunk's flags. So many packets must be finished, so they don't change.
+    /// Returns the offset behind them.
+    fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
-        for _ in 0..finished {
+        let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);
+        for number in 1..=finished {
+            let of_first = if number == 1 { all_flags & abi::CONTINUES } else { 0 };
+            let flags = of_first | if number == finished { all_flags & abi::GOES_ON } else { 0 };
             // SAFETY: the address is within the chunk, and finished packets don't change any more.
             let byte = |i| unsafe { self.memory.at(at + i).read() };
             let Some((before, len)) = packet_len(end - at, byte) else { break };
             if len > 0 {
                 // SAFETY: as above.
-                each(unsafe { std::slice::from_raw_parts(self.memory.at(at + before), len) });
+                each(unsafe { std::slice::from_raw_parts(self.memory.at(at + before), len) }, flags);
             }
             at += before + len;
         }
         at
     }
 
-    /// Returns the chunks that are in use and have finished packets, and how many.
+    /// Returns the chunks that are in use and have finished packets, with how many and the chunk's flags.
     pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
         let all = (0..self.pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
-    /// Returns this chunk, if it is in use and has finished packets, and how many.
+    /// Returns this chunk, if it is in use and has finished packets, with how many and the chunk's flags.
     fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
         let word = self.header(page)?.load(Ordering::Acquire);
         let chunks = abi::chunks_of(word);
@@ -375,12 +378,12 @@ impl Arena {
         let [writer, packets] = self.head(start)?;
         // Acquire: what the thread stored when it opened the chunk, and the packets. The last one that is counted is
         // unfinished.
-        let finished = (packets.load(Ordering::Acquire) & abi::PACKETS_MAX).checked_sub(1)?;
+        let finished = packets.load(Ordering::Acquire).checked_sub(1)?;
         let number = self.memory.get::<AtomicU32>(start)?.load(Ordering::Relaxed);
         let [_, buffer] = self.private(page * CHUNKS_MAX + chunk)?;
         let place = Moved { page, chunk, buffer: buffer.load(Ordering::Relaxed) };
         let open = Open { place, number, writer: writer.load(Ordering::Relaxed), chunks };
-        (finished > 0).then_some((open, finished))
+        (finished & abi::PACKETS_MAX > 0).then_some((open, finished))
     }
 
     /// Copies the finished packets of an open chunk, with its header, to the start of `to`. The header's count includes
@@ -391,7 +394,7 @@ impl Arena {
         let Moved { page, chunk, .. } = open.place;
         let (_, finished) = self.open_chunk(page, chunk).filter(|(present, _)| present == open)?;
         let start = Self::start(page, chunk, open.chunks);
-        let end = self.packets(start, open.chunks, finished, |_| ());
+        let end = self.packets(start, open.chunks, finished, |_, _| ());
         to.fill(0);
         let (header, packets) = to.split_first_chunk_mut::<CHUNK_HEADER>()?;
         header[..4].copy_from_slice(&open.number.to_le_bytes());
@@ -407,10 +410,12 @@ impl Arena {
     /// an event. Calls `each` as [`read`](Self::read) does.
     ///
     /// To be called after all completed chunks were read.
-    pub fn read_left(&self, mut each: impl FnMut(u16, &[u8])) {
+    pub fn read_left(&self, mut each: impl FnMut(Part<'_>)) {
         for (Open { place, writer, chunks, .. }, finished) in self.open_chunks() {
             let start = Self::start(place.page, place.chunk, chunks);
-            self.packets(start, chunks, finished, |packet| each(writer, packet));
+            // The packet that may go on is not finished.
+            let finished = finished & !(abi::GOES_ON << abi::FLAGS_SHIFT);
+            self.packets(start, chunks, finished, |bytes, flags| each(Part { writer, bytes, flags }));
         }
     }
 
@@ -429,6 +434,17 @@ impl Arena {
 /// page is larger than [`PAGE`], it may end later than the file, and what is written there is shared, too.
 const fn private_from(pages: u32, page_size: usize) -> usize {
     (pages as usize * PAGE).next_multiple_of(page_size)
+}
+
+/// A packet, or a part of a packet that is in several chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The writer's number.
+    pub writer: u16,
+    /// The packet, without its length.
+    pub bytes: &'a [u8],
+    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, [`abi::GOES_ON`] if it goes on in the next.
+    pub flags: u16,
 }
 
 /// A list of completed chunks, as an iterator.
@@ -499,7 +515,7 @@ pub struct Chunk {
     /// The address of the reserved byte.
     end: *mut u8,
     start: *mut u8,
-    /// How many packets are finished.
+    /// How many packets are finished, and above that the chunk's flags.
     finished: u32,
     index: u32,
     arena: Option<&'static Arena>,
@@ -557,10 +573,37 @@ impl Chunk {
     /// Completes the chunk and adds it to the list. Afterwards this is no chunk.
     #[inline(never)]
     pub fn complete(&mut self) {
-        let Self { at, index, arena, .. } = std::mem::take(self);
+        if self.is_some() {
+            // SAFETY: the reserved byte, or one before it. The packet that was counted in advance becomes an empty one.
+            unsafe { self.at.write(0) };
+        }
+        self.hand_over();
+    }
+
+    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The packet was counted in advance. It goes
+    /// on in the writer's next chunk, which has to [continue](Self::continue_packet) it.
+    pub(crate) fn complete_with_part(&mut self) {
+        self.add_flag(abi::GOES_ON);
+        self.hand_over();
+    }
+
+    /// Makes the first packet of this empty chunk the rest of the last packet of the writer's previous chunk.
+    pub(crate) fn continue_packet(&mut self) {
+        self.add_flag(abi::CONTINUES);
+        self.finished |= u32::from(abi::CONTINUES) << abi::FLAGS_SHIFT;
+    }
+
+    fn add_flag(&self, flag: u16) {
+        if self.is_some() {
+            // SAFETY: the address is in the chunk's header and aligned by 2.
+            let packets = unsafe { &*self.start.add(6).cast::<AtomicU16>() };
+            packets.fetch_or(flag << abi::FLAGS_SHIFT, Ordering::Release);
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let Self { index, arena, .. } = std::mem::take(self);
         let Some(arena) = arena else { return };
-        // SAFETY: the reserved byte, or one before it. The packet that was counted in advance becomes an empty one.
-        unsafe { at.write(0) };
         if let (Some(header), Some(private)) = (arena.header(index / CHUNKS_MAX), arena.private(index)) {
             abi::complete(header, index % CHUNKS_MAX);
             arena.completed.push(index, &private[0]);

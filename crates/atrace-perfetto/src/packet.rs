@@ -29,6 +29,7 @@
 mod cursor;
 mod filter;
 pub(crate) mod state;
+mod whole;
 
 use std::mem::MaybeUninit;
 
@@ -39,6 +40,7 @@ use crate::memory::Chunk;
 pub(crate) use self::cursor::SHORT;
 use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
 pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filtered};
+pub(crate) use self::whole::{PART_MIN, Whole, whole_event};
 
 use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
 use crate::callsite::Site;
@@ -535,7 +537,7 @@ mod tests {
                 for form in forms.into_iter().flatten() {
                     if chunk.room() < what.room::<false>() {
                         chunk.complete();
-                        arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+                        arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
                         chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                     }
                     let (start, room) = (chunk.at(), chunk.room());
@@ -568,7 +570,7 @@ mod tests {
                 for _ in 0..3 {
                     if chunk.room() < body.room() {
                         chunk.complete();
-                        arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+                        arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
                         chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                     }
                     let (start, room) = (chunk.at(), chunk.room());
@@ -756,7 +758,7 @@ mod tests {
                 let event = Event { name, site, flow, args: &argument, ..Event::new(Type::Begin, 1 << 12) };
                 if chunk.room() < event.room::<false>() {
                     chunk.complete();
-                    arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+                    arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
                     chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                 }
                 let (start, room) = (chunk.at(), chunk.room());

@@ -38,14 +38,14 @@ use atrace_sys::process::{self, Undisturbed};
 use atrace_sys::text::cut;
 use atrace_sys::thread;
 
-use crate::args::TRACK_NAME_MAX;
+use crate::args::{Put, TRACK_NAME_MAX, WHOLE_MAX};
 use crate::callsite::{Number, Site};
 use crate::changes::changed;
 use crate::early;
 use crate::event::{Amount, Event, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
-use crate::packet::{self, Body};
+use crate::packet::{self, Body, Whole};
 use crate::standing::Standing;
 use crate::startup::{self, ASK, LINKED, is_linked};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
@@ -337,6 +337,40 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
     write(&again())
 }
 
+/// [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`](crate::args::WHOLE_MAX) bytes each, which
+/// may be in several chunks. Without `name` the event has that of its callsite, which has a number and no metadata.
+///
+/// `event` has the arguments, too, but cut. It is written in a signal handler, which may have little time and a small
+/// stack, and before the service has said which sessions exist.
+#[cold]
+#[inline(never)]
+pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
+    let short = Event { name: name.map(|name| cut(name, TRACK_NAME_MAX)), ..*event };
+    let whole = Whole { name: name.map(|name| cut(name, WHOLE_MAX)), args };
+    if process::is_in_handler() {
+        return write(&short);
+    }
+    let mut inside = POOL.enter()?;
+    let (shared, thread) = (inside.shared(), inside.thread());
+    let mut open = shared.open.load(Ordering::Acquire);
+    if open == 0 {
+        drop(inside);
+        return write(&short);
+    }
+    let now = clock::now();
+    let mut is_written = false;
+    while open != 0 {
+        let number = open.trailing_zeros() as usize;
+        open &= open - 1;
+        let Some(session) = shared.sessions.get(number) else { break };
+        if let Some(epoch) = wanted(session, &short) {
+            let slot = WriterSlot { session, epoch, number, thread };
+            is_written |= inside.writer(number).event_whole(&slot, &short, &whole, now);
+        }
+    }
+    is_written.then_some(Written::ByPerfetto)
+}
+
 /// [`write()`] while the service has not said which sessions exist. Waits for its answer; without one the event is
 /// lost.
 #[cold]
@@ -376,7 +410,9 @@ pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
 
 #[inline(never)]
 fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    let name = cut(name, packet::TEXT_MAX);
+    if name.len() > packet::TEXT_MAX {
+        return write_whole(&Event::new(kind, tags), Some(name), &|_| ());
+    }
     let make = || Event { name: Some(name), ..Event::new(kind, tags) };
     write_long(make(), make)
 }
@@ -429,8 +465,12 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
     let kind = key.kind();
     let make = |track, name| Event { track: Some(track), name, ..Event::new(kind, tags) };
     let is_short = |text: &str| text.len() <= packet::SHORT;
+    if let Some(long) = name.filter(|name| name.len() > packet::TEXT_MAX) {
+        let track = Some(Track::of(key, track));
+        return write_whole(&Event { track, ..Event::new(kind, tags) }, Some(long), &|_| ());
+    }
     if !is_short(track) || !name.is_none_or(is_short) {
-        return write(&make(Track::of(key, track), name.map(|name| cut(name, packet::TEXT_MAX))));
+        return write(&make(Track::of(key, track), name));
     }
     let track = Track::new(key, track, hash::of_name(track));
     write_fast::<true>(make(track, name), || make(track, name))

@@ -139,7 +139,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Returns the size of a varint.
-const fn varint_len(value: u64) -> usize {
+pub(crate) const fn varint_len(value: u64) -> usize {
     ((u64::BITS - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 

@@ -7,6 +7,7 @@
 //! closed the session and has read all chunks. If a thread is stuck in the middle of an event, that event is missing
 //! and the slot stays in use until the thread goes on.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::abi;
 use crate::clock::{self, Speed};
-use crate::memory::Arena;
+use crate::memory::{Arena, Part};
 use crate::pool::{OWN_SESSION, Shared};
 use crate::trace_file::{ADDED_MAX, TraceFile, Whose, add};
 use atrace_sys::fork::{Generation, PerProcess, generation};
@@ -175,6 +177,8 @@ struct Writer {
     speed: Speed,
     anchored: u64,
     bytes: Vec<u8>,
+    /// The packets that are not complete, by their writers.
+    begun: HashMap<u16, Vec<u8>>,
     pid: u32,
     uid: u32,
 }
@@ -184,7 +188,16 @@ impl Writer {
         let (pid, uid) = (process::raw_id(), process::user());
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(AT_ONCE).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Self { file: TraceFile::new(file), arena, speed: Speed::default(), anchored: 0, bytes, pid, uid })
+        Ok(Self {
+            file: TraceFile::new(file),
+            arena,
+            speed: Speed::default(),
+            anchored: 0,
+            bytes,
+            begun: HashMap::new(),
+            pid,
+            uid,
+        })
     }
 
     fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
@@ -215,7 +228,7 @@ impl Writer {
         if freed.is_err() {
             let arena = self.arena;
             let mut result = Ok(());
-            arena.read_left(|writer, packet| self.add(writer, packet, &mut result));
+            arena.read_left(|part| self.add(part, &mut result));
             result.and_then(|()| self.write_bytes())?;
         }
         freed
@@ -234,17 +247,36 @@ impl Writer {
     fn write(&mut self) -> io::Result<bool> {
         let (arena, mut is_any, mut result) = (self.arena, false, Ok(()));
         for place in arena.take_handed() {
-            arena.read(&place, |writer, packet| {
+            arena.read(&place, |part| {
                 is_any = true;
-                self.add(writer, packet, &mut result);
+                self.add(part, &mut result);
             });
         }
         result.and_then(|()| self.write_bytes())?;
         Ok(is_any)
     }
 
+    /// Adds a packet to the buffer. Parts of a packet are joined first.
+    fn add(&mut self, Part { writer, bytes, flags }: Part<'_>, result: &mut io::Result<()>) {
+        let begun = self.begun.remove(&writer);
+        match (flags & abi::CONTINUES != 0, flags & abi::GOES_ON != 0) {
+            (false, false) => self.add_whole(writer, bytes, result),
+            (false, true) => _ = self.begun.insert(writer, bytes.to_vec()),
+            (true, goes_on) => {
+                // Without a begin, that part was lost.
+                let Some(mut packet) = begun else { return };
+                packet.extend_from_slice(bytes);
+                if goes_on {
+                    self.begun.insert(writer, packet);
+                } else {
+                    self.add_whole(writer, &packet, result);
+                }
+            }
+        }
+    }
+
     /// Adds a packet to the buffer, which is written first if the packet does not fit.
-    fn add(&mut self, writer: u16, packet: &[u8], result: &mut io::Result<()>) {
+    fn add_whole(&mut self, writer: u16, packet: &[u8], result: &mut io::Result<()>) {
         if self.bytes.capacity() - self.bytes.len() < packet.len() + ADDED_MAX && result.is_ok() {
             *result = self.write_bytes();
         }

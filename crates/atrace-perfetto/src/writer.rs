@@ -46,7 +46,7 @@ use crate::early;
 use crate::event::{Event, Track, Type};
 use crate::interned::Interned;
 use crate::options::{FILTERS, STALL};
-use crate::packet::{self, Body, TEXT_MAX, state};
+use crate::packet::{self, Body, TEXT_MAX, Whole, state};
 use crate::unmatched::UnmatchedEnds;
 
 /// The slots of this process's threads and sessions, with their writers.
@@ -255,6 +255,38 @@ impl Writer {
     /// ends](UnmatchedEnds) count on.
     #[inline(never)]
     pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+        self.event_by(slot, event, now, |writer| writer.write_defined(slot, event, now))
+    }
+
+    /// Writes an event with long texts as [`event_slow`](Self::event_slow) does. `event` has the same texts, but cut: a
+    /// session with filters gets it. It is not the end of a slice of the thread.
+    #[inline(never)]
+    pub(crate) fn event_whole(
+        &mut self,
+        slot: &WriterSlot,
+        event: &Event<'_>,
+        whole: &Whole<'_>,
+        now: u64,
+    ) -> bool {
+        let is_filtered = slot.session.options.load(Ordering::Relaxed) & FILTERS != 0;
+        self.event_by(slot, event, now, |writer| {
+            if is_filtered {
+                writer.write_defined(slot, event, now)
+            } else {
+                writer.write_whole(slot, event, whole, now)
+            }
+        })
+    }
+
+    /// Writes any event by `write`, after the unmatched ends.
+    #[inline(always)]
+    fn event_by(
+        &mut self,
+        slot: &WriterSlot,
+        event: &Event<'_>,
+        now: u64,
+        write: impl FnOnce(&mut Self) -> bool,
+    ) -> bool {
         if !Epoch::is_open(slot.epoch) {
             return false;
         }
@@ -265,9 +297,8 @@ impl Writer {
             return self.end_slowly(slot, event, now);
         }
         let is_begin = event.opens() > 0;
-        let is_written = (!is_begin || self.unmatched.has_room())
-            && self.write_unmatched(slot, 0, now)
-            && self.write_defined(slot, event, now);
+        let is_written =
+            (!is_begin || self.unmatched.has_room()) && self.write_unmatched(slot, 0, now) && write(self);
         if is_begin {
             self.unmatched.begun(is_written);
             self.depth += u32::from(is_written);
@@ -374,17 +405,47 @@ impl Writer {
 
     /// Writes an event and the definitions that it needs. There are no unmatched ends before it.
     fn write_defined(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+        if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM, now) {
+            return false;
+        }
+        let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
+        if filters != 0 {
+            return self.write_filtered(filters, event, now);
+        }
+        let since = self.since(now);
+        self.describe(event) && packet::any_event(&mut self.chunk, since, event) && self.wrote(since, 0)
+    }
+
+    /// Writes an event with long texts, in several chunks if need be, and the definitions that it needs.
+    fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, whole: &Whole<'_>, now: u64) -> bool {
+        if !self.define(slot, event, packet::PART_MIN, now) || !self.describe(event) {
+            return false;
+        }
+        let since = self.since(now);
+        let Self { chunk, chunks, chunks_of_state, .. } = self;
+        let mut take = || {
+            let next = take_chunk(slot, Layout::Whole, *chunks)?;
+            *chunks = chunks.wrapping_add(1);
+            *chunks_of_state += 1;
+            Some(next)
+        };
+        let Some(is_written) = packet::whole_event(chunk, since, event, whole, &mut take) else {
+            return self.write_defined(slot, event, now);
+        };
+        if !is_written {
+            self.retry = now + BACK_OFF_NS;
+        }
+        is_written && self.wrote(since, 0)
+    }
+
+    /// Makes sure of this much room, and writes the definitions that an event needs, but for its track's.
+    fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
         // A new chunk may begin with new state, so the room includes definitions that the present state already has.
         let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
-        let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
-        let needed = event.room::<false>()
-            + track.min(TEXT_MAX)
-            + definitions
-            + state::categories_room(categories)
-            + packet::FILTERED_ROOM;
+        let needed = room + track.min(TEXT_MAX) + definitions + state::categories_room(categories);
         if !self.has_room(slot, needed, now) {
             return false;
         }
@@ -397,11 +458,7 @@ impl Writer {
                 self.interned.add(site.number);
             }
         }
-        if filters != 0 {
-            return self.write_filtered(filters, event, now);
-        }
-        let since = self.since(now);
-        self.describe(event) && packet::any_event(&mut self.chunk, since, event) && self.wrote(since, 0)
+        true
     }
 
     /// Writes what a session's filters leave of an event. Its definitions are written and there is room.
@@ -467,10 +524,7 @@ impl Writer {
         if needed > Layout::Small.chunk_size() - state::ROOM {
             layout = Layout::Whole;
         }
-        let buffer = slot.session.buffer.load(Ordering::Relaxed);
-        let number = writer_number(slot.number, slot.thread);
-        let open = || slot.session.arena()?.open(layout, number, self.chunks, buffer);
-        let Some(chunk) = open().or_else(|| stall(slot, open)) else {
+        let Some(chunk) = take_chunk(slot, layout, self.chunks) else {
             self.is_last = self.chunk.is_some();
             self.retry = now + BACK_OFF_NS;
             return false;
@@ -515,6 +569,15 @@ impl Writer {
     }
 }
 
+/// Takes a free chunk for a writer, with this layout and this number. Waits for one if the session asks
+/// for that.
+fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
+    let buffer = slot.session.buffer.load(Ordering::Relaxed);
+    let number = writer_number(slot.number, slot.thread);
+    let open = || slot.session.arena()?.open(layout, number, chunk, buffer);
+    open().or_else(|| stall(slot, open))
+}
+
 /// Waits until `open` returns a chunk, if the session asks for that: for at most [`STALL_NS`], as long as the session
 /// is open. A signal handler does not wait, because it may have interrupted a thread that is needed for room.
 #[cold]
@@ -546,7 +609,7 @@ fn count_lost(session: &Session, events: i32) {
 
 #[cfg(test)]
 mod tests {
-    use crate::memory::Arena;
+    use crate::memory::{Arena, Part};
     use crate::pool::Shared;
     use crate::proto::{Reader, Value};
 
@@ -571,7 +634,7 @@ mod tests {
             let event = Event { name: Some("name"), ..Event::new(Type::Instant, 1) };
             assert!(writer.event(&slot, &event, 1_000_000_000 - number));
             for chunk in arena.take_handed() {
-                arena.read(&chunk, |_, packet| {
+                arena.read(&chunk, |Part { bytes: packet, .. }| {
                     let of = |field| Reader::first(packet, field).map_or(0, Value::number);
                     let is_state = of(58) != 0;
                     states += u32::from(is_state);
@@ -614,7 +677,7 @@ mod tests {
         writer.finish(session.epoch.first());
         let mut states = 0;
         for chunk in arena.take_handed() {
-            arena.read(&chunk, |_, packet| {
+            arena.read(&chunk, |Part { bytes: packet, .. }| {
                 states += u32::from(Reader::first(packet, 13).is_some_and(|flags| flags.number() & 1 != 0));
             });
         }

@@ -255,7 +255,7 @@ mod tests {
             }
             assert_eq!((found.len(), of), (1, tags));
             chunk.complete();
-            arena.take_handed().for_each(|place| arena.read(&place, |_, _| ()));
+            arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
         }
         arena.retire();
     }

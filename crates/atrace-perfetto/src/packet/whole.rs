@@ -1,0 +1,161 @@
+//! Packets of any length, which may be in several chunks.
+//!
+//! Each part has a length of its own. A chunk's flags say that its last packet goes on in the writer's next chunk, and
+//! that its first one began in the previous chunk. The length of the packet is known before the first byte is
+//! written, so nothing has to be filled in afterwards.
+//!
+//! All chunks are taken before the first byte is written: if a part is missing, the service holds back what comes later
+//! in the sequence. So a part is only missing after the process was killed between two chunks.
+
+use std::ptr;
+
+use super::cursor::wide;
+use crate::abi::{CHUNK_HEADER, Layout};
+use crate::args::Put;
+use crate::event::Event;
+use crate::memory::Chunk;
+use crate::proto::Writer;
+
+/// The room that the first part of a packet has at least. What is left of a chunk otherwise is not worth a part.
+pub(crate) const PART_MIN: usize = 256;
+/// The most chunks that a packet takes beside the one that it begins in.
+const CHUNKS_MAX: usize = 32;
+/// The size of a part's length.
+const LENGTH: usize = 2;
+/// The longest part.
+const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
+/// The size of the longest head of a packet: the time, flags and a length; and in the event its type, all categories, a
+/// track, an interned name, and the length of the name.
+const HEAD_MAX: usize = 24 + 96;
+
+/// The texts of an event that are too long for [`Event`].
+#[derive(Clone, Copy)]
+pub(crate) struct Whole<'a> {
+    /// The name; `None`: that of the event's callsite.
+    pub(crate) name: Option<&'a str>,
+    /// Passes the encoded arguments to its parameter, piece by piece, each time the same.
+    pub(crate) args: &'a dyn Fn(&mut Put<'_>),
+}
+
+/// Writes an event with these texts. `take` takes further chunks. Returns whether there were enough; if not, the taken ones
+/// are complete and empty, and `chunk` is none. Returns `None` if the event is too long for [`CHUNKS_MAX`] chunks; nothing
+/// is written then.
+///
+/// The event has one of the two kinds of names, and neither metadata nor a value. The chunk has room for [`PART_MIN`].
+#[inline(never)]
+pub(crate) fn whole_event(
+    chunk: &mut Chunk,
+    since: u64,
+    event: &Event<'_>,
+    whole: &Whole<'_>,
+    take: &mut dyn FnMut() -> Option<Chunk>,
+) -> Option<bool> {
+    let name = whole.name.unwrap_or_default().as_bytes();
+    let mut inner = [0; HEAD_MAX];
+    let mut writer = Writer::new(&mut inner);
+    writer.number(9, event.kind as u64);
+    let mut categories = event.categories();
+    while categories != 0 {
+        writer.number(3, u64::from(categories.trailing_zeros()) + 1);
+        categories &= categories - 1;
+    }
+    if let Some(track) = &event.track {
+        writer.number(11, track.uuid);
+    }
+    match &event.site {
+        Some(site) => _ = writer.number(10, site.number.into()),
+        None => writer.length(23, name.len()),
+    }
+    let inner = writer.finish()?;
+    let mut args_len = 0;
+    (whole.args)(&mut |bytes| args_len += bytes.len());
+    let inner_len = inner.len() + name.len() + args_len;
+    let mut outer = [0; HEAD_MAX];
+    let mut writer = Writer::new(&mut outer);
+    // timestamp, sequence_flags; track_event
+    writer.number(8, since).number(13, 2).length(11, inner_len);
+    let outer = writer.finish()?;
+    let left = outer.len() + inner_len;
+    let mut beyond = left.saturating_sub(room_of(chunk));
+    if beyond > CHUNKS_MAX * PAYLOAD {
+        return None;
+    }
+    let mut more: [Chunk; CHUNKS_MAX] = Default::default();
+    for next in &mut more {
+        if beyond == 0 {
+            break;
+        }
+        *next = take().unwrap_or_default();
+        if !next.is_some() {
+            break;
+        }
+        beyond = beyond.saturating_sub(room_of(next));
+    }
+    if beyond > 0 {
+        chunk.complete();
+        more.iter_mut().for_each(Chunk::complete);
+        return Some(false);
+    }
+    let mut parts = Parts { chunk, more: more.iter_mut(), at: ptr::null_mut(), room: 0, left };
+    [outer, inner, name].into_iter().for_each(|bytes| parts.put(bytes));
+    (whole.args)(&mut |bytes| parts.put(bytes));
+    debug_assert_eq!(parts.left, 0, "the arguments are the same each time");
+    Some(true)
+}
+
+/// Returns how long a part of a packet in this chunk may be.
+fn room_of(chunk: &Chunk) -> usize {
+    chunk.room().saturating_sub(LENGTH)
+}
+
+/// The parts of a packet that is being written.
+struct Parts<'a> {
+    chunk: &'a mut Chunk,
+    more: std::slice::IterMut<'a, Chunk>,
+    /// Where the next byte of the part goes.
+    at: *mut u8,
+    /// How many bytes of the part are left; 0: none is begun.
+    room: usize,
+    /// How many bytes of the packet are left.
+    left: usize,
+}
+
+impl Parts<'_> {
+    fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && (self.room > 0 || self.begin()) {
+            let (some, rest) = bytes.split_at(bytes.len().min(self.room));
+            // SAFETY: `begin` has made sure of `room` bytes of the chunk. Shared memory is never part of a text.
+            unsafe {
+                ptr::copy_nonoverlapping(some.as_ptr(), self.at, some.len());
+                self.at = self.at.add(some.len());
+            }
+            self.room -= some.len();
+            self.left -= some.len();
+            bytes = rest;
+            if self.left == 0 {
+                // SAFETY: a whole packet, or its last part, within the chunk.
+                unsafe { self.chunk.publish(self.at) };
+            }
+        }
+    }
+
+    /// Begins a part; in the next chunk, unless it is the first part. Returns false if there is none.
+    fn begin(&mut self) -> bool {
+        if !self.at.is_null() {
+            let Some(next) = self.more.next().filter(|_| self.left > 0) else { return false };
+            self.chunk.complete_with_part();
+            *self.chunk = std::mem::take(next);
+            self.chunk.continue_packet();
+        }
+        self.room = self.left.min(room_of(self.chunk));
+        if self.room == 0 {
+            return false;
+        }
+        // SAFETY: the chunk has room for the length and the part.
+        unsafe {
+            self.chunk.at().cast::<[u8; LENGTH]>().write_unaligned(wide(self.room).to_le_bytes());
+            self.at = self.chunk.at().add(LENGTH);
+        }
+        true
+    }
+}
