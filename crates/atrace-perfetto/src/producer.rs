@@ -337,7 +337,7 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
     write(&again())
 }
 
-/// [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`](crate::args::WHOLE_MAX) bytes each, which
+/// [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`] bytes each, which
 /// may be in several chunks. Without `name` the event has that of its callsite, which has a number and no metadata.
 ///
 /// `event` has the arguments, too, but cut. It is written in a signal handler, which may have little time and a small
