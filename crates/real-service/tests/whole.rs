@@ -5,6 +5,7 @@ use atrace::{
     Arg, AtraceTag, Name, atrace_async_begin, atrace_async_end, atrace_begin, atrace_begin_args, atrace_end,
     atrace_instant, atrace_instant_args, perfetto,
 };
+use atrace_cli::service::{Keep, Service};
 use atrace_real_service::{Event, Losses, Setup, Trace, WRONG, is_program, place};
 
 const TAG: AtraceTag = AtraceTag::App;
@@ -115,6 +116,28 @@ fn long_texts_are_whole() {
         }
         check(&Trace::open(&setup.place("own")).events());
     }
+}
+
+/// This workspace's service joins the parts, too.
+#[test]
+fn long_texts_are_whole_in_this_service() {
+    const TEST: &str = "long_texts_are_whole_in_this_service";
+    if is_program(TEST) {
+        perfetto::connect();
+        return write_events();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let keep = Keep::File { file: std::fs::File::create(&path).unwrap(), max: None };
+    let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    program.args([TEST, "--exact", "--nocapture"]).env("ATRACE_TEST_PROGRAM", TEST);
+    program.env("ATRACE_BACKEND", "perfetto").env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+    assert!(program.status().unwrap().success());
+    let report = service.finish();
+    assert_eq!((report.counts.losses, report.counts.invalid), (0, 0), "{report:?}");
+    check(&Trace::open(&path).events());
 }
 
 /// Without room for all parts the event is lost, counted and reported. What comes later is understood.
