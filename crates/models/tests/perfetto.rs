@@ -138,6 +138,35 @@ fn a_place_that_was_given_back_is_seen_as_it_was_left() {
     });
 }
 
+/// The service asks for the state of a session to be cleared. A thread that sees the new epoch also sees what was
+/// stored before, and knows that the session is the same.
+#[test]
+fn a_session_whose_state_is_cleared_is_the_same_session() {
+    model(3, || {
+        let place = Place::new();
+        let clears: &'static AtomicU32 = leak(AtomicU32::new(0));
+        let thread = thread::spawn(move || {
+            let look = |_| {
+                assert_eq!(place.presence.enter(), Found::Entered);
+                let epoch = place.epoch.now();
+                let seen = (epoch, place.epoch.first(), clears.load(Ordering::Relaxed));
+                place.presence.leave();
+                Epoch::is_open(epoch).then_some(seen)
+            };
+            (0..2).filter_map(look).collect::<Vec<_>>()
+        });
+        clears.store(1, Ordering::Relaxed);
+        place.epoch.advance();
+        place.epoch.close();
+        place.epoch.advance();
+        assert!(!Epoch::is_open(place.epoch.now()), "a closed session stays closed");
+        for (epoch, first, clears) in thread.join().unwrap() {
+            assert_eq!(first, 1);
+            assert!(epoch == 1 || (epoch, clears) == (3, 1), "{epoch} {clears}");
+        }
+    });
+}
+
 /// A page shared by two threads, which acquire, write, complete and hand over chunks. The service reads and frees the
 /// chunks.
 struct Page {
