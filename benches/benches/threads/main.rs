@@ -133,14 +133,13 @@ impl Workload for Threads {
     fn cases<T: Tracing>() -> Vec<Case> {
         let case = |setup: Setup| {
             let case = match setup.job {
-                // A slice has four operations of each client, which does not justify making everything anew. The
-                // operations are so many, and even, because a client that has one operation more than the other would
-                // work alone for an eighth of the slice or more.
-                Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)).batch(CLIENTS as u64).waits(),
+                // A slice has four operations of each client, which does not justify making everything anew.
+                Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)).waits(),
                 _ => Case::afresh(setup.id(), move || operations::of::<T>(setup)),
             };
-            let case =
-                case.counted_over(setup.counted_over()).slices_of(setup.slice()).by_threads(CLIENTS as u32);
+            // An even number of operations, so that no client works alone for long.
+            let case = case.batch(CLIENTS as u64).counted_over(setup.counted_over());
+            let case = case.slices_of(setup.slice()).by_threads(CLIENTS as u32);
             let case = match setup {
                 // A span (two messages) and an event, in a thread started for the operation.
                 Setup { kind: Kind::Kernel, .. } => {

@@ -102,7 +102,8 @@ impl Team {
         }
         let (faults_before, started_before) = (faults()?, Started::count());
         let polls_before = self.polls.load(Relaxed);
-        let shares = self.clients.run(n, false)?;
+        // As many operations as clients are one for each, so that all are busy.
+        let shares = self.clients.run(n, n == CLIENTS as u64)?;
         let polls = self.polls.load(Relaxed) - polls_before;
         let started = Started::count() - started_before;
         let faults = faults()? - faults_before;

@@ -270,7 +270,7 @@ fn sessions_come_and_go_under_writers() {
     }
     let Some(setup) = Setup::start(TEST) else { return };
     let mut child = setup.program().spawn().unwrap();
-    let small = |enabled| Config { buffer_kib: 4096, enabled, ..Config::default() };
+    let small = |enabled| Config { buffer_kib: 4096, enabled, disabled: vec!["*"], ..Config::default() };
     // The program has to connect first.
     let start = Instant::now();
     loop {

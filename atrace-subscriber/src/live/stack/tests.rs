@@ -111,7 +111,7 @@ fn a_hole_is_no_memory() {
     // SAFETY: this maps new memory, and unmaps a part of it.
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let start = libc::mmap(std::ptr::null_mut(), 5 * PAGE, protection, flags, -1, 0);
         assert_ne!(start, libc::MAP_FAILED);
         let hole = start.wrapping_byte_add(start.align_offset(PAGE)).wrapping_byte_add(PAGE);
@@ -144,7 +144,7 @@ fn nothing_is_read_between_another_stack_and_the_thread_s() {
     // SAFETY: this maps new memory, and unmaps its upper half.
     let start = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // An address below all stacks, if it is free.
         let wish = std::ptr::without_provenance_mut(0x2000_0000);
         let start = libc::mmap(wish, SIZE, protection, flags, -1, 0);
