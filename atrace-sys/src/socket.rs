@@ -207,7 +207,7 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
 /// symbolic link.
 #[cold]
 fn owner_by_root(name: &OsStr) -> Option<u32> {
-    const BY_OTHERS: u32 = libc::S_IWGRP | libc::S_IWOTH;
+    const BY_OTHERS: u32 = 0o022;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let name = name.as_bytes();
     if name.first() != Some(&b'/') {
