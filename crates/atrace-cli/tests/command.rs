@@ -343,6 +343,7 @@ mod cases {
     }
 
     /// Starts the command with a filter that answers to `memfd_create` as a kernel before 3.17 does.
+    #[cfg(target_os = "linux")]
     fn without_memory_files(command: &mut Command) -> &mut Command {
         let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
         let filter = [
@@ -363,8 +364,9 @@ mod cases {
         }
     }
 
+    /// Android has no `/dev/shm`.
     #[test]
-    #[cfg_attr(target_os = "android", ignore = "there is no /dev/shm")]
+    #[cfg(target_os = "linux")]
     fn without_memory_files_programs_are_recorded() {
         let name = case!({
             atrace_instant(TAG, "written");
