@@ -615,19 +615,24 @@ mod tests {
 
     use super::*;
 
-    /// Even if the clock goes back, as it may when it gets a new anchor.
-    #[test]
-    #[cfg_attr(miri, ignore = "maps memory files")]
-    fn times_of_a_thread_never_go_back() {
+    /// Returns memory, a session that is open in it, and a writer of nothing yet.
+    fn open() -> (&'static Arena, &'static Session, Box<Writer>) {
         #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
         // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Plain` says so of the
         // other.
-        let (shared, mut writer): (Box<Shared>, Box<Writer>) =
+        let (shared, writer): (Box<Shared>, Box<Writer>) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
         let shared = Box::leak(shared);
         let (arena, _) = Arena::make(2).unwrap();
         shared.open(0, arena, 1, 1, 0);
-        let session = &shared.sessions[0];
+        (arena, &shared.sessions[0], writer)
+    }
+
+    /// Even if the clock goes back, as it may when it gets a new anchor.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn times_of_a_thread_never_go_back() {
+        let (arena, session, mut writer) = open();
         let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
         let (mut last, mut time, mut states) = (0, 0, 0);
         for number in 0..20_000 {
@@ -653,14 +658,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_request_for_a_new_state_is_answered_at_the_next_event() {
-        #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
-        // SAFETY: as above.
-        let (shared, mut writer): (Box<Shared>, Box<Writer>) =
-            unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
-        let shared = Box::leak(shared);
-        let (arena, _) = Arena::make(2).unwrap();
-        shared.open(0, arena, 1, 1, 0);
-        let session = &shared.sessions[0];
+        let (arena, session, mut writer) = open();
         let mut write = || {
             let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
             let event = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
