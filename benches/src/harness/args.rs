@@ -24,7 +24,7 @@ pub struct Args {
     pub list: bool,
     /// Print the help and run nothing.
     pub help: bool,
-    /// Run only the cases whose id contains one of these texts, or all cases if there is no filter.
+    /// Run only the cases whose id or original name contains one of these texts, or all cases if there is no filter.
     pub filters: Vec<String>,
     /// Whether a filter must equal the whole id.
     pub exact: bool,
@@ -36,7 +36,8 @@ pub struct Args {
 pub(super) const HELP: &str = "\
 usage: cargo bench --bench BENCH -- [OPTIONS] [FILTER]...
 
-Measures the cases whose id contains one of the filters, or all, and leaves their rows if none is left out.
+Measures the cases whose id, or whose name in the original benchmark, contains one of the filters, or all cases. Leaves
+the rows if no case is left out. Flags of Criterion, such as --save-baseline, work where a bench has its cases.
 
   --quick   take a quarter of the time, and be less sure
   --test    run every case once, check what it does, and measure nothing
