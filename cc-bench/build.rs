@@ -3,6 +3,7 @@
 //! linked executable, which can't load the device's library, contains this libcutils.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -14,10 +15,7 @@ fn main() {
     println!("cargo::rerun-if-changed={}", include.display());
 
     cxx(cxx_build::bridge("src/lib.rs")).file("src/bench.cc").include(&include).compile("cc_bench_loops");
-    as_the_original(cxx(cxx_build::bridge("src/coroutines.rs")))
-        .file("src/coroutines.cc")
-        .include(&include)
-        .compile("cc_bench_coroutines");
+    tasks(&include);
 
     println!("cargo::metadata=compiler={}", compiler());
 
@@ -69,6 +67,39 @@ fn compiler() -> String {
 fn cxx(mut build: cc::Build) -> cc::Build {
     build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
     build
+}
+
+/// Compiles the tasks with the compiler that cargo selects. If the host builds for itself, the other one of g++ and
+/// clang++ compiles them, too, if it is installed and knows coroutines.
+fn tasks(include: &Path) {
+    let compile = |mut build: cc::Build, name: &str| {
+        build.file("src/tasks.cc");
+        build.try_compile(&format!("cc_bench_tasks_{name}"))
+    };
+    let chosen = as_the_original(cxx(cc::Build::new()));
+    let is_clang = chosen.get_compiler().is_like_clang();
+    let own = if is_clang { "clang" } else { "gcc" };
+    compile(chosen, own).unwrap_or_else(|reason| panic!("src/tasks.cc: {reason}"));
+    let mut compiled = vec![own];
+    if variable("HOST") == variable("TARGET") && variable("CARGO_CFG_TARGET_OS") == "linux" {
+        let versions = (15..=30).rev().map(|version| format!("clang++-{version}"));
+        let others: Vec<String> =
+            if is_clang { vec!["g++".into()] } else { versions.chain(["clang++".into()]).collect() };
+        let name = if is_clang { "gcc" } else { "clang" };
+        let is_compiled = |other: &String| {
+            let mut build = cxx(cc::Build::new());
+            // Most of these are not installed, which is no reason for a warning.
+            build.compiler(other).cargo_warnings(false);
+            Command::new(other).arg("--version").output().is_ok()
+                && compile(as_the_original(build), name).is_ok()
+        };
+        compiled.extend(others.iter().any(is_compiled).then_some(name));
+    }
+    let mut bridge = as_the_original(cxx(cxx_build::bridge("src/coroutines.rs")));
+    for name in compiled {
+        bridge.define(&format!("CC_BENCH_{}", name.to_uppercase()), None);
+    }
+    bridge.file("src/coroutines.cc").include(include).include("src").compile("cc_bench_coroutines");
 }
 
 /// Sets the flags of the original benchmark of coroutines: `-O3`, and C++23 if the compiler has it.

@@ -78,3 +78,16 @@ for row in '["render",40]' '["request",40]' '["request failed",3]'; do
 done
 # Checks the queries and answers in docs/perfetto.md.
 node .ci/perfetto/docs.mjs docs/perfetto.md "$dir/service_with_tracing.pftrace"
+
+# The kernel and the program in one trace: the same events, threads with states, and no fault in it. Switches that the kernel did not
+# write are no fault of the trace: "mismatched_sched_switch_tids" counts them.
+"$built/atrace" run -c sched -o "$dir/kernel.pftrace" -- "$built/examples/service_with_tracing"
+node .ci/perfetto/query.mjs "$dir/kernel.pftrace" "
+    SELECT (SELECT count(DISTINCT state) > 2 FROM thread_state JOIN thread USING (utid) WHERE thread.name = 'worker') AS states,
+      (SELECT count(DISTINCT a.int_value) FROM slice s JOIN args a USING (arg_set_id)
+        WHERE s.name = 'render' AND a.key = 'debug.number') AS numbers,
+      (SELECT count() > 0 FROM flow) AS flows,
+      (SELECT count() FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0
+        AND name != 'mismatched_sched_switch_tids') AS faults" >"$dir/got"
+cat "$dir/got"
+grep -qF '[1,40,1,0]' "$dir/got"

@@ -8,6 +8,8 @@
 //! address takes a bucket, and one more publishes a part that was allocated before. So no thread ever waits for another,
 //! which would not exist in a forked child.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use atrace::tracer::{About, Number, Site};
 use atrace_sys::OnceRef;
 use tracing_core::{Level, Metadata};
@@ -17,18 +19,21 @@ const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
 /// Each further part is this much larger than the one before.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
+/// The numbers of callsites in the first two parts are less than this.
+pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 /// Buckets that are tried in one part.
 const TRIES: usize = 8;
 
-/// A callsite's metadata, and the number by which it is interned in Perfetto's memory.
+/// A callsite's metadata, the number by which it is interned in Perfetto's memory, and what its spans were so far.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
+    kind: Kind,
 }
 
 impl Bucket {
     const fn new() -> Self {
-        Self { metadata: OnceRef::new(), number: Number::new() }
+        Self { metadata: OnceRef::new(), number: Number::new(), kind: Kind(AtomicU32::new(0)) }
     }
 
     /// Returns the bucket of the callsite with this metadata, or `None` if the table is full.
@@ -39,7 +44,7 @@ impl Bucket {
     }
 
     #[inline(always)]
-    fn is_of(&self, metadata: &'static Metadata<'static>) -> bool {
+    fn is_of(&self, metadata: &Metadata<'_>) -> bool {
         self.metadata.get().is_some_and(|present| std::ptr::eq(present, metadata))
     }
 }
@@ -47,6 +52,20 @@ impl Bucket {
 static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
 /// The parts on the heap. Each is allocated when a callsite found no bucket in the parts before it.
 static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() }; PARTS];
+
+/// What the spans of a callsite were so far: how many of them were synchronous, or [`Kind::ASYNC`].
+///
+/// It is a guess about the next span. Threads that count at once may miss some.
+struct Kind(AtomicU32);
+
+impl Kind {
+    /// The last span was asynchronous.
+    const ASYNC: u32 = u32::MAX;
+    /// After so many synchronous spans the next one is presumed to be synchronous as well.
+    const ENOUGH: u32 = 16;
+    /// Of presumed spans, one of so many is looked at nevertheless.
+    const SAMPLED: u32 = 1024;
+}
 
 /// A callsite, as the number of its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +111,28 @@ impl Callsite {
         None
     }
 
+    /// Returns the callsite with this metadata, or `None` if it is not in the table. The metadata may be short-lived.
+    #[inline]
+    pub(crate) fn find(metadata: &Metadata<'_>) -> Option<Self> {
+        let at = place(metadata, FIRST);
+        if FIRST_PART[at].is_of(metadata) { Some(Self(at as u32)) } else { Self::find_further(metadata) }
+    }
+
+    #[inline(never)]
+    fn find_further(metadata: &Metadata<'_>) -> Option<Self> {
+        let mut base = 0;
+        for part in 0..=PARTS {
+            let buckets = buckets(part, false)?;
+            let first = place(metadata, buckets.len());
+            let mut tries = (first..first + TRIES).map(|at| at % buckets.len());
+            if let Some(at) = tries.find(|at| buckets[*at].is_of(metadata)) {
+                return u32::try_from(base + at).ok().map(Self);
+            }
+            base += buckets.len();
+        }
+        None
+    }
+
     /// Returns the metadata, or `None` if no callsite has this number.
     #[inline]
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
@@ -102,6 +143,44 @@ impl Callsite {
     fn bucket(self) -> Option<&'static Bucket> {
         let number = self.0 as usize;
         FIRST_PART.get(number).or_else(|| Self::further(number - FIRST))
+    }
+
+    /// Returns whether the callsite's last span was asynchronous.
+    #[inline]
+    pub(crate) fn was_async(self) -> bool {
+        self.bucket().is_some_and(|bucket| bucket.kind.0.load(Ordering::Relaxed) == Kind::ASYNC)
+    }
+
+    /// Returns whether the callsite's next span is presumed to be synchronous.
+    #[inline]
+    pub(crate) fn is_presumed_sync(self) -> bool {
+        let kind = self.bucket().map_or(0, |bucket| bucket.kind.0.load(Ordering::Relaxed));
+        (Kind::ENOUGH..Kind::ASYNC).contains(&kind)
+    }
+
+    /// Returns whether it has to be found out what a new span of the callsite is. If not, it counts as synchronous.
+    #[inline]
+    pub(crate) fn has_to_be_watched(self) -> bool {
+        let Some(Kind(kind)) = self.bucket().map(|bucket| &bucket.kind) else { return false };
+        let is = kind.load(Ordering::Relaxed);
+        if !(Kind::ENOUGH..Kind::ASYNC).contains(&is) {
+            return true;
+        }
+        let next = is.wrapping_add(1);
+        kind.store(if next == Kind::ASYNC { Kind::ENOUGH } else { next }, Ordering::Relaxed);
+        next % Kind::SAMPLED == 0
+    }
+
+    /// Notes what a span of the callsite was.
+    pub(crate) fn learn(self, is_async: bool) {
+        let Some(Kind(kind)) = self.bucket().map(|bucket| &bucket.kind) else { return };
+        let is = kind.load(Ordering::Relaxed);
+        match is {
+            _ if is_async => kind.store(Kind::ASYNC, Ordering::Relaxed),
+            Kind::ASYNC => kind.store(0, Ordering::Relaxed),
+            ..Kind::ENOUGH => kind.store(is + 1, Ordering::Relaxed),
+            _ => {}
+        }
     }
 
     #[cold]
@@ -138,7 +217,15 @@ impl CallsiteInfo {
             Level::DEBUG => 4,
             Level::TRACE => 5,
         };
-        Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), self.0.name(), level, self)
+        // The name that `tracing` gives to an event has a path of the machine that compiled it.
+        let name = if self.0.is_event() { self.module() } else { self.0.name() };
+        Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), name, level, self)
+    }
+
+    /// Returns the module path of the callsite.
+    #[inline]
+    pub(crate) fn module(&self) -> &'static str {
+        self.0.module_path().unwrap_or(self.0.target())
     }
 }
 
@@ -167,7 +254,7 @@ fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
 /// Returns the first of `buckets` (a power of two) that is tried. This is Fibonacci hashing (Knuth, "The Art of Computer
 /// Programming", volume 3, 6.4): it spreads addresses, whose lowest bits are all the same.
 #[inline(always)]
-fn place(metadata: &'static Metadata<'static>, buckets: usize) -> usize {
+fn place(metadata: &Metadata<'_>, buckets: usize) -> usize {
     let key = std::ptr::from_ref(metadata) as usize;
     // 2^64 divided by the golden ratio. The highest bits of the product depend on all bits of the key.
     ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - buckets.ilog2())) as usize

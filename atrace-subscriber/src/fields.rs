@@ -7,6 +7,7 @@
 //! - It may trace recursively without end. Below a few levels fields are left out.
 //! - It may panic. The text written so far stays, `<panicked>` follows, and the program continues.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 
@@ -19,6 +20,8 @@ use tracing_core::{Event, Metadata};
 pub(crate) const COUNTER: &str = "counter.";
 /// The field of a span that asks for an async slice. Its value is the name of the track.
 pub(crate) const TRACK: &str = "atrace.track";
+/// The field whose value is the name of a span for OpenTelemetry, and for this crate.
+pub(crate) const OTEL_NAME: &str = "otel.name";
 /// The maximum length of a span's stored text. A message has no room for more.
 pub(crate) const TEXT_MAX: usize = 1023;
 pub(crate) const SEPARATOR: &str = ", ";
@@ -84,6 +87,44 @@ pub(crate) fn with_span<T>(
         guarded(writer, |writer| record(&mut FieldText { writer, first: NOWHERE, fields, of }));
     });
     then(shown, &track)
+}
+
+/// Writes the value of the first of the fields `names` that `record` has, as a span's name. Empty if there is none.
+#[cold]
+#[inline(never)]
+pub(crate) fn name_in<'a>(
+    buffer: &'a mut TextBuffer,
+    names: &[Cow<'static, str>],
+    record: &dyn Fn(&mut dyn Visit),
+) -> &'a str {
+    buffer.write(|writer| guarded(writer, |writer| record(&mut NameField { writer, names })))
+}
+
+/// A visitor that writes a span's name.
+struct NameField<'a, 'b> {
+    writer: &'a mut NameWriter<'b>,
+    names: &'a [Cow<'static, str>],
+}
+
+impl NameField<'_, '_> {
+    fn is_name(&self, field: &Field) -> bool {
+        self.writer.position() == 0 && self.names.iter().any(|name| name == field.name())
+    }
+}
+
+impl Visit for NameField<'_, '_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if self.is_name(field) {
+            self.writer.push_what_fits(&[value]);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if self.is_name(field) {
+            // An error means that the text is full or that the value's formatting failed. What was written stays.
+            let _ = write!(self.writer, "{value:?}");
+        }
+    }
 }
 
 /// Appends as much of `text` to a stored text as fits.

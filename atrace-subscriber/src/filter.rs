@@ -5,6 +5,7 @@ use tracing_core::{Dispatch, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, Layer};
 
 use crate::Way;
+use crate::directives::Directives;
 use crate::interest_cache::{Answer, Follower, ORDINARY};
 
 /// Lets spans and events through while a tag is enabled: to one layer of a stack, or, as a layer itself, to the whole stack.
@@ -29,7 +30,8 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// layers only matter while ATrace is on; while off, they then pay nothing.
 /// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber without other layers.
 ///
-/// It can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)` (with `FilterExt`).
+/// It can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
+/// `tracing_subscriber::filter::FilterExt` in scope. It also applies the user's filter ([`ATRACE_FILTER`](crate#filters)).
 ///
 /// # Caching
 ///
@@ -45,6 +47,7 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 pub struct AtraceFilter {
     tag: AtraceTag,
     follower: Follower,
+    directives: Directives,
 }
 
 impl Default for AtraceFilter {
@@ -57,7 +60,7 @@ impl Default for AtraceFilter {
 impl AtraceFilter {
     /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer.
     pub fn new(tag: AtraceTag) -> Self {
-        Self { tag, follower: Follower::new() }
+        Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }
 
     /// Lets spans and events through only while the tag is enabled for this backend. If the layer has a [`Way`], pass the same.
@@ -80,19 +83,20 @@ impl AtraceFilter {
 }
 
 impl<S> Filter<S> for AtraceFilter {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        atrace_is_tag_enabled(self.tag)
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        atrace_is_tag_enabled(self.tag) && self.directives.pass(metadata)
     }
 
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
         match self.answer() {
-            Answer::Off => Interest::never(),
-            Answer::On | Answer::Ask => Interest::sometimes(),
+            Answer::On | Answer::Ask if self.directives.pass(metadata) => Interest::sometimes(),
+            _ => Interest::never(),
         }
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(if self.answer() == Answer::Off { LevelFilter::OFF } else { LevelFilter::TRACE })
+        let level = if self.answer() == Answer::Off { LevelFilter::OFF } else { LevelFilter::TRACE };
+        self.directives.limit(Some(level))
     }
 }
 

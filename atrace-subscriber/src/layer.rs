@@ -3,16 +3,17 @@
 use atrace::AtraceTag;
 use atrace::tracer::{only_atrace, only_perfetto};
 use tracing_core::span::{Attributes, Id, Record};
-use tracing_core::{Dispatch, Event, Subscriber};
+use tracing_core::{Dispatch, Event, Interest, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
 
 use crate::callsites::Callsite;
 use crate::interest_cache::ORDINARY;
+use crate::metered::Call;
 use crate::recorder::Recorder;
 use crate::span::Span;
+use crate::span_stack;
 use crate::span_stack::Owner;
-use crate::span_store;
 
 /// Defines the options of both the subscriber and the layer.
 macro_rules! options {
@@ -27,10 +28,31 @@ macro_rules! options {
             self
         }
 
+        /// Does not let `atrace record` find the process.
+        ///
+        /// Without this, a subscriber in use does so: see [`atrace::perfetto::attach`]. It takes effect if no other part of the
+        /// process attaches.
+        #[must_use]
+        pub fn without_attach(mut self) -> Self {
+            self.recorder.attaches = false;
+            self
+        }
+
         /// Leaves out fields: an event is only its message, or `LEVEL event` without one; a span is only its name.
         #[must_use]
         pub fn without_fields(mut self) -> Self {
             self.recorder.fields = false;
+            self
+        }
+
+        /// Names a span by the value of its field `field`, if it has one, in place of the name in the program.
+        ///
+        /// The field `otel.name` always does so, as for `tracing-opentelemetry`. Of several fields the first of the span counts. The
+        /// field may be given at the span's creation or [recorded](tracing_core::span::Record) later; then the next slice has the
+        /// name. It remains a field, too.
+        #[must_use]
+        pub fn with_name_field(mut self, field: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+            self.recorder.name_fields.push(field.into());
             self
         }
 
@@ -45,17 +67,20 @@ macro_rules! options {
             self
         }
 
-        /// Shows each span as an async slice, in addition to its slices on threads or instead of them.
+        /// Chooses where spans are shown: on the threads that enter them, as async slices, or both.
         ///
-        /// The async slice lasts from the creation of the span until it closes. Its track has the name of the span's target.
-        /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the whole.
+        /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the whole *life*,
+        /// from the creation of the span until it closes. See [lives](crate#lives).
         ///
-        /// A span with a field `atrace.track = "name"` has an async slice on the track of that name, whatever is set here.
-        /// A span that is created while the tag is off has none.
+        /// The default is [`Beside`](crate::AsyncSpans::Beside) for Perfetto and [`Never`](crate::AsyncSpans::Never) for ATrace,
+        /// whose events have no time of their own: there each span has to have an async slice, or none. Tracks of ATrace's async
+        /// slices have the name of the span's target.
+        ///
+        /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation, whatever is
+        /// set here. A span that is created while the tag is off has none.
         #[must_use]
         pub fn with_async_spans(mut self, spans: $crate::AsyncSpans) -> Self {
-            self.recorder.async_spans = Some(spans);
-            self.recorder.may_be_async = true;
+            self.recorder.set_async_spans(spans);
             self
         }
 
@@ -69,8 +94,7 @@ macro_rules! options {
             target: impl Into<std::borrow::Cow<'static, str>>,
             spans: $crate::AsyncSpans,
         ) -> Self {
-            self.recorder.async_targets.push((target.into(), spans));
-            self.recorder.may_be_async = true;
+            self.recorder.set_async_target(target.into(), spans);
             self
         }
     };
@@ -99,15 +123,17 @@ impl Way {
     }
 }
 
-/// Whether a span with an async slice also has slices on the threads that enter it.
+/// Where a span is shown: on the threads that enter it, as an async slice for its whole life, or both.
 ///
 /// See [`AtraceLayer::with_async_spans`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncSpans {
-    /// It has slices on the threads as well.
+    /// On threads only.
+    Never,
+    /// On threads and, for Perfetto if the span is asynchronous, for ATrace always, as an async slice.
     Beside,
-    /// It has only the async slice.
+    /// As an async slice only, whether it is asynchronous or not.
     Instead,
 }
 
@@ -146,29 +172,91 @@ impl AtraceLayer {
     options!();
 }
 
+/// Stores a new span that may have to be stored. Out of line, so that the path while the tag is off saves no registers.
+#[inline(never)]
+pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
+    recorder: &Recorder,
+    attributes: &Attributes<'_>,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
+    let metadata = attributes.metadata();
+    let new = || {
+        if !recorder.directives.pass(metadata) {
+            return;
+        }
+        let explicit = |parent: &Id| stored(&context.span(parent)?.extensions(), recorder.owner);
+        if let Some(span) = recorder.new_span(attributes, id.into_u64(), &explicit) {
+            match context.span(id) {
+                Some(in_registry) => store(&mut in_registry.extensions_mut(), recorder.owner, span),
+                None => {
+                    span_stack::release(span);
+                }
+            }
+        }
+    };
+    recorder.billed(|| Some(metadata), Call::New, new);
+}
+
+/// Enters a span while the tag may be enabled. Out of line, like [`new_span`].
+#[inline(never)]
+pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
+    recorder: &Recorder,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
+    let enter = || {
+        let mut span = None;
+        if let Some(in_registry) = context.span(id)
+            && recorder.directives.pass(in_registry.metadata())
+        {
+            let metadata = in_registry.metadata();
+            // For Perfetto any span may be stored, because of the spans that it follows from.
+            if recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
+                span = stored(&in_registry.extensions(), recorder.owner);
+            }
+            span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
+        }
+        recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
+    };
+    recorder.billed(|| context.metadata(id), Call::Enter, enter);
+}
+
+/// Writes an event while the tag may be enabled. Out of line, like [`new_span`].
+#[inline(never)]
+pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
+    let metadata = event.metadata();
+    let write = || {
+        if recorder.directives.pass(metadata) {
+            recorder.event(event);
+        }
+    };
+    recorder.billed(|| Some(metadata), Call::Event, write);
+}
+
 /// Defines the functions of a layer, which pass spans and events to the recorder. They are compiled again for each
 /// type of the subscribers' stack, so they contain as little code as possible.
 macro_rules! record_as_layer {
     () => {
+        #[inline]
         fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-            if let Some(span) = self.recorder.new_span(attributes) {
-                match context.span(id) {
-                    Some(in_registry) => {
-                        $crate::layer::store(&mut in_registry.extensions_mut(), self.recorder.owner, span);
-                    }
-                    None => {
-                        span.release();
-                    }
-                }
+            if self.recorder.fields_while_off || self.recorder.may_be_enabled() {
+                $crate::layer::new_span(&self.recorder, attributes, id, &context);
             }
         }
 
         fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-            let Some(in_registry) = context.span(id) else { return };
-            let stored = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
-            if let Some(span) = stored {
-                self.recorder.record(id.into_u64(), span, values);
-            }
+            self.recorder.billed(
+                || context.metadata(id),
+                Call::Record,
+                || {
+                    let Some(in_registry) = context.span(id) else { return };
+                    let stored = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
+                    if let Some(span) = stored {
+                        self.recorder.record(id.into_u64(), span, values);
+                    }
+                },
+            );
         }
 
         fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
@@ -187,29 +275,27 @@ macro_rules! record_as_layer {
             }
         }
 
+        #[inline]
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
             if self.recorder.may_be_enabled() {
-                self.recorder.event(event);
+                $crate::layer::event(&self.recorder, event);
             }
         }
 
+        #[inline]
         fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-            let mut span = None;
-            if self.recorder.may_be_enabled()
-                && let Some(in_registry) = context.span(id)
-            {
-                let metadata = in_registry.metadata();
-                // For Perfetto any span may be stored, because of the spans that it follows from.
-                if self.recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
-                    span = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
-                }
-                span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
+            if self.recorder.may_be_enabled() {
+                $crate::layer::enter(&self.recorder, id, &context);
+            } else {
+                self.recorder.enter_unseen(id.into_u64());
             }
-            self.recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
         }
 
-        fn on_exit(&self, id: &Id, _: Context<'_, S>) {
-            self.recorder.exit(id.into_u64());
+        #[inline]
+        fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+            // Billed only while the tag may be enabled, like what goes before it.
+            let metadata = || context.metadata(id).filter(|_| self.recorder.may_be_enabled());
+            self.recorder.billed(metadata, Call::Exit, || self.recorder.exit(id.into_u64()));
         }
     };
 }
@@ -217,8 +303,13 @@ pub(crate) use record_as_layer;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        span_store::prepare();
+        self.recorder.prepare();
+        self.recorder.attach();
         ORDINARY.add_dispatch(dispatch);
+    }
+
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        self.recorder.registered(metadata, Interest::always())
     }
 
     record_as_layer!();
@@ -239,7 +330,7 @@ impl StoredSpans {
 impl Drop for StoredSpans {
     fn drop(&mut self) {
         for (_, span) in self.all() {
-            span.release();
+            span_stack::release(span);
         }
     }
 }

@@ -24,17 +24,41 @@
 //! |---|---|
 //! | has no other subscriber or layer | [`AtraceSubscriber`]`::default().`[`with_filter()`](AtraceSubscriber::with_filter): no registry, no allocation, free while off |
 //! | has other layers | `registry().with(…)`, with [`AtraceLayer`]`::default().with_filter(`[`AtraceFilter`]`::default())` among the layers: while off, the others work as usual |
+//! | uses the crate `log` alone | `atrace_subscriber::init_log()`, with the feature `log-bridge` |
 //! | has other layers, which may work only while ATrace is on | the layers, and [`AtraceFilter`]`::default()` as the last one: while off, the whole stack is silent and free |
 //! | wants spans created while off to appear when they are entered later | either of the two without a filter: while off, an event costs a call that does nothing |
 //! | wants all events in ATrace only, or in Perfetto only | any of these, [`with_way`](AtraceLayer::with_way) |
 //! | used AOSP's `atrace_tracing_subscriber` | [`AtraceSubscriber`], alone or as a layer, as in AOSP; its [`with_filter()`](AtraceSubscriber::with_filter) silences the whole stack |
 //!
-//! Levels and targets are filtered as usual in `tracing-subscriber`:
-//! `AtraceLayer::default().with_filter(AtraceFilter::default().and(LevelFilter::DEBUG))`, or
-//! `AtraceSubscriber::default().with(LevelFilter::DEBUG)`.
+//! # Filters
+//!
+//! Levels and targets are filtered as usual in `tracing-subscriber`, in the program:
+//!
+//! ```
+//! use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
+//! use tracing_subscriber::filter::{FilterExt as _, LevelFilter};
+//! use tracing_subscriber::prelude::*;
+//!
+//! let alone = AtraceSubscriber::default().with_filter().with(LevelFilter::DEBUG);
+//! let layer = AtraceLayer::default().with_filter(AtraceFilter::default().and(LevelFilter::DEBUG));
+//! # let _ = (alone, tracing_subscriber::registry().with(layer));
+//! ```
+//!
+//! Without recompiling the program, its user sets the variable `ATRACE_FILTER`, or runs `atrace run --filter`. The value is a list of
+//! targets and levels in the language of [`Targets`](tracing_subscriber::filter::Targets), such as `info,sqlx=off`. An event or
+//! a span is then recorded only if it passes both filters. It is read once per process; a wrong value is reported on stderr and filters
+//! nothing; processes with elevated rights ignore it.
+//!
+//! | the program uses | a callsite that `ATRACE_FILTER` excludes |
+//! |---|---|
+//! | [`AtraceSubscriber`] alone | is disabled: it costs what it costs without a subscriber |
+//! | a layer with an [`AtraceFilter`] | the same, unless another layer wants it |
+//! | a layer without a filter | is not recorded; each event and span is compared with the directives |
 //!
 //! With the feature `live`, [`live::LiveLayer`](https://docs.rs/atrace-subscriber/latest/atrace_subscriber/live/), as a further layer,
 //! shows which spans are alive, where each was created and which threads are inside: for a program that hangs.
+//!
+//! [`metered`] tells which span or event costs how much processor time, with these types or with any other subscriber.
 //!
 //! # How spans and events are shown by ATrace
 //!
@@ -47,9 +71,10 @@
 //! | entering a span again, for example at each poll of a future | another slice, on whichever thread |
 //! | leaving a span before one that was entered later | the younger slices end with it and begin again, each up to eight times |
 //! | leaving more spans in the order of their entry | after that, an older slice ends a little late: with the younger ones, or when as many ends wait as slices would begin again |
+//! | a field `otel.name` of a span, or one of [`with_name_field`](AtraceLayer::with_name_field) | the span's name; it remains a field |
 //! | `Span::record` | fields that show from the next time the span is entered; for an async slice, an instant on its track at once |
 //! | a span with a field `atrace.track = "NAME"` | also an async slice on the track `NAME`, from the span's creation until it closes |
-//! | a span, after [`with_async_spans`](AtraceLayer::with_async_spans) or [`with_async_target`](AtraceLayer::with_async_target) | an async slice on the track named by its target, in addition to slices on threads or instead of them |
+//! | a span, after [`with_async_spans`](AtraceLayer::with_async_spans) or [`with_async_target`](AtraceLayer::with_async_target), unless they say `Never` | an async slice on the track named by its target, in addition to slices on threads or instead of them |
 //! | a span created while off, entered while on | a slice with its name, and with its fields after [`with_fields_while_off`](AtraceLayer::with_fields_while_off); with a filter nothing, because the span was never created |
 //! | fields after [`without_fields`](AtraceLayer::without_fields) | nothing, except messages and counters |
 //! | a value that is a `str` | its text in quotes, not escaped; as the message, without quotes |
@@ -69,24 +94,62 @@
 //!
 //! | in the program | in the trace |
 //! |---|---|
-//! | an event | an instant of its thread, named by its message or, without one, by its callsite |
+//! | an event | an instant of its thread, named by its message or, without one, by its callsite: `module:line` |
 //! | entering and leaving a span | a slice of its thread, named by the span alone |
+//! | a field `otel.name` of a span, or one of [`with_name_field`](AtraceLayer::with_name_field) | the name of its slices; it remains an argument |
 //! | a field | an argument with its type: bool, int, uint, float, text; `i128`, bytes, errors and `Debug` values are text |
 //! | a field `counter.NAME = n` of an event, an integer or a float | the counter `NAME` |
-//! | `Span::record` | arguments at the end of the slice that this thread is in, and of later slices; for an async slice, at its end |
+//! | a span that is asynchronous: not entered just once and closed at its exit | also a slice for its whole [life](#lives), on a track of its own |
+//! | `Span::record` | arguments at the end of the slice that this thread is in, and of later slices; for a life or an async slice, at its end |
 //! | the level | an argument `level` |
 //! | the target | a category in addition to the tag's; only the tag's category decides whether a session gets the event |
 //! | file and line | the source location |
-//! | a span that is entered again, on whichever thread | another slice, and an arrow to it (a flow) from the one before |
+//! | a span that is entered again, on whichever thread | another slice, and an arrow to it (a flow) from the one before; the first arrow comes from the life |
 //! | `follows_from` | an arrow from the last slice of the one span to the slices of the other |
-//! | an async slice | an async slice; overlapping slices are on tracks of one name, which the viewer merges |
+//! | a span with a field `atrace.track` | an async slice on the track of that name, in place of the life; overlapping slices are on tracks of one name, which the viewer merges |
 //! | a span created while tracing was off or events went to ATrace | a slice with its name; with its arguments after [`with_fields_while_off`](AtraceLayer::with_fields_while_off) |
 //! | a record of the `log` crate | an event, with `log.file` and the like as arguments |
 //! | a value that panics | the text written so far and `<panicked>`, and nothing further of that event |
 //! | a text of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
 //! The constant data of a callsite is sent once per thread and some chunks of memory; beyond 16,000 callsites, with each
-//! event. [`AtraceSubscriber`] alone stores nothing about a span without fields, so no arrow leads to or from such a span.
+//! event. [`AtraceSubscriber`] alone stores nothing about a synchronous span without fields, so no arrow leads to or from such a
+//! span.
+//!
+//! # Lives
+//!
+//! For Perfetto, the *life* of an asynchronous span is one slice, from the creation of the span until it closes, whatever threads
+//! poll it. The polls stay on the threads; arrows lead from the life to each of them. So a life shows which request was slow, its
+//! descendants below it what it did, and the gaps between its polls where it waited.
+//!
+//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
+//!   life. All others that were entered have one. Which of the two a span is becomes known later: when it is
+//!   entered again, when its thread enters another span, when a descendant's life begins, when it closes, or within 100 ms. The
+//!   life then appears with the time of the creation. So a span that hangs, or is alive when the process is killed, is in the
+//!   trace.
+//! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that one is synchronous,
+//!   it has a life nevertheless. After 16 synchronous spans of a callsite without fields, only every 1024th is looked at; so the
+//!   first asynchronous spans after that may have no life.
+//! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. If it overlaps a
+//!   sibling, it takes a free lane of its own name. So there are as many lanes as lives at the same time.
+//! - *Parents.* The parent is the explicit one, or the innermost span that the thread was in. A span closes after the lives of its
+//!   children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a child whose life has not begun yet does not count.)
+//! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and `parent`, that of its parent, if that
+//!   is stored. The polls have them as well, so SQL joins them (`docs/perfetto.md` has queries). The first slice of a span may lack
+//!   them, if 16 spans of the callsite were synchronous before.
+//! - *Sessions.* A span that is created while tracing is off, or goes to ATrace, has no life. A life is only in sessions that were
+//!   open when it appeared.
+//!
+//! [`with_async_spans`](AtraceLayer::with_async_spans) chooses threads only, lives only or both. A thread that sleeps
+//! ([`watch`](mod@atrace::watch)) begins the lives of spans that nothing happens to; it wakes 20 times a second while a session
+//! wants events. Without that thread, as in a forked child, they begin at the next of the other occasions.
+//!
+//! # Features
+//!
+//! - `perfetto` (default): the backend for Perfetto's service, as the feature of this name of [`atrace`].
+//! - `log` (default): with a filter, the maximum level of the crate `log` follows the switch, where it followed that of `tracing` before.
+//! - `log-bridge`: `init_log`, for a program that uses `log` alone.
+//! - `live`: the module `live`, a layer that knows which spans are alive and where each was created.
 //!
 //! # Rules
 //!
@@ -117,15 +180,18 @@
 //!
 //! The text format is that of AOSP's `libatrace_tracing_subscriber`; the rules of the reader are those of
 //! Perfetto's systrace importer.
-#![cfg_attr(not(feature = "live"), forbid(unsafe_code))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod callsites;
+mod directives;
 mod fields;
 mod filter;
 mod interest_cache;
+mod lanes;
 mod layer;
 #[cfg(feature = "live")]
 pub mod live;
+pub mod metered;
 mod parts;
 mod recorder;
 mod slots;
@@ -135,9 +201,30 @@ mod span_store;
 mod subscriber;
 mod typed;
 
+/// Tests the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// The types that threads share. In the models they are loom's.
 mod sync {
     pub(crate) use std::sync::atomic;
+}
+
+/// Records what the program writes with the crate `log`: installs an [`AtraceSubscriber`] with a
+/// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to it.
+///
+/// This is the one line for a program that uses `log` alone. While tracing is off, the maximum level of `log` is
+/// [`Off`](log::LevelFilter::Off), so a record costs one load and a comparison.
+///
+/// # Errors
+///
+/// Returns an error if the program has a logger or a global subscriber already. If only the logger existed, the subscriber is
+/// installed and records of `log` are not passed on.
+#[cfg(feature = "log-bridge")]
+pub fn init_log() -> Result<(), tracing_subscriber::util::TryInitError> {
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    AtraceSubscriber::default().with_filter().try_init()
 }
 
 pub use filter::AtraceFilter;

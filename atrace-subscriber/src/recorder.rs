@@ -1,8 +1,8 @@
 //! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
 //!
 //! - An event is written at once, as an instant or as counters.
-//! - A new span is put into the span store if it has fields or an async slice, and the tag is enabled. Its fields are
-//!   formatted once, as text for ATrace or encoded for Perfetto. If the tag is off and a producer may choose either later,
+//! - A new span is put into the span store if it has fields, an async slice or perhaps a life, and the tag is enabled. Its fields
+//!   are formatted once, as text for ATrace or encoded for Perfetto. If the tag is off and a producer may choose either later,
 //!   both are stored (with [`fields_while_off`](Recorder::fields_while_off)).
 //! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, it ends the slice.
 //!
@@ -12,15 +12,19 @@ use std::borrow::Cow;
 
 use atrace::tracer::{
     Enabled, Encoder, Glance, PreparedTag, TextBuffer, TrackSlice, flow, flow_number, is_perfetto_enabled,
+    now,
 };
 use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enabled};
-use tracing_core::span::{Attributes, Record};
-use tracing_core::{Event, Metadata};
+use tracing_core::span::{Attributes, Id, Record};
+use tracing_core::{Event, Interest, Metadata};
 
 use crate::callsites::{Callsite, CallsiteInfo};
+use crate::directives::Directives;
+use crate::metered::{self, Call, Meter, billed};
 use crate::span::Span;
 use crate::span_stack::{self, Owner, flow_id};
-use crate::span_store::{StoredSpan, Texts};
+use crate::span_store::lives::{Birth, identify, tick};
+use crate::span_store::{self, StoredSpan, Texts};
 use crate::{AsyncSpans, Way};
 use crate::{fields, typed};
 
@@ -31,14 +35,24 @@ pub(crate) struct Recorder {
     /// The same tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
+    /// The user's filter.
+    pub(crate) directives: Directives,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
     /// The mode of all spans.
     pub(crate) async_spans: Option<AsyncSpans>,
     /// The modes of spans with a target, or with one below it.
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
-    /// Whether one of the two is set.
+    /// The fields whose value is the name of a span.
+    pub(crate) name_fields: Vec<Cow<'static, str>>,
+    /// Whether one of the two modes is set.
     pub(crate) may_be_async: bool,
+    /// Whether it lets `atrace record` find the process.
+    pub(crate) attaches: bool,
+    /// Whether spans may have lives by default.
+    pub(crate) has_lives: bool,
+    /// Counts and times the calls, if the environment asks for that.
+    pub(crate) meter: Option<Meter>,
 }
 
 impl Recorder {
@@ -47,11 +61,23 @@ impl Recorder {
             tag,
             prepared: PreparedTag::new(tag),
             owner: Owner::new(),
+            directives: Directives::of_process(),
             fields: true,
             fields_while_off: false,
             async_spans: None,
             async_targets: Vec::new(),
+            name_fields: vec![Cow::Borrowed(fields::OTEL_NAME)],
             may_be_async: false,
+            has_lives: true,
+            attaches: true,
+            meter: metered::asked(),
+        }
+    }
+
+    /// Lets `atrace record` find the process, once the subscriber is in use.
+    pub(crate) fn attach(&self) {
+        if self.attaches {
+            atrace::perfetto::attach();
         }
     }
 
@@ -59,6 +85,25 @@ impl Recorder {
     pub(crate) fn set_way(&mut self, way: Way) {
         self.tag = way.only(self.tag);
         self.prepared = PreparedTag::new(self.tag);
+    }
+
+    /// Calls `body`, which a meter counts for the callsite that `metadata` returns, if the environment asks for that.
+    #[inline(always)]
+    pub(crate) fn billed<R>(
+        &self,
+        metadata: impl FnOnce() -> Option<&'static Metadata<'static>>,
+        call: Call,
+        body: impl FnOnce() -> R,
+    ) -> R {
+        billed(self.meter, metadata, call, body)
+    }
+
+    /// Tells the meter of a callsite. Returns the interest.
+    pub(crate) fn registered(&self, metadata: &'static Metadata<'static>, interest: Interest) -> Interest {
+        if let Some(meter) = self.meter {
+            meter.register(metadata, &interest);
+        }
+        interest
     }
 
     /// Checks whether the tag may be enabled. False is certain.
@@ -72,71 +117,171 @@ impl Recorder {
         atrace_is_tag_enabled(self.tag)
     }
 
-    /// Stores a new span. `None` if nothing has to be stored.
+    /// Prepares for spans, before the first one.
+    pub(crate) fn prepare(&self) {
+        static TICK: fn() = tick;
+        span_store::prepare();
+        if self.has_lives {
+            atrace::watch::on_tick(&TICK);
+        }
+    }
+
+    /// Sets the mode of all spans.
+    pub(crate) fn set_async_spans(&mut self, mode: AsyncSpans) {
+        self.async_spans = Some(mode);
+        self.may_be_async |= mode != AsyncSpans::Never;
+        self.has_lives = mode != AsyncSpans::Never;
+    }
+
+    /// Sets the mode of spans with this target, or with one below it.
+    pub(crate) fn set_async_target(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
+        self.async_targets.push((target, mode));
+        self.may_be_async |= mode != AsyncSpans::Never;
+    }
+
+    /// Stores a new span with this id in its registry. `None` if nothing has to be stored. `explicit` returns the stored span of
+    /// an id.
     #[inline]
-    pub(crate) fn new_span(&self, attributes: &Attributes<'_>) -> Option<Span> {
-        if self.may_store_now(attributes.metadata()) { self.store(attributes) } else { None }
+    pub(crate) fn new_span(
+        &self,
+        attributes: &Attributes<'_>,
+        id: u64,
+        explicit: &dyn Fn(&Id) -> Option<Span>,
+    ) -> Option<Span> {
+        let metadata = attributes.metadata();
+        if self.may_store_now(metadata) { self.store(attributes, Some(id), explicit) } else { None }
     }
 
     /// Returns whether a span of this callsite that is created now may have to be stored.
     #[inline(always)]
-    pub(crate) fn may_store_now(&self, metadata: &Metadata<'_>) -> bool {
-        self.may_store(metadata) && (self.fields_while_off || self.may_be_enabled())
+    pub(crate) fn may_store_now(&self, metadata: &'static Metadata<'static>) -> bool {
+        if self.may_store(metadata) {
+            self.fields_while_off || self.may_be_enabled()
+        } else {
+            self.may_be_enabled() && is_perfetto_enabled() && self.may_have_life(metadata)
+        }
     }
 
-    /// Returns whether spans of this callsite may have to be stored.
+    /// Returns whether it has to be found out whether a new span without fields has a life.
+    #[inline(never)]
+    fn may_have_life(&self, metadata: &'static Metadata<'static>) -> bool {
+        self.has_lives && Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched)
+    }
+
+    /// Returns whether spans of this callsite may have to be stored, whatever they are.
     #[inline(always)]
     pub(crate) fn may_store(&self, metadata: &Metadata<'_>) -> bool {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
-    /// Stores a new span that may have to be stored. `None` if nothing has to be.
+    /// Returns the stored parent of a new span, or the nearest stored ancestor.
+    fn parent(
+        &self,
+        attributes: &Attributes<'_>,
+        explicit: &dyn Fn(&Id) -> Option<Span>,
+    ) -> Option<StoredSpan> {
+        let parent = match attributes.parent() {
+            Some(id) => explicit(id),
+            None if attributes.is_contextual() => span_stack::innermost(self.owner),
+            None => None,
+        };
+        parent.and_then(Span::in_slot)
+    }
+
+    /// Stores a new span that may have to be stored, with the id that a registry gave it. `None` if nothing has to be stored.
+    /// `explicit` returns the stored span of an id.
     #[inline(never)]
-    pub(crate) fn store(&self, attributes: &Attributes<'_>) -> Option<Span> {
+    pub(crate) fn store(
+        &self,
+        attributes: &Attributes<'_>,
+        id: Option<u64>,
+        explicit: &dyn Fn(&Id) -> Option<Span>,
+    ) -> Option<Span> {
         let metadata = attributes.metadata();
         let enabled = self.enabled();
         if !self.fields_while_off && enabled.is_none() {
             return None;
         }
-        let mode = self.async_mode(metadata.target());
+        let is_typed = enabled.is_some_and(Enabled::is_perfetto);
+        let mode = match self.async_mode(metadata.target()) {
+            Some(AsyncSpans::Never) => None,
+            None if is_typed => Some(AsyncSpans::Beside),
+            mode => mode,
+        };
         let shows_fields = self.fields && !metadata.fields().is_empty();
-        if mode.is_none() && !shows_fields && metadata.fields().field(fields::TRACK).is_none() {
+        let may_be_named = self.may_be_named(metadata);
+        if mode.is_none()
+            && !shows_fields
+            && !may_be_named
+            && metadata.fields().field(fields::TRACK).is_none()
+        {
             return None;
         }
         let callsite = Callsite::of(metadata)?;
         let record = |visit: &mut dyn tracing_core::field::Visit| attributes.record(visit);
         let known = CallsiteInfo(metadata);
         let encode = |args: &mut Encoder| typed::encode_span(args, &known, self.fields, &record);
+        let mut name = TextBuffer::default();
+        let name = if may_be_named { fields::name_in(&mut name, &self.name_fields, &record) } else { "" };
         let mode = |track: &str| mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
         let mut args = Encoder::new();
         let mut hidden = false;
         let stored = if let Some(enabled) = enabled.filter(|enabled| enabled.is_perfetto()) {
+            let time = now();
             let track = encode(&mut args);
             let args = args.finish();
-            StoredSpan::new(callsite, |cookie, texts| {
-                set_args(texts, args);
-                if let Some(mode) = mode(&track) {
-                    texts.track = track;
-                    let track = texts.track_or(metadata.target());
-                    texts.async_slice = enabled.begin_on_track_at(track, known.site(), args, cookie);
-                    hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
+            let mode = mode(&track);
+            let parent = mode.and_then(|_| self.parent(attributes, explicit));
+            // The arguments of a span that is presumed to have no life do not need its number.
+            let is_identified = mode.is_some() && !callsite.is_presumed_sync();
+            let flow = |stored: StoredSpan, is_hidden| {
+                let own = Span::stored(stored, is_hidden).number();
+                flow_number(flow_id(self.owner, id.unwrap_or(own)))
+            };
+            hidden = mode == Some(AsyncSpans::Instead) && track.is_empty();
+            let stored = StoredSpan::new(callsite, |stored, texts| {
+                if is_identified {
+                    identify(texts, stored, parent);
                 }
-            })
+                set_args(texts, args);
+                texts.name.push_str(name);
+                if !track.is_empty() {
+                    let (flow, cookie) = (flow(stored, false), stored.cookie());
+                    texts.track = track;
+                    let (track, name) = ((&*texts.track, cookie), texts.own_name());
+                    texts.async_slice =
+                        enabled.begin_on_track_at(track, known.site(), name, flow, &texts.args, 0);
+                } else if mode.is_some() {
+                    let flow = flow(stored, hidden);
+                    let birth = Birth { time, parent, flow, tag: self.tag };
+                    stored.expect_life(&birth, is_identified);
+                }
+            });
+            if let Some(stored) = stored
+                && (hidden || callsite.was_async())
+            {
+                stored.begin_life();
+            }
+            stored
         } else {
             fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
                 let is_open = enabled.is_none() && is_perfetto_enabled(); // The backend is not known yet.
                 if is_open {
                     encode(&mut args);
                 }
-                StoredSpan::new(callsite, |cookie, texts| {
+                StoredSpan::new(callsite, |stored, texts| {
                     texts.shown.push_str(shown);
+                    if !name.is_empty() {
+                        texts.rename(name, metadata.name());
+                    }
                     if is_open {
                         set_args(texts, args.finish());
                     }
                     if let Some(mode) = mode(track) {
                         track.clone_into(&mut texts.track);
                         let track = texts.track_or(metadata.target());
-                        texts.async_slice = TrackSlice::begin(self.tag, track, shown, cookie);
+                        texts.async_slice =
+                            TrackSlice::begin(self.tag, track, &*texts.shown, stored.cookie());
                         hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
                     }
                 })
@@ -167,6 +312,12 @@ impl Recorder {
         }
     }
 
+    /// Returns whether a field of this callsite may name its spans.
+    #[inline]
+    fn may_be_named(&self, metadata: &Metadata<'_>) -> bool {
+        self.name_fields.iter().any(|name| metadata.fields().field(&**name).is_some())
+    }
+
     fn async_mode(&self, target: &str) -> Option<AsyncSpans> {
         let is_in = |outer: &str| {
             target.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -180,13 +331,23 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded after the span's creation. They appear from the next time the span is entered; for
+    /// Adds fields that were recorded after the span's creation, and renames the span if one of them is its name. They appear from the next time the span is entered; for
     /// Perfetto also at the end of a slice that is open.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
-        if !self.fields || !(self.fields_while_off || self.is_enabled()) {
+        if !(self.fields_while_off || self.is_enabled()) {
             return;
         }
         let Some((stored, metadata)) = span.in_slot().zip(span.metadata()) else { return };
+        if self.may_be_named(metadata) {
+            let mut name = TextBuffer::default();
+            let name = fields::name_in(&mut name, &self.name_fields, &|visit| values.record(visit));
+            if let Some(mut texts) = stored.texts_mut().filter(|_| !name.is_empty()) {
+                texts.rename(name, metadata.name());
+            }
+        }
+        if !self.fields {
+            return;
+        }
         let Some((is_text, is_typed)) = stored.texts().map(|texts| (!texts.is_only_typed(), texts.is_typed))
         else {
             return;
@@ -233,6 +394,12 @@ impl Recorder {
         }
     }
 
+    /// Enters the span with this id while the tag is off, without a slice.
+    #[inline(always)]
+    pub(crate) fn enter_unseen(&self, id: u64) {
+        span_stack::enter(self.owner, id);
+    }
+
     #[inline]
     pub(crate) fn exit(&self, id: u64) {
         span_stack::exit(self.owner, id);
@@ -257,7 +424,7 @@ impl Recorder {
 fn set_args(texts: &mut Texts, args: &[u8]) {
     texts.args.extend_from_slice(args);
     texts.is_typed = true;
-    texts.at_begin = args.len() as u32;
+    texts.at_begin = texts.args.len() as u32;
 }
 
 /// Adds encoded arguments to a span, if an event has room for all of them.

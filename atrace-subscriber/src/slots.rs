@@ -98,11 +98,11 @@ impl Life {
         high(life) == generation && low(life) > 0
     }
 
-    /// Adds a holder to the span, if it is alive.
+    /// Adds a holder to the span. Returns whether it is alive.
     #[inline]
-    pub(crate) fn hold(&self, generation: u32) {
+    pub(crate) fn hold(&self, generation: u32) -> bool {
         let more = |life| (Self::is_alive(life, generation) && low(life) < u32::MAX).then(|| life + 1);
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
     /// Removes a holder. Returns true if it was the last one. Then the span is closed, the slot belongs to the caller, and the

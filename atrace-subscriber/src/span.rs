@@ -6,7 +6,7 @@ use atrace::tracer::{Enabled, Glance, Slice, flow_number};
 use tracing_core::Metadata;
 
 use crate::callsites::{Callsite, CallsiteInfo};
-use crate::span_store::StoredSpan;
+use crate::span_store::{StoredSpan, Texts};
 
 /// A span: either only its callsite, which tells the name, or a slot of the span store, which also has the fields.
 ///
@@ -78,9 +78,21 @@ impl Span {
     }
 
     /// Removes a holder of the stored span. Returns true if that closes the span; false also if nothing is stored.
+    /// `is_just_left` is that of [`StoredSpan::release`].
     #[inline]
-    pub(crate) fn release(self) -> bool {
-        self.in_slot().is_some_and(StoredSpan::release)
+    pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
+        self.in_slot().is_some_and(|stored| stored.release(is_just_left))
+    }
+
+    /// Begins the life of the span, which this thread has left, if it is alive.
+    #[cold]
+    pub(crate) fn outlive(self) {
+        self.in_slot().into_iter().for_each(StoredSpan::outlive);
+    }
+
+    /// Notes that this thread has left the span.
+    pub(crate) fn leave(self) {
+        self.in_slot().into_iter().for_each(StoredSpan::leave);
     }
 
     /// Returns whether both spans have the same callsite.
@@ -89,13 +101,31 @@ impl Span {
     }
 
     /// Begins a slice of the span on this thread, and stores it in `slice`. `id` returns the number of the span's flow; it is
-    /// used only if the span [has an id of its own](Self::is_one).
+    /// used only if the span [has an id of its own](Self::is_one). With `is_again` the thread is in the span already.
+    ///
+    /// Returns whether the thread must tell when it [leaves](Self::leave) the span.
     #[inline(always)]
-    pub(crate) fn begin(self, glance: Glance, slice: &Cell<Slice>, id: impl FnOnce() -> u64) {
-        let Some(enabled) = glance.enabled() else { return };
+    pub(crate) fn begin(
+        self,
+        glance: Glance,
+        slice: &Cell<Slice>,
+        id: impl FnOnce() -> u64,
+        is_again: bool,
+    ) -> bool {
+        let Some(enabled) = glance.enabled() else { return false };
         if enabled.is_perfetto() {
-            return self.begin_typed(enabled, slice, id());
+            // Before the slice: the first of a span's slices is its life.
+            let is_watched = !is_again && self.in_slot().is_some_and(StoredSpan::enter);
+            self.begin_typed(enabled, slice, id());
+            return is_watched;
         }
+        self.begin_text(enabled, slice);
+        false
+    }
+
+    /// Begins a slice whose name has the span's fields as text.
+    #[inline(always)]
+    fn begin_text(self, enabled: Enabled, slice: &Cell<Slice>) {
         let texts = match self.in_slot() {
             Some(_) if self.is_hidden() => return,
             Some(stored) => stored.texts(),
@@ -121,7 +151,8 @@ impl Span {
         let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
         let flow = if self.is_one() { flow_number(id) } else { 0 };
-        slice.set(enabled.begin_at(&known.site(), flow, args));
+        let name = texts.as_deref().and_then(Texts::own_name);
+        slice.set(enabled.begin_at(&known.site(), name, flow, args));
     }
 
     /// Ends a slice of the span. The end has the arguments of the span from position `from` on.

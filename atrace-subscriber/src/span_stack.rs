@@ -65,6 +65,9 @@ impl Owner {
 /// The lowest of the bits that count how often the slice began again, above the owner's bits. An entry with such a count
 /// differs from its owner's number, so [`exit`]'s fast path does not handle it.
 const BEGUN_AGAIN: u32 = 1 << 24;
+/// Marks an entry whose span is told when it is left, because it is not known yet whether it is synchronous. The mark stays
+/// until the entry is used again.
+const WATCHED: u32 = 1 << 29;
 /// Marks an entry for which fields were recorded since the slice began. The end of the slice has them as arguments.
 const RECORDED: u32 = 1 << 30;
 /// Marks an entry whose end the pending end below it waits for.
@@ -74,7 +77,7 @@ const ON_WAITING: u32 = 1 << 31;
 const LEFT: u64 = 0;
 
 struct Entry {
-    /// The number of the owner, the count of [`BEGUN_AGAIN`], [`RECORDED`] and [`ON_WAITING`].
+    /// The number of the owner, the count of [`BEGUN_AGAIN`], [`WATCHED`], [`RECORDED`] and [`ON_WAITING`].
     owner: Cell<u32>,
     /// The position in the span's arguments from which they were [`RECORDED`] after the begin.
     recorded_from: Cell<u32>,
@@ -118,7 +121,9 @@ impl Entry {
     #[inline(never)]
     fn begin_slice(&self, glance: Glance) {
         let id = || flow_id(Owner(self.owner.get() & (BEGUN_AGAIN - 1)), self.id.get());
-        self.span.get().begin(glance, &self.slice, id);
+        if self.span.get().begin(glance, &self.slice, id, self.begun_again() > 0) {
+            self.owner.set(self.owner.get() | WATCHED);
+        }
     }
 
     #[inline(always)]
@@ -127,7 +132,7 @@ impl Entry {
     }
 
     fn move_to(&self, other: &Self) {
-        other.owner.set(self.owner.get());
+        other.owner.set(self.owner.replace(self.owner.get() & !WATCHED));
         other.recorded_from.set(self.recorded_from.get());
         other.id.set(self.id.get());
         other.span.set(self.span.get());
@@ -152,7 +157,7 @@ impl Entry {
     }
 
     fn begun_again(&self) -> u32 {
-        (self.owner.get() & !(ON_WAITING | RECORDED)) / BEGUN_AGAIN
+        (self.owner.get() & !(ON_WAITING | RECORDED | WATCHED)) / BEGUN_AGAIN
     }
 
     /// Ends the slice.
@@ -282,6 +287,42 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
     })
 }
 
+/// How many entries below the top [`innermost`] looks at.
+const LOOKED_AT: usize = 16;
+
+/// Returns the innermost stored span of `owner` that this thread is in.
+pub(crate) fn innermost(owner: Owner) -> Option<Span> {
+    STACK.with(|stack| {
+        let entries = stack.entries.get(..stack.len.get().min(DEPTH))?;
+        let is_in = |entry: &&Entry| {
+            let span = entry.span.get();
+            // Of an entry without a slice the span means nothing, unless it never has slices.
+            span.in_slot().is_some()
+                && entry.is(owner, entry.id.get())
+                && entry.id.get() != LEFT
+                && (entry.is_open() || span.is_hidden())
+        };
+        entries.iter().rev().take(LOOKED_AT).find(is_in).map(|entry| entry.span.get())
+    })
+}
+
+/// Removes a holder of a span. Returns whether the span closed; false also if nothing is stored.
+#[inline(always)]
+pub(crate) fn release(span: Span) -> bool {
+    span.in_slot().is_some() && release_stored(span)
+}
+
+#[inline(never)]
+fn release_stored(span: Span) -> bool {
+    // The entry above the top is that of the span that was left last.
+    span.release(|| {
+        let is_last = |stack: &SpanStack| {
+            stack.entries.get(stack.len.get()).is_some_and(|entry| entry.span.get() == span)
+        };
+        STACK.try_with(is_last).unwrap_or(false)
+    })
+}
+
 // Only on Android: on other systems the first use on each thread would have to register a destructor.
 #[cfg(target_os = "android")]
 impl Drop for SpanStack {
@@ -319,12 +360,41 @@ impl SpanStack {
     fn enter_and_begin(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
         let len = self.len.get();
         match self.entries.get(len) {
+            Some(entry) if entry.owner.get() & WATCHED == 0 => {
+                self.len.set(len + 1);
+                compiler_fence(Ordering::SeqCst);
+                entry.begin(owner, id, span, glance);
+            }
+            _ => self.enter_seldom(owner, id, span, glance),
+        }
+    }
+
+    /// Enters a span where the entry is that of a watched span that was left, or is not among the first [`DEPTH`].
+    #[cold]
+    #[inline(never)]
+    fn enter_seldom(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
+        let len = self.len.get();
+        self.outlived(len);
+        match self.entries.get(len) {
             Some(entry) => {
                 self.len.set(len + 1);
                 compiler_fence(Ordering::SeqCst);
                 entry.begin(owner, id, span, glance);
             }
             None => self.enter_deeper(owner, id, span, Some(glance)),
+        }
+    }
+
+    /// Tells the spans that were in the entries from `len` on, and are still alive, that the thread goes on without them. The
+    /// outer ones come first.
+    fn outlived(&self, len: usize) {
+        for entry in self.entries.iter().skip(len) {
+            let owner = entry.owner.get();
+            if owner & WATCHED == 0 {
+                break;
+            }
+            entry.owner.set(owner & !WATCHED);
+            entry.span.get().outlive();
         }
     }
 
@@ -370,7 +440,17 @@ impl SpanStack {
     #[cold]
     #[inline(never)]
     fn exit_other(&self, owner: Owner, id: u64) {
-        if !self.makes.get() {
+        let last = self.len.get().wrapping_sub(1);
+        if let Some(entry) = self.entries.get(last)
+            && entry.id.get() == id
+            && entry.owner.get() == owner.0 | WATCHED
+        {
+            entry.span.get().leave();
+            let slice = entry.take_slice();
+            compiler_fence(Ordering::SeqCst);
+            self.len.set(last);
+            slice.end();
+        } else if !self.makes.get() {
             let len = self.len.get();
             self.len.set(self.look(|entries| entries.leave(len, owner, id)));
         }
@@ -417,6 +497,9 @@ impl<'a> Entries<'a> {
             let is_there = len == 0 || self.get(len - 1).is_some();
             return if is_there { len } else { len - 1 };
         };
+        if it.owner.get() & WATCHED != 0 {
+            it.span.get().leave();
+        }
         // The layers of one subscriber stack are called one after the other when a span is left, the first one first. Their
         // slices have the same name, so it does not matter which one ends. Entries without an open slice are invisible.
         let looks_the_same = |entry: &Entry| {
@@ -563,9 +646,9 @@ mod tests {
     #[test]
     fn the_marks_of_an_entry_lie_beside_its_owner_and_each_other() {
         let (owner, again) = (BEGUN_AGAIN - 1, BEGUN_AGAIN * (2 * AGAIN - 1));
-        let all = [owner, again, RECORDED, ON_WAITING];
-        assert_eq!(all.map(u32::count_ones), [24, 4, 1, 1]);
-        assert_eq!(all.iter().fold(0, |marks, mark| marks | mark).count_ones(), 30);
+        let all = [owner, again, WATCHED, RECORDED, ON_WAITING];
+        assert_eq!(all.map(u32::count_ones), [24, 4, 1, 1, 1]);
+        assert_eq!(all.iter().fold(0, |marks, mark| marks | mark).count_ones(), 31);
     }
 
     #[test]

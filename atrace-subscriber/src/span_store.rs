@@ -1,9 +1,9 @@
-//! The span store: the fields of each span that is alive, and its open async slice.
+//! The span store: the fields of each span that is alive, its life, and its open async slice.
 //!
 //! # Why
 //!
 //! A span's fields are given at its creation and by `Span::record`. But a slice with these fields begins each time the span is
-//! entered. So the fields are formatted or encoded when they are given, and stored until the span closes. Spans without fields and without an async slice
+//! entered. So the fields are formatted or encoded when they are given, and stored until the span closes. Spans without fields, life and async slice
 //! are not stored: their callsite is enough (`callsites.rs`).
 //!
 //! # Layout
@@ -23,14 +23,18 @@
 //! thread waits for long: in a forked child the thread that holds the lock may not exist. If a slot stays locked, the fields
 //! are left out. If several threads need a new chunk at once, each allocates one, and the first one is used.
 
+pub(crate) mod lives;
+
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use atrace::tracer::TrackSlice;
 use atrace_sys::OnceRef;
 
 use crate::callsites::{Callsite, CallsiteInfo};
+use crate::fields;
 use crate::parts;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
+use crate::span_store::lives::Origin;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The number of slots in the first chunk.
@@ -48,12 +52,15 @@ struct Slot {
     callsite: AtomicU32,
     /// Whether an async slice may be open. If not, closing the span does not need the lock.
     has_track: AtomicBool,
+    origin: Origin,
     texts: RwLock<Texts>,
 }
 
 /// The stored content of a span, for one backend or both.
 #[derive(Debug)]
 pub(crate) struct Texts {
+    /// The name, if it is not that of the callsite but the value of a field.
+    pub(crate) name: String,
     /// For ATrace: the name, and each field after a separator. Empty if the span was not stored for ATrace.
     pub(crate) shown: String,
     /// For Perfetto: the encoded arguments and flows.
@@ -70,6 +77,7 @@ pub(crate) struct Texts {
 impl Slot {
     fn new() -> Self {
         let texts = Texts {
+            name: String::new(),
             shown: String::new(),
             args: Vec::new(),
             is_typed: false,
@@ -82,6 +90,7 @@ impl Slot {
             link: Link::new(),
             callsite: AtomicU32::new(0),
             has_track: AtomicBool::new(false),
+            origin: Origin::new(),
             texts: RwLock::new(texts),
         }
     }
@@ -145,23 +154,24 @@ pub(crate) fn prepare() {
 pub(crate) struct StoredSpan(u64);
 
 impl StoredSpan {
-    /// Stores a span of this callsite, with one holder. `fill` gets the span's cookie and empty buffers. `None` if there is no
-    /// room for another span.
+    /// Stores a span of this callsite, with one holder. `fill` gets the span and empty buffers. `None` if there is no room for
+    /// another span.
     #[inline]
-    pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(i32, &mut Texts)) -> Option<Self> {
+    pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(Self, &mut Texts)) -> Option<Self> {
         let index = FREE.take(|index| Some(&slot(index)?.link)).or_else(take_unused)?;
         let slot = slot(index)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
         let stored = Self(pair(slot.life.begin(), index));
         let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
-            stored.release();
+            stored.release(|| false);
             return None;
         };
+        texts.name.clear();
         texts.shown.clear();
         texts.shown.reserve(TEXT_AT_FIRST);
         texts.args.clear();
         texts.is_typed = false;
-        fill(stored.cookie(), &mut texts);
+        fill(stored, &mut texts);
         slot.has_track.store(texts.async_slice.is_written(), Ordering::Relaxed);
         Some(stored)
     }
@@ -204,27 +214,33 @@ impl StoredSpan {
         patiently(|| slot.texts.try_write())
     }
 
-    /// Adds a holder.
+    /// Adds a holder. Returns whether the span is alive.
     #[inline]
-    pub(crate) fn hold(self) {
-        if let Some(slot) = slot(low(self.0)) {
-            slot.life.hold(high(self.0));
-        }
+    pub(crate) fn hold(self) -> bool {
+        slot(low(self.0)).is_some_and(|slot| slot.life.hold(high(self.0)))
     }
 
-    /// Removes a holder. With the last one the span closes: its async slice ends, and its slot becomes free. Returns whether the
-    /// span closed.
+    /// Removes a holder. With the last one the span closes: its life and its async slice end, and its slot becomes free. Then
+    /// its parent has one holder less, if the parent's life has waited for this one's end. Returns whether the span closed.
+    ///
+    /// `is_just_left` returns whether this thread has left the span and entered no other one since.
     #[inline(never)]
-    pub(crate) fn release(self) -> bool {
-        let Some(slot) = slot(low(self.0)) else { return false };
-        if !slot.life.release(high(self.0)) {
-            return false;
+    pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
+        let (mut next, mut is_closed) = (Some(self), false);
+        while let Some(span) = next {
+            let Some(slot) = slot(low(span.0)) else { break };
+            if !slot.life.release(high(span.0)) {
+                break;
+            }
+            next =
+                slot.origin.is_known().then(|| span.end_life(slot, span == self && is_just_left())).flatten();
+            if slot.has_track.load(Ordering::Relaxed) {
+                span.end_async_slice(slot);
+            }
+            FREE.put_back(low(span.0), &slot.link);
+            is_closed |= span == self;
         }
-        if slot.has_track.load(Ordering::Relaxed) {
-            self.end_async_slice(slot);
-        }
-        FREE.put_back(low(self.0), &slot.link);
-        true
+        is_closed
     }
 
     #[cold]
@@ -236,7 +252,7 @@ impl StoredSpan {
             let Some(metadata) = callsite.metadata() else { return };
             let track = texts.track_or(metadata.target());
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(track, CallsiteInfo(metadata).site(), recorded, self.cookie());
+            slice.end_with(track, CallsiteInfo(metadata).site(), recorded, self.cookie(), 0);
         }
     }
 }
@@ -245,6 +261,24 @@ impl Texts {
     /// Returns whether the span was stored only for Perfetto.
     pub(crate) fn is_only_typed(&self) -> bool {
         self.is_typed && self.shown.is_empty()
+    }
+
+    /// Returns the name that a field gave to the span.
+    pub(crate) fn own_name(&self) -> Option<&str> {
+        if self.name.is_empty() { None } else { Some(&self.name) }
+    }
+
+    /// Gives the span another name. In the text it replaces the one before, or `of_callsite`.
+    pub(crate) fn rename(&mut self, name: &str, of_callsite: &str) {
+        let before = self.own_name().unwrap_or(of_callsite).len();
+        if !self.shown.is_empty() && before <= self.shown.len() && self.shown.is_char_boundary(before) {
+            let rest = self.shown.split_off(before);
+            self.shown.clear();
+            fields::append(&mut self.shown, name);
+            fields::append(&mut self.shown, &rest);
+        }
+        self.name.clear();
+        fields::append(&mut self.name, name);
     }
 
     /// Returns the track of the async slice, which is the span's `target` by default.
@@ -266,16 +300,16 @@ mod tests {
         let callsite = Callsite::from_number(7);
         let first = stored(callsite, "text");
         first.hold();
-        assert!(!first.release());
+        assert!(!first.release(|| false));
         assert_eq!(first.callsite(), Some(callsite));
-        assert!(first.release());
+        assert!(first.release(|| false));
         assert!(first.texts().is_none() && first.callsite().is_none() && first.texts_mut().is_none());
         first.hold();
-        assert!(!first.release());
+        assert!(!first.release(|| false));
         let second = StoredSpan::new(callsite, |_, texts| assert_eq!(texts.shown, "")).unwrap();
         assert_ne!(first, second);
         assert_eq!(second.texts().unwrap().shown, "");
-        assert!(second.release());
+        assert!(second.release(|| false));
     }
 
     #[test]
@@ -286,7 +320,7 @@ mod tests {
             assert!(cookie >= 1 << 30, "{cookie}");
             assert_eq!(cookie & 0x3fff_ffff, low(number).cast_signed());
         }
-        assert!(span.release());
+        assert!(span.release(|| false));
     }
 
     #[test]
@@ -302,7 +336,7 @@ mod tests {
         let texts = span.texts().unwrap();
         assert_eq!((&*texts.shown, texts.async_slice.is_written()), ("half and whole", false));
         drop(texts);
-        assert!(span.release());
+        assert!(span.release(|| false));
     }
 
     #[test]
@@ -339,7 +373,7 @@ mod tests {
                         assert_eq!(cookies.len(), spans.len());
                         for (n, span) in spans.iter().enumerate() {
                             assert_eq!(span.texts().unwrap().shown, n.to_string());
-                            assert!(span.release());
+                            assert!(span.release(|| false));
                         }
                     }
                 })

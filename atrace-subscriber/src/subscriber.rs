@@ -11,15 +11,15 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::callsites::Callsite;
 use crate::interest_cache::{DETACHED, Follower, ORDINARY};
 use crate::layer::{options, record_as_layer};
+use crate::metered::Call;
 use crate::recorder::Recorder;
 use crate::span::Span;
 use crate::span_stack;
-use crate::span_store;
 
 /// Writes spans and events to ATrace: as a subscriber without other layers, or as a layer.
 ///
-/// As a subscriber it is the fastest way to trace. It needs no `Registry`, stores nothing about spans without fields, and does
-/// not allocate once its buffers exist.
+/// As a subscriber it is the fastest way to trace. It needs no `Registry`, stores nothing about synchronous spans without fields,
+/// and does not allocate once its buffers exist.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -41,7 +41,7 @@ use crate::span_store;
 /// # };
 /// ```
 ///
-/// Two spans of one callsite without fields have the same [`Id`], because nothing in a trace distinguishes them.
+/// Two spans of one callsite without fields may have the same [`Id`], because nothing in a trace distinguishes them.
 #[derive(Debug)]
 pub struct AtraceSubscriber {
     recorder: Recorder,
@@ -99,7 +99,8 @@ impl AtraceSubscriber {
     /// Stores a new span if necessary, and returns its id. Out of line, because it is large compared to the path while off.
     #[inline(never)]
     fn store_or_number(&self, attributes: &Attributes<'_>, may_store: bool) -> Id {
-        let span = if may_store { self.recorder.store(attributes) } else { None };
+        let explicit = |parent: &Id| Some(span(parent));
+        let span = if may_store { self.recorder.store(attributes, None, &explicit) } else { None };
         let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
         id(span.unwrap_or(Span::NONE))
     }
@@ -118,6 +119,52 @@ impl AtraceSubscriber {
     }
 }
 
+/// The functions of [`Subscriber`] with a meter. Each is out of line, so that those without one save no registers for it.
+impl AtraceSubscriber {
+    #[inline(always)]
+    fn new_unbilled(&self, attributes: &Attributes<'_>) -> Id {
+        let metadata = attributes.metadata();
+        let may_store = self.recorder.may_store_now(metadata);
+        if !may_store && let Some(callsite) = Callsite::known(metadata) {
+            return id(Span::plain(callsite));
+        }
+        self.store_or_number(attributes, may_store)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn new_billed(&self, attributes: &Attributes<'_>) -> Id {
+        let metadata = || Some(attributes.metadata());
+        self.recorder.billed(metadata, Call::New, || self.new_unbilled(attributes))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn event_billed(&self, event: &Event<'_>) {
+        self.recorder.billed(|| Some(event.metadata()), Call::Event, || self.recorder.event(event));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_billed(&self, id: &Id) {
+        let span = span(id);
+        self.recorder.billed(|| span.metadata(), Call::Enter, || self.recorder.enter(id.into_u64(), span));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn exit_billed(&self, id: &Id) {
+        self.recorder.billed(|| span(id).metadata(), Call::Exit, || self.recorder.exit(id.into_u64()));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn close_billed(&self, id: &Id) -> bool {
+        let span = span(id);
+        self.recorder.billed(|| span.metadata(), Call::Close, || span_stack::release(span))
+    }
+}
+
 /// Returns the id of a span for the program. `from_non_zero_u64` is inlined, unlike `from_u64`.
 #[inline(always)]
 fn id(span: Span) -> Id {
@@ -133,38 +180,47 @@ fn span(id: &Id) -> Span {
 
 impl Subscriber for AtraceSubscriber {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        span_store::prepare();
+        self.recorder.prepare();
+        self.recorder.attach();
         if let Some(filter) = &self.filter {
             DETACHED.add_dispatch(dispatch);
             filter.follow(&DETACHED);
         }
     }
 
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        self.interest()
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        let is_wanted = self.recorder.directives.pass(metadata);
+        let interest = if is_wanted { self.interest() } else { Interest::never() };
+        self.recorder.registered(metadata, interest)
     }
 
     #[inline]
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        self.lets_through()
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.lets_through() && self.recorder.directives.pass(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.level()
+        self.recorder.directives.limit(self.level())
     }
 
     #[inline]
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let metadata = attributes.metadata();
-        let may_store = self.recorder.may_store_now(metadata);
-        if !may_store && let Some(callsite) = Callsite::known(metadata) {
-            return id(Span::plain(callsite));
+        if self.recorder.meter.is_some() {
+            self.new_billed(attributes)
+        } else {
+            self.new_unbilled(attributes)
         }
-        self.store_or_number(attributes, may_store)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
-        self.recorder.record(id.into_u64(), span(id), values);
+        let span = span(id);
+        self.recorder.billed(
+            || span.metadata(),
+            Call::Record,
+            || {
+                self.recorder.record(id.into_u64(), span, values);
+            },
+        );
     }
 
     /// Spans that are not stored share one id per callsite, so no flow can lead to or from them.
@@ -182,17 +238,21 @@ impl Subscriber for AtraceSubscriber {
 
     #[inline]
     fn event(&self, event: &Event<'_>) {
-        self.recorder.event(event);
+        if self.recorder.meter.is_some() { self.event_billed(event) } else { self.recorder.event(event) }
     }
 
     #[inline]
     fn enter(&self, id: &Id) {
-        self.recorder.enter(id.into_u64(), span(id));
+        if self.recorder.meter.is_some() {
+            self.enter_billed(id);
+        } else {
+            self.recorder.enter(id.into_u64(), span(id));
+        }
     }
 
     #[inline]
     fn exit(&self, id: &Id) {
-        self.recorder.exit(id.into_u64());
+        if self.recorder.meter.is_some() { self.exit_billed(id) } else { self.recorder.exit(id.into_u64()) }
     }
 
     #[inline]
@@ -206,7 +266,7 @@ impl Subscriber for AtraceSubscriber {
     /// Returns whether this closes the span. For a span that is not stored this is not known, and the result is false.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
-        span(&id).release()
+        if self.recorder.meter.is_some() { self.close_billed(&id) } else { span_stack::release(span(&id)) }
     }
 
     fn current_span(&self) -> Current {
@@ -218,15 +278,16 @@ impl Subscriber for AtraceSubscriber {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceSubscriber {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        span_store::prepare();
+        self.recorder.prepare();
+        self.recorder.attach();
         ORDINARY.add_dispatch(dispatch);
         if let Some(filter) = &self.filter {
             filter.follow(&ORDINARY);
         }
     }
 
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        self.interest()
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        self.recorder.registered(metadata, self.interest())
     }
 
     fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {

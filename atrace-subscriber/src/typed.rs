@@ -14,7 +14,7 @@ use tracing_core::field::{Field, Visit};
 use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 
-/// Writes an event: its counters, and an instant with the name of the message or, without one, of the callsite.
+/// Writes an event: its counters, and an instant named by the message or, without one, by the callsite: `module:line`.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
@@ -28,7 +28,14 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
         let of = Of::Event(message);
         fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, &site, has_fields, of)));
     });
-    enabled.instant_at(&site, (!name.is_empty()).then_some(name), args.finish());
+    if !name.is_empty() {
+        return enabled.instant_at(&site, Some(name), args.finish());
+    }
+    let name = text.write(|writer| match metadata.line() {
+        Some(line) => writer.push_what_fits(&[known.module(), ":", itoa::Buffer::new().format(line)]),
+        None => writer.push_what_fits(&[known.module()]),
+    });
+    enabled.instant_at(&site, Some(name), args.finish());
 }
 
 /// Encodes the fields of a span, if `has_fields` is true. Returns the name of its track, which is empty if it has none.

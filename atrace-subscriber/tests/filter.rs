@@ -1,6 +1,9 @@
 //! Filter mode: `tracing`'s interest cache follows the switch.
 
 mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../crates/real-service/src/trace.rs"]
+mod trace;
 
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +22,8 @@ use tracing::subscriber::Interest;
 use tracing::{Dispatch, Level, Metadata, Span, debug, enabled, info, info_span};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
+
+use crate::trace::Trace;
 
 /// The ways to cost nothing while off: alone; over a registry, with a filter for this layer; for the whole stack,
 /// like AOSP's.
@@ -157,6 +162,27 @@ fn a_filter_of_one_way_follows_that_way_alone() {
         assert!(!recorded("of "));
     });
     off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|of both"]));
+}
+
+/// A program that switches tracing itself loses no span to the caches, although another thread rebuilds them.
+#[test]
+fn a_switch_by_the_program_itself_takes_effect_at_once() {
+    let name = case!({
+        install_filtered();
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..20 {
+            let path = directory.path().join("trace");
+            let recording = atrace::perfetto::record_to(&path).unwrap();
+            for _ in 0..3 {
+                info_span!("work").in_scope(|| info!("step"));
+            }
+            recording.finish().unwrap();
+            let events = Trace::open(&path).events();
+            assert_eq!(events.len(), 9, "round {round}: {events:?}");
+            settled(false);
+        }
+    });
+    off_in_each_role(&name, |_, texts| assert!(texts.is_empty(), "{texts:?}"));
 }
 
 /// Returns the number of this process's threads with this name.

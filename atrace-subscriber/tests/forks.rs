@@ -21,8 +21,8 @@ fn in_fork(body: impl FnOnce()) -> bool {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: no preconditions; the signal ends a child that hangs.
-        unsafe { libc::alarm(30) };
+        // Long enough for the slowest machine. SAFETY: no preconditions; the signal ends a child that hangs.
+        unsafe { libc::alarm(600) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
         // SAFETY: no preconditions; ends the child at once.
         unsafe { libc::_exit(i32::from(!done)) };

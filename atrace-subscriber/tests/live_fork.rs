@@ -18,7 +18,7 @@ fn in_fork(body: impl FnOnce()) {
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: no preconditions; the signal ends a child that hangs.
-        unsafe { libc::alarm(30) };
+        unsafe { libc::alarm(600) };
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
         // SAFETY: no preconditions; ends the child at once.
         unsafe { libc::_exit(if done { 0 } else { 1 }) };

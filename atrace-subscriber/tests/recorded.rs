@@ -9,19 +9,30 @@ mod trace;
 
 mod cases {
     use atrace::perfetto;
-    use atrace_subscriber::AtraceSubscriber;
+    use atrace_subscriber::{AsyncSpans, AtraceLayer, AtraceSubscriber};
     use tracing::field::Empty;
-    use tracing::{info, info_span};
+    use tracing::{Dispatch, info, info_span};
+    use tracing_subscriber::prelude::*;
 
     use crate::common::{self, case};
     use crate::trace::{Event, Trace};
 
     /// Returns the events that `body` writes.
     fn recorded(body: impl FnOnce()) -> Vec<Event> {
+        recorded_by(AtraceSubscriber::default(), body)
+    }
+
+    /// Returns the names of the events that `body` writes.
+    fn names(subscriber: impl Into<Dispatch>, body: impl FnOnce()) -> Vec<String> {
+        let name = |event: Event| event.name.map(|name| String::from_utf8(name).unwrap());
+        recorded_by(subscriber, body).into_iter().filter_map(name).collect()
+    }
+
+    fn recorded_by(subscriber: impl Into<Dispatch>, body: impl FnOnce()) -> Vec<Event> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace");
         let recording = perfetto::record_to(&path).unwrap();
-        tracing::subscriber::with_default(AtraceSubscriber::default(), body);
+        tracing::dispatcher::with_default(&subscriber.into(), body);
         recording.finish().unwrap();
         assert_eq!(perfetto::status().lost(), 0);
         Trace::open(&path).events()
@@ -54,6 +65,45 @@ mod cases {
             for (number, end) in ends.into_iter().enumerate() {
                 assert_eq!((&end.args, &end.name), (&args(number as u64), &None), "end {number}");
             }
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// Alone and in a stack: by the field of OpenTelemetry, by another one, given later, and not at all.
+    #[test]
+    fn a_field_may_name_a_span() {
+        let name = case!({
+            let subscribers: [Dispatch; 2] = [
+                AtraceSubscriber::default()
+                    .with_name_field("name")
+                    .with_async_spans(AsyncSpans::Never)
+                    .into(),
+                tracing_subscriber::registry()
+                    .with(AtraceLayer::default().with_name_field("name").with_async_spans(AsyncSpans::Never))
+                    .into(),
+            ];
+            for subscriber in subscribers {
+                let names = names(subscriber, || {
+                    info_span!("request", otel.name = "GET /", status = 200).in_scope(|| ());
+                    info_span!("system", name = %format_args!("move {}", 7)).in_scope(|| ());
+                    let late = info_span!("late", otel.name = Empty, other = 1);
+                    late.in_scope(|| ());
+                    late.record("otel.name", "POST /").in_scope(|| ());
+                    late.record("other", 2).in_scope(|| ());
+                    info_span!("request", otel.name = Empty).in_scope(|| ());
+                });
+                assert_eq!(names, ["GET /", "move 7", "late", "POST /", "POST /", "request"]);
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn an_event_without_a_message_is_named_by_its_place_in_the_program() {
+        let name = case!({
+            let line = line!() + 1;
+            let names = names(AtraceSubscriber::default(), || (0..2).for_each(|n| info!(n)));
+            assert_eq!(names, [format!("{}:{line}", module_path!()), format!("{}:{line}", module_path!())]);
         });
         common::Place::file().run(&name);
     }

@@ -35,6 +35,7 @@ fn place(name: &str) -> Option<Place> {
 }
 
 /// Returns the program's own messages, without the slices of the handler.
+#[cfg(target_arch = "x86_64")]
 fn without_handler(messages: &[Message]) -> Vec<&str> {
     let mut texts: Vec<&str> = Vec::new();
     let mut inside = 0;

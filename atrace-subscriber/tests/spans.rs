@@ -9,6 +9,29 @@ use common::{Place, Role, balanced, case, in_each_role, install, off_in_each_rol
 use tracing::{Span, debug_span, error_span, info, info_span, instrument, span, trace_span};
 use tracing_subscriber::prelude::*;
 
+/// In a text, the fields follow the name.
+#[test]
+fn a_field_may_name_a_span() {
+    let name = case!({
+        install!(.with_name_field("name"));
+        info_span!("request", status = 200, otel.name = "GET /").in_scope(|| ());
+        let late = info_span!("late", name = tracing::field::Empty, other = 1);
+        late.record("name", "später").in_scope(|| ());
+        late.record("other", 2).in_scope(|| ());
+    });
+    in_each_role(&name, |role, texts| {
+        let expected = [
+            "B|GET /, status = 200, otel.name = \"GET /\"",
+            "E",
+            "B|später, other = 1, name = \"später\"",
+            "E",
+            "B|später, other = 1, name = \"später\", other = 2",
+            "E",
+        ];
+        assert_eq!(texts, expected, "{role:?}");
+    });
+}
+
 #[test]
 fn a_span_is_a_slice_with_its_name_and_fields() {
     #[instrument]

@@ -1,4 +1,4 @@
-//! The system's clock, and whether the processor's counter can replace it.
+//! The system's clock, and whether the process may read the processor's counter.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use crate::system::c;

@@ -15,15 +15,17 @@
 //! # How it works
 //!
 //! The generation is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), no matter how the
-//! child was made, even by a bare `clone`. A process that finds 0 there takes the next number. Without that kernel
-//! feature a `pthread_atfork` handler clears the word, which covers `fork()` only. Nothing here waits or takes a
-//! lock.
+//! child was made, even by a bare `clone`. A process that finds 0 there takes the next number. Nothing here waits or
+//! takes a lock.
 //!
-//! Two kinds of children have their parent's generation, and must not trace before they execute a program: a child of
-//! `vfork`, which shares its parent's memory; and, before Linux 4.14, a child of a bare `clone`. To recognise the latter,
-//! each event would have to ask the kernel for the process id.
+//! Without that kernel feature each call asks the kernel for the process id, which is kept beside the generation
+//! (`BY_ID`). A `pthread_atfork` handler clears the two for a child that has its parent's id in a PID namespace of its
+//! own. Of such children only those of a bare `clone` are not recognised.
 //!
-//! Source: `madvise(2)`.
+//! A child of `vfork` shares its parent's memory, so it has its parent's generation on every kernel. It must not trace
+//! before it executes a program.
+//!
+//! Sources: `madvise(2)`, `clone(2)`.
 
 mod turn;
 
@@ -59,20 +61,24 @@ struct Own {
 // SAFETY: zeroes are valid numbers.
 unsafe impl Plain for Own {}
 
-/// Used before [`place`] has made a page, and if it can't make one.
-static UNWIPED: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
-static OWN: AtomicRef<Own> = AtomicRef::new(&UNWIPED);
+/// Used before [`page`] has made a page, and if it can't make one. Always 0.
+static NOTHING: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
+static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
+/// If there is no page: a process id in the upper half, and the generation of that process in the lower half.
+static BY_ID: AtomicU64 = AtomicU64::new(0);
 /// The last generation that this process or an ancestor has taken.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the generation of the calling process, even right after a fork. Costs two loads.
+/// Returns the generation of the calling process, even right after a fork. Costs two loads, and before Linux 4.14 a
+/// system call.
 #[inline(always)]
 pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
 /// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same
-/// function, and may be called more than once. With a cached number this costs two loads.
+/// function, and may be called more than once. With a cached number this costs two loads. Before Linux 4.14 nothing is
+/// cached.
 ///
 /// There is one such word, which [`process::id`](crate::process::id) uses.
 #[inline(always)]
@@ -85,11 +91,16 @@ pub(crate) fn cached(make: fn() -> NonZeroU64) -> NonZeroU64 {
 fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
     let _errno = ErrnoGuard::new();
     let made = make();
-    let (own, is_cleared) = place();
-    if is_cleared {
+    if let Some(own) = page() {
         own.cached.store(made.get(), Ordering::Relaxed);
     } // Otherwise a child would find its parent's number, so it is not stored.
     made
+}
+
+/// Returns whether the kernel wipes pages in each child (Linux 4.14). If it does not, a child of a bare `clone` has all
+/// memory of its parent, and only its [`generation`] tells it apart.
+pub fn wipes() -> bool {
+    page().is_some()
 }
 
 /// Takes a generation, unless another thread of this process was faster.
@@ -97,7 +108,7 @@ fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
 #[inline(never)]
 fn learn_generation() -> Generation {
     let _errno = ErrnoGuard::new();
-    let (own, _) = place();
+    let Some(own) = page() else { return generation_by_id() };
     let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     // Numbers start at 1, and no process lives long enough for 2^64 forks.
     let new = NonZeroU64::new(new).unwrap_or(NonZeroU64::MIN);
@@ -107,29 +118,48 @@ fn learn_generation() -> Generation {
     }
 }
 
-/// Returns the words, in a wiped page if possible, and whether they are cleared in a child.
-fn place() -> (&'static Own, bool) {
-    if std::ptr::eq(OWN.get(), &UNWIPED)
-        && let Some(page) = system::wiped_on_fork()
-    {
-        let _ = offer(page, |page| OWN.replace(&UNWIPED, page));
+/// Returns the generation that belongs to the process's id, and takes one if there is none yet.
+#[cold]
+#[inline(never)]
+fn generation_by_id() -> Generation {
+    let id = u64::from(system::process_id()) << 32;
+    loop {
+        let present = BY_ID.load(Ordering::Relaxed);
+        if present >> 32 == id >> 32
+            && let Some(number) = NonZeroU64::new(present & u64::from(u32::MAX))
+        {
+            return Generation(number);
+        }
+        clear_at_fork();
+        // No process has 2^32 ancestors.
+        let new = (LAST.fetch_add(1, Ordering::Relaxed) + 1) & u64::from(u32::MAX);
+        // If another thread of this process was faster, its number counts.
+        let _ = BY_ID.compare_exchange(present, id | new, Ordering::Relaxed, Ordering::Relaxed);
     }
-    let own = OWN.get();
-    (own, !std::ptr::eq(own, &UNWIPED) || clear_at_fork())
 }
 
-/// Registers a fork handler that zeroes the memory `UNWIPED` in children, as the kernel does with pages that it wipes.
-/// Returns false if that fails. Registering it twice is harmless.
-fn clear_at_fork() -> bool {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
+/// Returns the page that the kernel wipes in children; `None` if it wipes none.
+fn page() -> Option<&'static Own> {
+    let is_missing = || std::ptr::eq(OWN.get(), &NOTHING);
+    // Once a generation was taken without a page, no page is made: it would have another generation.
+    if is_missing()
+        && BY_ID.load(Ordering::Relaxed) == 0
+        && let Some(page) = system::wiped_on_fork()
+    {
+        let _ = offer(page, |page| OWN.replace(&NOTHING, page));
+    }
+    (!is_missing()).then(|| OWN.get())
+}
+
+/// Registers a fork handler that clears `BY_ID` in children. Registering it twice is harmless.
+fn clear_at_fork() {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn clear() {
-        UNWIPED.cached.store(0, Ordering::Relaxed);
-        UNWIPED.generation.store(0, Ordering::Relaxed);
+        BY_ID.store(0, Ordering::Relaxed);
     }
-    if !REGISTERED.load(Ordering::Acquire) {
-        REGISTERED.store(system::at_fork(clear), Ordering::Release);
+    if !IS_REGISTERED.load(Ordering::Acquire) {
+        IS_REGISTERED.store(system::at_fork(clear), Ordering::Release);
     }
-    REGISTERED.load(Ordering::Acquire)
 }
 
 /// A value that each process makes for itself. A forked child does not see its parent's value.

@@ -11,15 +11,22 @@
 //! - [`fork`]: the generation of a process, for state that a child must not inherit;
 //! - [`process`]: the process's id, name, rights and errno;
 //! - [`thread`]: threads that the program does not notice;
+//! - [`timer`]: the processor's counter, and the processor time of a thread and of the process;
 //! - `errand`: privilege separation: a child process does work with the rights of another user;
 //! - `probe`: opens files that an untrusted process names;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
-//! - `memory`: mappings and memory files; `fence`: asymmetric fences; `clock`: the system's clock;
+//! - `memory`: mappings and memory files; `fence`: asymmetric fences; `futex`: sleeping on a word; `clock`: the system's
+//!   clock;
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts on the stack;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
-//! On other systems nothing can be opened, and there is no `clock`, `errand`, `fence`, `memory`, `probe` or `socket`.
+//! On other systems nothing can be opened, and there is no `clock`, `errand`, `fence`, `futex`, `memory`, `probe` or `socket`.
+//!
+//! # Features
+//!
+//! - `bindgen`: generates the bindings of libcutils at build time instead of using the committed ones; needs libclang.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
 
@@ -41,6 +48,8 @@ pub mod errand;
 #[cfg(not(no_tracing))]
 pub mod fence;
 pub mod fork;
+#[cfg(not(no_tracing))]
+pub mod futex;
 pub mod marker;
 #[cfg(not(no_tracing))]
 pub mod memory;
@@ -57,6 +66,9 @@ pub mod state;
 mod system;
 pub mod text;
 pub mod thread;
+pub mod timer;
+#[cfg(not(no_tracing))]
+pub mod usage;
 mod word;
 
 /// The atomics that threads share. The models replace this module with loom's.

@@ -7,5 +7,5 @@
 //!   would kill the process that uses it;
 //! - [`has_memory_files`]: whether the kernel has such files.
 
-pub use crate::system::file::{fixed_size, has_memory_files, sealed_file, sealed_size};
+pub use crate::system::file::{fixed_size, has_memory_files, may_have_size, sealed_file, sealed_size};
 pub use crate::system::{Mapped, Plain, Region, Shared, page_size};

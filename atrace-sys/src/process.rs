@@ -7,8 +7,8 @@ use std::ffi::{CStr, OsStr, OsString};
 use std::num::NonZeroU64;
 
 pub use crate::system::{
-    ErrnoGuard, fnmatch as matches, has_elevated_rights, may_pass, process_id as raw_id, reread_argv0,
-    strtoimax as signed_number, strtoull as number,
+    ErrnoGuard, at_exit, fnmatch as matches, has_elevated_rights, may_pass, process_id as raw_id,
+    reread_argv0, strtoimax as signed_number, strtoull as number,
 };
 #[cfg(not(no_tracing))]
 pub use crate::system::{capabilities as rights, signals::seem_to_be_handled as is_in_handler, stay_loaded};
@@ -112,6 +112,18 @@ pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
     then(system::read_argv0())
 }
 
+/// Returns whether an app pattern matches the name of a process (argv\[0\]): the whole name or, on a host, what follows its last
+/// `/`. Android matches the whole name only, as its libcutils does.
+pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
+    if matches(pattern, name) {
+        return true;
+    }
+    let Some(slash) = name.to_bytes().iter().rposition(|byte| *byte == b'/') else { return false };
+    let last =
+        name.to_bytes_with_nul().get(slash + 1..).and_then(|last| CStr::from_bytes_with_nul(last).ok());
+    cfg!(not(target_os = "android")) && last.is_some_and(|last| !last.is_empty() && matches(pattern, last))
+}
+
 /// An [`ErrnoGuard`] that also disables `pthread_cancel` for the calling thread.
 ///
 /// Opening and reading files are cancellation points. A thread could end there, and glibc would unwind its stack,
@@ -191,6 +203,26 @@ mod tests {
         assert!(matches(c"\\*", c"\\anything"));
         assert!(!matches(c"", c"a"));
         assert!(matches(c"", c""));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "fnmatch is foreign code")]
+    #[cfg(target_os = "linux")]
+    fn names_match_whole_or_by_their_last_part() {
+        for (pattern, name, is_it) in [
+            (c"name", c"/a/b/name", true),
+            (c"*name", c"/a/b/name", true),
+            (c"/a/b/name", c"/a/b/name", true),
+            (c"b/name", c"/a/b/name", false),
+            (c"n?me", c"./name", true),
+            (c"nam", c"/a/name", false),
+            (c"name", c"name", true),
+            (c"", c"/a/", false),
+            (c"", c"", true),
+            (c"a", c"a/", false),
+        ] {
+            assert_eq!(matches_name(pattern, name), is_it, "{pattern:?} {name:?}");
+        }
     }
 
     #[test]

@@ -193,6 +193,16 @@ impl Socket {
     }
 }
 
+/// Returns whether there is a file at a socket's address, of whatever kind. An abstract address has none that could be looked
+/// at, so the answer is true.
+pub fn may_be_there(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let mut path = [0; PATH_MAX];
+    let Some(place) = path.get_mut(..name.len()) else { return false };
+    place.copy_from_slice(name);
+    name.first() == Some(&b'@') || CStr::from_bytes_until_nul(&path).is_ok_and(file::exists)
+}
+
 /// Returns the peer of a socket as the kernel knows it: its process id (0 if it is not visible here) and its user id.
 pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();

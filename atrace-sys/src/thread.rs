@@ -1,6 +1,8 @@
 //! Helper threads that the program does not notice: no signal is delivered to them, and they keep no descriptor open.
 
 #[cfg(not(no_tracing))]
+pub mod confinement;
+#[cfg(not(no_tracing))]
 pub mod ending;
 
 use std::cell::Cell;
@@ -8,14 +10,16 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
 #[cfg(not(no_tracing))]
+use std::sync::atomic::Ordering;
+#[cfg(not(no_tracing))]
 use std::time::Duration;
 
 use crate::system;
 #[cfg(no_tracing)]
 use crate::system::is_bare;
 #[cfg(not(no_tracing))]
-pub use crate::system::{is_bare, is_thread as is_there, spawn_bare};
-pub use crate::system::{mapped_from, stack_bounds as stack, thread_number as number};
+pub use crate::system::{is_bare, spawn_bare};
+pub use crate::system::{is_thread as is_there, mapped_from, stack_bounds as stack, thread_number as number};
 
 /// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the
 /// thread after the panic hook has reported it. If the caller is in a shared library, that stays loaded.
@@ -39,11 +43,23 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
 }
 
 /// Prepares for a thread of [`spawn_bare`]: finds out what [`leave_descriptors`] has to know, which such a thread can't. If the
-/// caller is in a shared library, that stays loaded. Allocates.
+/// caller is in a shared library, that stays loaded. Notes for [`is_confined`] how the process is confined now. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     system::stay_loaded();
     may_call_close_range();
+    CONFINED.store(system::seccomp_mode(), Ordering::Relaxed);
+}
+
+/// The seccomp mode at the time of [`prepare`].
+#[cfg(not(no_tracing))]
+static CONFINED: AtomicU32 = AtomicU32::new(0);
+
+/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`], so that one that it did not
+/// foresee may end the process. The answer takes a `prctl`.
+#[cfg(not(no_tracing))]
+pub fn is_confined() -> bool {
+    system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
 }
 
 /// Calls `body` with all signals blocked for the calling thread. A thread that `body` starts keeps them blocked.
@@ -156,7 +172,7 @@ pub fn with_name<R>(then: impl FnOnce(&[u8]) -> R) -> R {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
     #[test]

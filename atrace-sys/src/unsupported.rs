@@ -54,6 +54,16 @@ pub fn at_fork(_: extern "C" fn()) -> bool {
     true
 }
 
+/// Registers nothing.
+pub fn at_exit(_: extern "C" fn()) -> bool {
+    false
+}
+
+/// Returns no time.
+pub(crate) fn processor_time(_: bool) -> Option<u64> {
+    None
+}
+
 /// Returns whether an error is temporary: never here.
 pub fn may_pass(_: i32) -> bool {
     false
@@ -94,6 +104,11 @@ pub(crate) const fn is_bare() -> bool {
 /// Returns no number.
 pub fn thread_number() -> Option<u32> {
     None
+}
+
+/// Returns true: no thread is known to have ended.
+pub fn is_thread(_: u32) -> bool {
+    true
 }
 
 /// Returns no bounds.

@@ -63,7 +63,7 @@ fn a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes() {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
             assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
         }
-        a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(&[fork]);
+        a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(&[fork, bare_clone]);
         true
     };
     assert!(in_child(fork, heeds_no_advice));

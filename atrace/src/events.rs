@@ -5,6 +5,7 @@
 //! writes the event by its backend.
 
 use crate::args::Arg;
+use crate::attach::attach;
 use crate::backend::{self, emit, emit_named, emit_on_thread};
 use crate::event::Event;
 use crate::gate::{self, Glance};
@@ -14,9 +15,12 @@ use crate::{AtraceTag, refresh};
 
 /// Reads the properties now, rather than at the first event, and opens the marker if that failed when the library was loaded.
 ///
-/// Calling it is optional. It may allocate, so it must not be called in a signal handler.
+/// On a host it also lets `atrace record` find this process: see [`perfetto::attach`](crate::perfetto::attach).
+///
+/// Calling it is optional. It may allocate and start a thread, so it must not be called in a signal handler.
 #[doc(alias = "atrace_setup")]
 pub fn atrace_init() {
+    attach();
     atrace_get_enabled_tags();
 }
 

@@ -3,7 +3,7 @@
 //! - `debug.atrace.tags.enableflags` is the mask of tags, as `strtoull(…, 0)` reads it. If it is not a number or too large,
 //!   no tag is enabled. If it is empty or not set, it is 0.
 //! - [`AtraceTag::App`] ignores the mask. It is enabled if one of the patterns `debug.atrace.app_0` … `app_{N-1}` matches
-//!   argv\[0\], where N is the value of `debug.atrace.app_number`.
+//!   argv\[0\] (on a host also its last path component alone), where N is the value of `debug.atrace.app_number`.
 //! - [`AtraceTag::Always`] is enabled unless the mask is not a number.
 //!
 //! Source: `libcutils/trace-dev.inc` of AOSP.
@@ -97,8 +97,8 @@ fn app_matches(get: &impl Fn(&str) -> Option<Value>) -> bool {
 
 fn pattern_matches(pattern: Option<Value>, name: &CStr) -> bool {
     match pattern {
-        Some(pattern) => process::matches(pattern.as_c_str(), name),
-        None => process::matches(c"", name),
+        Some(pattern) => process::matches_name(pattern.as_c_str(), name),
+        None => process::matches_name(c"", name),
     }
 }
 

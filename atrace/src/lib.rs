@@ -43,7 +43,7 @@
 //! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (only Perfetto's service), `none` |
 //! | `ATRACE_MARKER` | a path; or `fd:N:DEV:INO`, the inherited descriptor N, which must be open on the file with that device and inode. Only files of tracefs, regular files and character devices |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
-//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768, 1024 by default. All that a program writes within 10 ms, or a little longer, must fit; otherwise events are lost |
+//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768; by default 1024, and 32768 under `atrace run`. Pages that are never used take no memory. All that a program writes before the service has emptied it must fit; otherwise events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
 //! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that the
@@ -116,7 +116,9 @@
 //! - events and switches need `write` and `fstat` (`newfstatat` in new C libraries), and `prlimit64` if events go to a
 //!   regular file;
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
-//! - events for Perfetto ask now and then for the thread's id and name (`gettid`, `prctl`);
+//! - events for Perfetto ask now and then for the thread's id and name, and whether the thread is confined (`gettid`, `prctl`). A
+//!   process whose main thread is confined, or all of whose threads are, is not [attached](perfetto::attach) to a recording any
+//!   more;
 //! - reopening a marker that was closed needs more.
 //!
 //! The name of the process is read then and stored, also for forked children. A program that changes the name must call
@@ -183,12 +185,24 @@
 //! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each thread.
 //!   glibc 2.36 allocates once for that. Before Android 10 this holds for all thread-locals.
 //!
+//! # Features
+//!
+//! - `perfetto` (default): the backend for Perfetto's service. Without it, the functions of [`perfetto`](mod@perfetto) do nothing, and
+//!   [`perfetto::record_to`] returns an error.
+//!
 //! # Sources
 //!
 //! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`). The rules of
 //! the reader are those of Perfetto's systrace importer.
 
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod args;
+#[cfg_attr(no_tracing, path = "no_attach.rs")]
+mod attach;
 mod backend;
 pub mod control;
 mod event;
@@ -213,7 +227,7 @@ mod sink;
 mod slice;
 pub mod state;
 mod status;
-mod tag;
+pub mod tags;
 pub mod tracer;
 pub mod watch;
 
@@ -232,7 +246,7 @@ pub use name::{EventName, Name};
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_args};
 pub use sink::choice::sink;
 pub use sink::{SinkInfo, SinkKind};
-pub use tag::AtraceTag;
+pub use tags::AtraceTag;
 
 #[doc(hidden)]
 pub use macros::private as __private;

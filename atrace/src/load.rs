@@ -56,6 +56,11 @@ pub extern "C" fn skip_load() {
     IS_SKIPPED.store(true, Ordering::Relaxed);
 }
 
+/// Returns whether [`skip_load`] was called.
+pub(crate) fn is_skipped() -> bool {
+    IS_SKIPPED.load(Ordering::Relaxed)
+}
+
 #[cfg_attr(miri, expect(dead_code, reason = "miri has no loader"))]
 extern "C" fn at_load() {
     if IS_SKIPPED.load(Ordering::Relaxed) {

@@ -5,12 +5,13 @@
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::{fmt, io};
 
 use crate::AtraceTag;
 
 pub(crate) const ASK: u64 = 1 << 62;
+pub(crate) const COMPARE: u64 = 1 << 61;
 pub(crate) const TRACK_NAME_MAX: usize = 1024;
 pub const FLOW_ROOM: usize = 10;
 pub(crate) const EXISTS: bool = false;
@@ -187,13 +188,15 @@ pub(crate) struct Event<'a> {
     pub(crate) name: Option<&'a str>,
     pub(crate) value: Option<Amount>,
     pub(crate) site: Option<Site<'a>>,
+    pub(crate) flow: u64,
     pub(crate) args: &'a [u8],
+    pub(crate) time: u64,
     pub(crate) begun: u32,
 }
 
 impl Event<'static> {
     pub(crate) const fn new(_: Type, _: u64) -> Self {
-        Self { track: None, name: None, value: None, site: None, args: &[], begun: 0 }
+        Self { track: None, name: None, value: None, site: None, flow: 0, args: &[], time: 0, begun: 0 }
     }
 }
 
@@ -245,6 +248,16 @@ pub(crate) mod hash {
 }
 
 pub(crate) fn connect() {}
+
+pub(crate) fn seek(_: &'static AtomicU32) {}
+
+pub(crate) fn is_linked() -> bool {
+    false
+}
+
+pub(crate) fn is_service_there() -> bool {
+    false
+}
 
 pub(crate) fn expect_events() {}
 
@@ -311,6 +324,11 @@ pub(crate) fn on_track(_: TrackKey, _: u64, _: &str, _: Option<&str>) -> Option<
 
 pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
     None
+}
+
+/// Returns no time.
+pub fn now() -> u64 {
+    0
 }
 
 /// Returns no flow.

@@ -10,6 +10,7 @@
 use std::io;
 use std::path::Path;
 
+pub use crate::attach::attach;
 pub use crate::producer::Recording;
 use crate::sink::first;
 pub use crate::status::{Status, status};
@@ -29,6 +30,7 @@ pub fn connect() {
         producer::connect();
         refresh::update();
         watch::tags_may_have_changed();
+        watch::start_ticks();
     }
 }
 
@@ -60,5 +62,6 @@ pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
     watch::tags_may_have_changed();
+    watch::start_ticks();
     Ok(recording)
 }

@@ -4,6 +4,7 @@
 
 pub use atrace_perfetto::args::{Encoder, FLOW_ROOM, Key as ArgKey, Scalar, flow};
 pub use atrace_perfetto::callsite::{About, Number, Site};
+pub use atrace_perfetto::clock::now;
 pub use atrace_perfetto::producer::flow_number;
 pub use atrace_perfetto::recording::Recording;
 
@@ -11,12 +12,12 @@ pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, put_scalar, put_text
 pub(crate) use atrace_perfetto::changes::on_change;
 pub(crate) use atrace_perfetto::event::{Amount, Event, Track, TrackKey, Type, Written};
 pub(crate) use atrace_perfetto::producer::{
-    begun, can_be_used, connect, count, end, expect_events, lost, named, on_track, standing,
-    start_if_expected, tags_word, text, traced, write, write_whole,
+    begun, can_be_used, connect, count, end, expect_events, is_linked, is_service_there, lost, named,
+    on_track, seek, standing, start_if_expected, tags_word, text, traced, write, write_whole,
 };
 pub(crate) use atrace_perfetto::recording::begin as record;
 pub(crate) use atrace_perfetto::standing::Standing;
-pub(crate) use atrace_perfetto::{ASK, category, hash};
+pub(crate) use atrace_perfetto::{ASK, COMPARE, category, hash};
 
 use crate::AtraceTag;
 

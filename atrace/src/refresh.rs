@@ -92,6 +92,12 @@ pub(crate) fn preferred() -> AtraceTag {
 
 /// Called on the socket thread when the tags that sessions want, or the state of the connection, have changed.
 fn sessions_changed() {
+    // The first session of a process that only looked for one (`attach.rs`).
+    if !first::is_perfetto_enabled()
+        && producer::tags_word().is_some_and(|tags| tags.load(Ordering::Relaxed) != 0)
+    {
+        choose_per_event();
+    }
     state::publish();
     // With libcutils the gate's local word has a copy of the sessions' tags. The next event renews it.
     if let Sink::Cutils(_) = choice::present() {
@@ -159,18 +165,36 @@ fn serial(properties: &'static Properties) -> Serial {
     }
 }
 
-/// Makes the gate see the tags of Perfetto's sessions, and reads which tags prefer Perfetto. Out of line, because the
-/// property's value is on the stack, which may be a signal handler's.
-#[cold]
-#[inline(never)]
-fn follow_perfetto(sink: &'static Sink) {
-    static SESSIONS_CHANGED: fn() = sessions_changed;
-    producer::on_change(&SESSIONS_CHANGED);
+/// Has the backend chosen for each event from now on, and the next event read the tags again. Async-signal-safe, also on a bare
+/// thread.
+pub(crate) fn choose_per_event() {
+    first::choose_per_event();
+    see_sessions(choice::present());
+    gate::forget();
+}
+
+/// Makes the gate see the tags of Perfetto's sessions, unless libcutils has its place for them.
+fn see_sessions(sink: &'static Sink) {
     if !matches!(sink, Sink::Cutils(_))
         && let Some(tags) = producer::tags_word()
     {
         GATE.foreign.set(tags);
     }
+}
+
+/// Registers [`sessions_changed`].
+pub(crate) fn follow_sessions() {
+    static SESSIONS_CHANGED: fn() = sessions_changed;
+    producer::on_change(&SESSIONS_CHANGED);
+}
+
+/// Makes the gate see the tags of Perfetto's sessions, and reads which tags prefer Perfetto. Out of line, because the
+/// property's value is on the stack, which may be a signal handler's.
+#[cold]
+#[inline(never)]
+fn follow_perfetto(sink: &'static Sink) {
+    follow_sessions();
+    see_sessions(sink);
     if let Some(properties) = sink.properties() {
         let value = properties.find(PREFER).and_then(|property| property.read());
         let tags = value.map_or(0, |(_, value)| flags::parse_flags_or_0(value.as_bytes()));

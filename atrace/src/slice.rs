@@ -223,8 +223,10 @@ impl TrackSlice {
     }
 
     /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
-    /// [`Slice::end_with`].
-    pub fn end_with(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) {
+    /// [`Slice::end_with`], and happened at `time`, in nanoseconds of `CLOCK_BOOTTIME`, unless that is 0 ([`now`]).
+    ///
+    /// [`now`]: crate::tracer::now
+    pub fn end_with(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32, time: u64) {
         if self.tags.is_empty() {
             return self.end(track_name, cookie);
         }
@@ -232,7 +234,7 @@ impl TrackSlice {
             let track = Track::of(TrackKey::named(Type::End, cookie.into()), track_name);
             let (track, site, begun) = (Some(track), Some(site), self.begun);
             let end = producer::Event::new(Type::End, backend::valid(self.tags));
-            producer::write(&producer::Event { track, site, args, begun, ..end });
+            producer::write(&producer::Event { track, site, args, time, begun, ..end });
         }
     }
 

@@ -27,6 +27,7 @@ use atrace_sys::state::{self, TEXT_MAX, Text};
 
 use crate::AtraceTag;
 use crate::gate;
+use crate::producer;
 use crate::sink::{choice, first};
 use crate::status::status;
 
@@ -99,7 +100,7 @@ fn describe(text: &mut Text<'_>) {
     if filters > 0 {
         text.line("filters", filters);
     }
-    if first::is_perfetto_enabled() {
+    if first::is_perfetto_enabled() || producer::is_linked() {
         text.line("perfetto", format_args!("{:#}", status()));
     }
     choice::present().describe(text);

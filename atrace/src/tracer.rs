@@ -39,7 +39,7 @@ use crate::{AtraceTag, gate, state};
 
 pub use crate::backend::{BackendTags, only_atrace, only_perfetto};
 pub use crate::message::TextBuffer;
-pub use crate::producer::{About, ArgKey, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number};
+pub use crate::producer::{About, ArgKey, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number, now};
 pub use crate::sink::first::is_perfetto_enabled;
 pub use crate::slice::{Slice, TrackSlice};
 
@@ -158,20 +158,32 @@ impl Enabled {
         producer::traced(Type::Instant, backend::valid(self.tag), site, name, 0, args);
     }
 
-    /// Begins a slice with encoded arguments and the name of its callsite in Perfetto's memory. The slice is part of the flow
-    /// `flow` ([`flow_number`]), unless that is 0.
+    /// Begins a slice with encoded arguments in Perfetto's memory. Without a name it has the name of its callsite. The slice is
+    /// part of the flow `flow` ([`flow_number`]), unless that is 0.
     #[inline(always)]
-    pub fn begin_at(self, site: &Site<'_>, flow: u64, args: &[u8]) -> Slice {
-        let tags = backend::valid(self.tag);
-        Slice::by(producer::traced(Type::Begin, tags, site, None, flow, args), self.tag)
+    pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Slice {
+        let (name, tags) = (name.map(|name| cut(name, TRACK_NAME_MAX)), backend::valid(self.tag));
+        Slice::by(producer::traced(Type::Begin, tags, site, name, flow, args), self.tag)
     }
 
-    /// Begins a slice on a track, with encoded arguments and the name of its callsite, in Perfetto's memory.
-    pub fn begin_on_track_at(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32) -> TrackSlice {
+    /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. Without a name it has the name of its callsite. The
+    /// track has a name, and a cookie that distinguishes tracks of one name. The slice is part of the flow `flow` ([`flow_number`]),
+    /// unless that is 0. It began at `time`, in nanoseconds of `CLOCK_BOOTTIME`, unless that is 0 ([`now`]). A reader of a trace
+    /// that is still being written may discard events that come late.
+    pub fn begin_on_track_at(
+        self,
+        (track_name, cookie): (&str, i32),
+        site: Site<'_>,
+        name: Option<&str>,
+        flow: u64,
+        args: &[u8],
+        time: u64,
+    ) -> TrackSlice {
+        let name = name.map(|name| cut(name, TRACK_NAME_MAX));
         let key = TrackKey::named(Type::Begin, cookie.into());
         let (track, site) = (Some(Track::of(key, track_name)), Some(site));
         let begin = producer::Event::new(Type::Begin, backend::valid(self.tag));
-        let begin = producer::Event { track, site, args, ..begin };
+        let begin = producer::Event { track, site, name, flow, args, time, ..begin };
         TrackSlice::by(producer::write(&begin), self.tag & AtraceTag::ValidMask)
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::unix::process::CommandExt as _;
+use std::time::Duration;
 
 use atrace::control::Control;
 use atrace::*;
@@ -299,6 +300,11 @@ fn another_process_switches_this_one() {
     assert!(common::end_of(child).status.success());
 }
 
+/// For many that switch at once: on a busy machine one may wait for the lock for longer than usual.
+fn patient() -> Control {
+    control().patience(Duration::from_secs(100))
+}
+
 #[test]
 fn threads_that_switch_at_once_lose_nothing() {
     let name = case!({
@@ -310,7 +316,7 @@ fn threads_that_switch_at_once_lose_nothing() {
                 scope.spawn(move || {
                     for round in 0..40 {
                         let own = format!("*{}", ["", "?", "*"][(number + round) % 3]);
-                        let switched = control().enable(&own).unwrap();
+                        let switched = patient().enable(&own).unwrap();
                         assert!(is_on(), "{:?}", patterns());
                         drop(switched);
                     }
@@ -352,7 +358,7 @@ fn processes_that_switch_on_at_once_lose_nothing() {
     let name = case!({
         let number = number();
         for round in 0..20 {
-            control().enable(&format!("program {number}.{round}")).unwrap().keep();
+            patient().enable(&format!("program {number}.{round}")).unwrap().keep();
         }
     });
     let place = Place::file();
@@ -375,7 +381,7 @@ fn processes_that_switch_themselves_leave_nothing_on() {
     let name = case!({
         let own = format!("{}*", "?".repeat(number()));
         for round in 0..2000 {
-            let switched = control().enable(&own).unwrap();
+            let switched = patient().enable(&own).unwrap();
             assert!(is_on(), "{round}: {:?}", patterns());
             switched.restore().unwrap();
         }
@@ -412,7 +418,7 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
         while !line.contains("READY") {
             assert_ne!(std::io::BufRead::read_line(&mut ready, &mut line).unwrap(), 0);
         }
-        std::thread::sleep(std::time::Duration::from_micros(chance.below(3000) as u64));
+        std::thread::sleep(Duration::from_micros(chance.below(3000) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
         let found = control.patterns();
@@ -564,7 +570,7 @@ fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
 fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
     let name = case!({
         let store = atrace_sys::properties::Properties::open().unwrap();
-        let control = control().patience(std::time::Duration::from_millis(5));
+        let control = control().patience(Duration::from_millis(5));
         let on = |pattern| control.enable(pattern).unwrap();
         let (switched, restored, dropped) = (on("*"), on("restored"), on("dropped"));
         let before = properties();

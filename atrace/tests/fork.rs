@@ -33,7 +33,7 @@ mod cases {
         assert!(child >= 0);
         if child == 0 {
             // SAFETY: no preconditions; the signal ends a child that hangs.
-            unsafe { libc::alarm(60) };
+            unsafe { libc::alarm(600) };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
             // SAFETY: no preconditions; ends the child at once.
             unsafe { libc::_exit(if done { 0 } else { 1 }) };
@@ -74,6 +74,35 @@ mod cases {
             ("end", &parent),
         ];
         assert_eq!(place.text(), expected.map(|(name, pid)| format!("I|{pid}|{name}")).concat());
+    }
+
+    /// Before Linux 4.14 the kernel wipes nothing in a child.
+    #[test]
+    #[cfg(not(no_tracing))]
+    fn the_child_of_a_bare_clone_is_itself_on_an_old_kernel() {
+        let name = case!({
+            crate::common::with_an_old_kernel();
+            let _outer = begin_scoped_event(TAG, "outer");
+            let cloned = in_clone(|| {
+                atrace_instant(TAG, "clone");
+                let grandchild = in_clone(|| drop(begin_scoped_event(TAG, "own")));
+                println!("GRANDCHILD {grandchild}");
+                let forked = in_fork(|| atrace_instant(TAG, "forked"));
+                println!("FORKED {forked}");
+                drop(_outer); // Writes nothing: the slice is the parent's.
+                atrace_instant(TAG, "again");
+            });
+            println!("CLONED {cloned}");
+        });
+        let place = Place::file().on();
+        let ran = place.run(&name);
+        let number = |word: &str| ran.said(word)[0].to_owned();
+        let (parent, child, grandchild) = (ran.pid, number("CLONED"), number("GRANDCHILD"));
+        let expected = [
+            format!("B|{parent}|outerI|{child}|cloneB|{grandchild}|ownE|{grandchild}"),
+            format!("I|{}|forkedI|{child}|againE|{parent}", number("FORKED")),
+        ];
+        assert_eq!(place.text(), expected.concat());
     }
 
     /// The child writes the first event: no backend was chosen before the fork.

@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules of `atrace-perfetto`, from the lowest to the highest.
-const PERFETTO: [&str; 29] = [
+const PERFETTO: [&str; 30] = [
     "names",
     "proto",
     "wire",
     "abi",
     "handed",
+    "filling",
     "presence",
     "memory",
     "foreign",
@@ -39,10 +40,10 @@ const PERFETTO: [&str; 29] = [
 ];
 
 /// The modules of `atrace`, from the lowest to the highest.
-const ATRACE: [&str; 22] = [
-    "tag", "flags", "producer", "message", "name", "args", "event", "control", "gate", "sink", "load",
-    "status", "state", "refresh", "backend", "watch", "events", "slice", "scoped", "tracer", "macros",
-    "perfetto",
+const ATRACE: [&str; 23] = [
+    "tags", "flags", "producer", "message", "name", "args", "event", "control", "gate", "sink", "load",
+    "status", "state", "refresh", "backend", "watch", "attach", "events", "slice", "scoped", "tracer",
+    "macros", "perfetto",
 ];
 
 /// Returns the files of each module of a crate.
@@ -59,6 +60,7 @@ fn files(sources: &Path) -> BTreeMap<String, Vec<PathBuf>> {
     for entry in fs::read_dir(sources).unwrap() {
         let path = entry.unwrap().path();
         let module = match path.file_stem().unwrap().to_str().unwrap() {
+            "no_attach" => "attach",
             "no_perfetto" => "producer", // It replaces that module on other systems.
             name => name,
         };

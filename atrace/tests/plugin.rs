@@ -3,6 +3,9 @@
 #![cfg(all(target_os = "linux", not(target_feature = "crt-static")))]
 
 mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../crates/real-service/src/trace.rs"]
+mod trace;
 
 #[allow(unsafe_code, reason = "the library is loaded and called as a C program would")]
 mod cases {
@@ -12,9 +15,11 @@ mod cases {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc;
 
+    use atrace::{AtraceTag, begin_scoped_event};
     use atrace_cli::service::{Keep, Service};
 
     use crate::common::{self, Place, case};
+    use crate::trace::Trace;
 
     const ROUNDS: usize = 100;
 
@@ -94,6 +99,68 @@ mod cases {
         common::run(&mut command);
         let report = service.finish();
         (report.counts.events, report.lost.iter().map(atrace_cli::service::Lost::events).sum())
+    }
+
+    /// The program's copy begins and ends a slice, and the plugin's copy writes an event in it, on the calling thread.
+    fn write_by_both(event: extern "C" fn()) {
+        let _outer = begin_scoped_event(AtraceTag::App, "outer");
+        // The two copies read two clocks, whose difference is far less.
+        let pause = std::time::Duration::from_millis(2);
+        std::thread::sleep(pause);
+        event();
+        std::thread::sleep(pause);
+    }
+
+    /// In Perfetto, a process is one track and each thread is one, however many copies of the library write to them, also in
+    /// a forked child.
+    #[test]
+    fn the_program_and_the_plugin_write_to_the_same_tracks() {
+        let name = case!({
+            let plugin = Plugin::load();
+            let event = plugin.function(c"plugin_event");
+            write_by_both(event);
+            std::thread::spawn(move || write_by_both(event)).join().unwrap();
+            // SAFETY: the child ends without returning from here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: no preconditions; the signal ends a child that hangs.
+                unsafe { libc::alarm(60) };
+                write_by_both(event);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+            println!("CHILD {child}");
+            write_by_both(event);
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let listener = UnixListener::bind(&socket).unwrap();
+        let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
+        let mut command = place.command(&name);
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
+        let ran = common::run(&mut command);
+        let report = service.finish();
+        assert_eq!(report.counts.producers, 4, "two copies in two processes: {report:?}");
+
+        let trace = Trace::open(&place.path("trace"));
+        let (parent, child) = (u64::from(ran.pid), ran.said("CHILD")[0].parse().unwrap());
+        for (pid, threads) in [(parent, 2), (child, 1)] {
+            let (processes, tracks) = trace.tracks_of(pid);
+            assert_eq!((processes.len(), tracks.len()), (1, threads), "{processes:x?} {tracks:x?}");
+            let process = processes.into_iter().next().unwrap();
+            assert!(tracks.iter().all(|(track, thread)| *track == process ^ thread), "{tracks:x?}");
+        }
+        // Rounds don't overlap, so in the order of time each event is in the slice in which it was written.
+        let mut events = trace.events();
+        events.sort_by_key(|event| event.time);
+        let order: Vec<_> = events.iter().map(|event| (event.pid, event.name())).collect();
+        let round = |pid| ["outer", "plugin", "end"].map(|name| (pid, name.to_owned()));
+        assert_eq!(order, [parent, parent, child, parent].map(round).concat());
     }
 
     #[test]

@@ -187,29 +187,73 @@ mod cases {
     /// A child that libc does not know of has no socket thread, and must not write in its parent's name.
     #[test]
     fn the_child_of_a_bare_clone_is_off() {
+        let name = case!({ parent_of_a_bare_clone() });
+        assert_eq!(recorded(&name).1, ["parent", "parent again"]);
+    }
+
+    /// Before Linux 4.14 the kernel wipes nothing in a child.
+    #[test]
+    fn the_child_of_a_bare_clone_is_off_on_an_old_kernel() {
         let name = case!({
+            common::with_an_old_kernel();
+            parent_of_a_bare_clone();
+        });
+        assert_eq!(recorded(&name).1, ["parent", "parent again"]);
+    }
+
+    /// A child that libc does not know of may connect itself, on an old kernel, too.
+    #[test]
+    fn the_child_of_a_bare_clone_may_connect_on_an_old_kernel() {
+        let name = case!({
+            common::with_an_old_kernel();
             perfetto::connect();
             until("a session", || perfetto::status().sessions() == 1);
             atrace_instant(TAG, "parent");
-            // SAFETY: without flags except the signal at the end, the call is a fork. The child ends without
-            // returning from here.
-            let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-            if child == 0 {
-                let is_on = atrace_is_tag_enabled(TAG);
-                for _ in 0..1000 {
-                    atrace_instant(TAG, "child");
-                }
-                let is_off = !is_on && perfetto::status().sessions() == 0;
-                // SAFETY: no preconditions; ends the child at once.
-                unsafe { libc::_exit(i32::from(!is_off)) };
-            }
-            let mut status = 0;
-            // SAFETY: `status` is writable.
-            unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
-            assert_eq!(status, 0, "it was on");
+            in_clone(|| {
+                perfetto::connect();
+                until("a session of the child's", || perfetto::status().sessions() == 1);
+                assert!(atrace_is_tag_enabled(TAG));
+                atrace_instant(TAG, "child");
+            });
+            assert_eq!(perfetto::status().tags(), atrace_get_enabled_tags());
+            assert!(atrace_is_tag_enabled(TAG));
             atrace_instant(TAG, "parent again");
         });
-        assert_eq!(recorded(&name).1, ["parent", "parent again"]);
+        let (_, mut names) = recorded(&name);
+        names.sort(); // Each process has a sequence of its own.
+        assert_eq!(names, ["child", "parent", "parent again"]);
+    }
+
+    fn parent_of_a_bare_clone() {
+        perfetto::connect();
+        until("a session", || perfetto::status().sessions() == 1);
+        atrace_instant(TAG, "parent");
+        in_clone(|| {
+            assert_eq!(perfetto::status().sessions(), 0);
+            assert!(!atrace_get_enabled_tags().contains(TAG) && !atrace_is_tag_enabled(TAG));
+            for _ in 0..1000 {
+                atrace_instant(TAG, "child");
+            }
+        });
+        atrace_instant(TAG, "parent again");
+    }
+
+    /// Calls `body` in a child of the bare system call, which must succeed.
+    fn in_clone(body: impl FnOnce()) {
+        // SAFETY: without flags except the signal at the end, the call is a fork. The child ends without returning
+        // from here.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            // SAFETY: no preconditions; the signal ends a child that hangs.
+            unsafe { libc::alarm(60) };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            // SAFETY: no preconditions; ends the child at once.
+            unsafe { libc::_exit(i32::from(!done)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
+        assert_eq!(status, 0, "the child failed, or hung until its alarm");
     }
 
     /// The socket thread reads the system's clock once a second. In between, timestamps come from the processor's

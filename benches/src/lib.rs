@@ -6,7 +6,7 @@
 //! - [`row`]: the exchange format: a measured row, the file of rows, and the environment of the measurement.
 //! - [`table`]: tables, and how they are written.
 //! - [`promise`]: judges promises by measurements.
-//! - [`stats`]: computes medians with 95 % intervals from rounds, and detects noisy results.
+//! - [`stats`]: the crate `atrace-paired`, which computes medians with 95 % intervals from rounds.
 //! - [`instruments`]: clocks, CPUs, the allocation counter, the kernel's information about threads.
 //! - [`harness`]: the command line, the sink and the cleanup of a measuring process.
 //! - [`measure`]: runs cases side by side, so that changes of the machine cancel out: in one process, in several
@@ -24,6 +24,7 @@ pub mod measure;
 pub mod promise;
 pub mod report;
 pub mod row;
-pub mod stats;
 pub mod subjects;
 pub mod table;
+
+pub use atrace_paired as stats;

@@ -278,9 +278,9 @@ fn the_documentation_is_of_the_same_rows() {
     let (readme, document) = (read("README.md"), read("docs/costs.md"));
     assert_eq!(costs(&readme), costs(&document), "`report --docs` makes both");
     assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 6);
-    assert!(readme.lines().count() <= 150, "{}", readme.lines().count());
-    // A person reads it.
-    assert!(document.lines().count() <= 300, "{}", document.lines().count());
+    assert!(readme.lines().count() <= 175, "{}", readme.lines().count());
+    // A person reads both. Each of the nine tables that are made has up to six lines of marks and of how it was made.
+    assert!(document.lines().count() <= 420, "{}", document.lines().count());
 }
 
 #[test]

@@ -102,8 +102,10 @@ struct Run {
 impl Run {
     /// Starts the helper; waits until it is ready.
     fn start(helper: &str, sink: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("--bench").env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
+        // Signals that this process ignores, as under `nohup`, would be ignored there, too.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,TERM").arg(std::env::current_exe().unwrap()).arg("--bench");
+        command.env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
         command.env("ATRACE_BACKEND", "none").env_remove("ATRACE_PROPERTIES");
         #[expect(clippy::zombie_processes, reason = "who is not ready fails the test")]
         let mut parent =

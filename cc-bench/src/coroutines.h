@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tasks that compute Fibonacci numbers: one after the other, in a thread each, in a coroutine each, or all in one
-// coroutine that yields. A function runs a batch and returns the durations of its parts.
+// Calls the tasks of `tasks.h` that a compiler has compiled.
 
 #pragma once
 
@@ -12,10 +11,10 @@
 namespace cc_bench {
 
 struct Batch;
+enum class Compiler : uint8_t;
+enum class Kind : uint8_t;
 
-Batch tasks_sequential(uint32_t fibonacci, uint64_t tasks);
-Batch tasks_threads(uint32_t fibonacci, uint64_t tasks);
-Batch tasks_coroutines(uint32_t fibonacci, uint64_t tasks);
-Batch tasks_co_yield(uint32_t fibonacci, uint64_t tasks);
+Batch run(Compiler compiler, Kind kind, uint32_t fibonacci, uint64_t tasks, bool inside);
+rust::String version(Compiler compiler);
 
 }  // namespace cc_bench

@@ -1,9 +1,9 @@
 //! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating point.
+//! They are compiled by each of g++ and clang++ that is installed: the two make different coroutines.
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
-//! The parts of a single task would be shorter than a reading of the clock.
 
-pub use ffi::Batch;
+pub use ffi::{Batch, Compiler};
 
 // What the macro makes is public whether or not its module is.
 #[allow(unreachable_pub)]
@@ -11,13 +11,41 @@ pub use ffi::Batch;
 #[allow(missing_docs, reason = "the functions are not public, and what is has its own")]
 #[cxx::bridge(namespace = "cc_bench")]
 mod ffi {
-    /// The durations of a batch of tasks in nanoseconds, and its results.
+    /// A compiler of the tasks.
+    #[derive(Debug)]
+    enum Compiler {
+        /// GNU's g++.
+        Gcc,
+        /// LLVM's clang++.
+        Clang,
+    }
+
+    /// What the tasks are.
+    #[derive(Debug)]
+    enum Kind {
+        Sequential,
+        Threads,
+        Coroutines,
+        CoYield,
+    }
+
+    /// The durations of a batch of tasks in nanoseconds, and its results. Each part is the time between two readings of the
+    /// clock, and contains one reading. Creation, resume and destruction follow each other; `total` is the time from the
+    /// first reading to the last.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Batch {
+        /// The whole batch.
+        total: u64,
         /// The creation of all tasks: threads or coroutines, which then wait.
         creation: u64,
         /// The execution of all tasks, including joining the threads.
         resume: u64,
+        /// The part of `resume` within the tasks, from the beginning to the end of each computation: one reading for each
+        /// task. 0 unless tasks were timed from within.
+        compute: u64,
+        /// The part of `resume` from before each task is resumed to the beginning of its computation, and from its end until
+        /// the task has returned: two readings for each task. 0 unless tasks were timed from within.
+        switches: u64,
         /// The destruction of all tasks.
         destruction: u64,
         /// The sum of their results.
@@ -38,10 +66,8 @@ mod ffi {
         // SAFETY: cxx has the C++ compiler compare each signature with the header's; what is not `unsafe` takes no raw pointer.
         include!("cc-bench/src/coroutines.h");
 
-        fn tasks_sequential(fibonacci: u32, tasks: u64) -> Batch;
-        fn tasks_threads(fibonacci: u32, tasks: u64) -> Result<Batch>;
-        fn tasks_coroutines(fibonacci: u32, tasks: u64) -> Batch;
-        fn tasks_co_yield(fibonacci: u32, tasks: u64) -> Batch;
+        fn run(compiler: Compiler, kind: Kind, fibonacci: u32, tasks: u64, inside: bool) -> Result<Batch>;
+        fn version(compiler: Compiler) -> String;
     }
 }
 
@@ -52,64 +78,126 @@ impl Batch {
     }
 }
 
-/// An argument that makes tasks compute nothing, so that only the cost of running a task remains.
-pub const NOTHING: u32 = u32::MAX;
+impl Compiler {
+    /// Both compilers.
+    pub const ALL: [Self; 2] = [Self::Gcc, Self::Clang];
 
-/// Computes the number `tasks` times in a loop.
-pub fn sequential(fibonacci: u32, tasks: u64) -> Batch {
-    ffi::tasks_sequential(fibonacci, tasks)
-}
+    /// Returns the version of the compiler, or `None` if it was not installed when this crate was built.
+    pub fn version(self) -> Option<String> {
+        Some(ffi::version(self)).filter(|version| !version.is_empty())
+    }
 
-/// Computes each number in a `std::thread`. All threads are created, and sleep, before the first thread may compute.
-///
-/// # Errors
-///
-/// The error of C++ if not all threads could be started.
-pub fn threads(fibonacci: u32, tasks: u64) -> std::io::Result<Batch> {
-    ffi::tasks_threads(fibonacci, tasks).map_err(std::io::Error::other)
-}
+    /// Computes the number `tasks` times in a loop.
+    ///
+    /// # Errors
+    ///
+    /// That the compiler [was not installed](Self::version).
+    pub fn sequential(self, fibonacci: u32, tasks: u64) -> std::io::Result<Batch> {
+        self.run(ffi::Kind::Sequential, fibonacci, tasks, false)
+    }
 
-/// Computes each number in a coroutine. All coroutines are created before the first is resumed, and destroyed after the
-/// last has run.
-pub fn coroutines(fibonacci: u32, tasks: u64) -> Batch {
-    ffi::tasks_coroutines(fibonacci, tasks)
-}
+    /// Computes each number in a `std::thread`. All threads are created, and sleep, before the first thread may compute.
+    ///
+    /// # Errors
+    ///
+    /// The error of C++ if not all threads could be started, or that the compiler was not installed.
+    pub fn threads(self, fibonacci: u32, tasks: u64) -> std::io::Result<Batch> {
+        self.run(ffi::Kind::Threads, fibonacci, tasks, false)
+    }
 
-/// Computes all numbers in one coroutine, which yields each number (`co_yield`).
-pub fn co_yield(fibonacci: u32, tasks: u64) -> Batch {
-    ffi::tasks_co_yield(fibonacci, tasks)
+    /// Computes each number in a coroutine. All coroutines are created before the first is resumed, and destroyed after
+    /// the last has run. If `inside` is set, each is timed from within, too.
+    ///
+    /// # Errors
+    ///
+    /// That the compiler was not installed.
+    pub fn coroutines(self, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
+        self.run(ffi::Kind::Coroutines, fibonacci, tasks, inside)
+    }
+
+    /// Computes all numbers in one coroutine, which yields each number (`co_yield`). If `inside` is set, each computation
+    /// is timed from within, too.
+    ///
+    /// # Errors
+    ///
+    /// That the compiler was not installed.
+    pub fn co_yield(self, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
+        self.run(ffi::Kind::CoYield, fibonacci, tasks, inside)
+    }
+
+    fn run(self, kind: ffi::Kind, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
+        ffi::run(self, kind, fibonacci, tasks, inside).map_err(std::io::Error::other)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn installed() -> impl Iterator<Item = Compiler> {
+        Compiler::ALL.into_iter().filter(|compiler| compiler.version().is_some())
+    }
+
     #[test]
     fn all_kinds_compute_the_same() {
-        for (fibonacci, number) in [(0, 0.0), (1, 1.0), (5, 5.0), (15, 610.0), (NOTHING, 0.0)] {
-            let sum = number * 100.0;
-            assert_eq!(sequential(fibonacci, 100).sum, sum);
-            assert_eq!(threads(fibonacci, 100).unwrap().sum, sum);
-            assert_eq!(coroutines(fibonacci, 100).sum, sum);
-            assert_eq!(co_yield(fibonacci, 100).sum, sum);
+        assert!(installed().count() > 0);
+        for compiler in installed() {
+            for (fibonacci, number) in [(0, 0.0), (1, 1.0), (5, 5.0), (15, 610.0)] {
+                let sum = number * 100.0;
+                assert_eq!(compiler.sequential(fibonacci, 100).unwrap().sum, sum);
+                assert_eq!(compiler.threads(fibonacci, 100).unwrap().sum, sum);
+                for inside in [false, true] {
+                    assert_eq!(compiler.coroutines(fibonacci, 100, inside).unwrap().sum, sum);
+                    assert_eq!(compiler.co_yield(fibonacci, 100, inside).unwrap().sum, sum);
+                }
+            }
+            assert_eq!(compiler.threads(5, 0).unwrap().sum, 0.0);
         }
-        assert_eq!(threads(5, 0).unwrap().sum, 0.0);
+    }
+
+    #[test]
+    fn a_compiler_that_is_not_installed_is_an_error() {
+        for compiler in Compiler::ALL {
+            assert_eq!(compiler.sequential(5, 1).is_ok(), compiler.version().is_some(), "{compiler:?}");
+        }
     }
 
     #[test]
     fn coroutines_say_what_they_take() {
-        let many = coroutines(5, 1000);
-        assert_eq!(many.resumes, 1000);
-        // A compiler may elide the allocation of a frame, but then of all frames.
-        assert!([0, 1000].contains(&many.news), "{many:?}");
-        assert_eq!(many.frame_bytes % 1000, 0);
-        assert!(many.frame().is_none_or(|frame| (24.0..1024.0).contains(&frame)), "{many:?}");
-        // The compiler passes the size to both `new` and `delete`.
-        assert_eq!((many.deletes, many.freed_bytes), (many.news, many.frame_bytes));
-        assert!(many.creation > 0 && many.resume > 0 && many.destruction > 0, "{many:?}");
-        let one = co_yield(5, 1000);
-        assert_eq!(one.resumes, 1000);
-        assert!(one.news <= 1, "{one:?}");
-        assert_eq!((one.deletes, one.freed_bytes), (one.news, one.frame_bytes));
+        for compiler in installed() {
+            let many = compiler.coroutines(5, 1000, false).unwrap();
+            assert_eq!(many.resumes, 1000);
+            // A compiler may elide the allocation of a frame, but then of all frames.
+            assert!([0, 1000].contains(&many.news), "{many:?}");
+            assert_eq!(many.frame_bytes % 1000, 0);
+            assert!(many.frame().is_none_or(|frame| (24.0..1024.0).contains(&frame)), "{many:?}");
+            // The compiler passes the size to both `new` and `delete`.
+            assert_eq!((many.deletes, many.freed_bytes), (many.news, many.frame_bytes));
+            assert!(many.creation > 0 && many.resume > 0 && many.destruction > 0, "{many:?}");
+            let one = compiler.co_yield(5, 1000, false).unwrap();
+            assert_eq!(one.resumes, 1000);
+            assert!(one.news <= 1, "{one:?}");
+            assert_eq!((one.deletes, one.freed_bytes), (one.news, one.frame_bytes));
+        }
+    }
+
+    /// The whole is timed by readings of its own, and a part is no difference of other parts.
+    #[test]
+    fn the_parts_make_up_the_whole() {
+        let same = |parts: &[u64], whole: u64| {
+            let parts = parts.iter().sum::<u64>() as f64;
+            (parts / whole as f64 - 1.0).abs() < 0.02
+        };
+        for compiler in installed() {
+            for run in [Compiler::coroutines, Compiler::co_yield] {
+                let batch = run(compiler, 20, 300, true).unwrap();
+                let Batch { total, creation, resume, compute, switches, destruction, .. } = batch;
+                assert!(same(&[creation, resume, destruction], total), "{compiler:?} {batch:?}");
+                assert!(same(&[compute, switches], resume), "{compiler:?} {batch:?}");
+                assert!(compute > 0 && switches > 0, "{compiler:?} {batch:?}");
+                let batch = run(compiler, 20, 300, false).unwrap();
+                assert_eq!((batch.compute, batch.switches), (0, 0));
+            }
+        }
     }
 }

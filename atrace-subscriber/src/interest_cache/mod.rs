@@ -25,8 +25,8 @@
 //! # Threads
 //!
 //! A rebuild runs on a watching thread or on a thread started for it, because no default dispatcher can be set inside a
-//! dispatcher of the program. Rebuilds take [turns](Turn), and no thread waits for one: a layer may switch tracing while it is
-//! queried.
+//! dispatcher of the program. Rebuilds take [turns](Turn). A thread that switches tracing by a function of `atrace` waits for the
+//! rebuild, for a second at most: a layer may switch tracing while it is queried, and the rebuild waits for that layer.
 //!
 //! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference to a
 //! stack. This is foreign code, which may use descriptors. So stacks with other layers use the watch whose thread has
@@ -43,7 +43,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -61,6 +61,10 @@ use self::queries::Queries;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two repetitions.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
+
+/// How long a function that switches tracing waits for the rebuild: until its end, unless the function was called by code that the
+/// rebuild waits for.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// No thread repeats the rebuild.
 const IDLE: u8 = 0;
@@ -216,13 +220,26 @@ impl Rebuilder {
         if on_watching_thread() {
             return self.rebuild_and_settle();
         }
-        if spawn_quiet("atrace-rebuild", || self.rebuild_and_settle()).is_err() {
+        let (rebuilt, is_rebuilt) = mpsc::channel();
+        let rebuild = move || {
+            self.rebuild();
+            let _ = rebuilt.send(()); // The program may wait no longer.
+            self.settle_if_open();
+        };
+        if spawn_quiet("atrace-rebuild", rebuild).is_err() {
             self.rebuild_and_settle();
+        } else if !REBUILDING.get() {
+            // The program switched tracing by a function of `atrace`. Its next span shall be recorded.
+            let _ = is_rebuilt.recv_timeout(LONGEST_WAIT);
         }
     }
 
     fn rebuild_and_settle(&'static self) {
         self.rebuild();
+        self.settle_if_open();
+    }
+
+    fn settle_if_open(&'static self) {
         if self.queries.open().is_none() {
             return;
         }

@@ -16,6 +16,7 @@ unsafe extern "C" {
     // SAFETY: the signatures are those of the C libraries' headers. A reference stands for a pointer that the
     // function does not keep.
     pub(crate) safe fn _exit(status: c_int) -> !;
+    pub(crate) safe fn atexit(body: extern "C" fn()) -> c_int;
     pub(crate) safe fn capset(header: &mut [u32; 2], sets: &[u32; 6]) -> c_int;
     #[cfg(target_os = "linux")]
     pub(crate) safe fn flock(fd: c_int, operation: c_int) -> c_int;
@@ -127,7 +128,7 @@ calls! {
     /// Version 3 of the header has three sets of 64 bits, in two halves each; others have fewer.
     capget(header: &mut [u32; 2], sets: &mut [u32; 6]) =
         libc::SYS_capget, [ptr::from_mut(header).cast_const(), ptr::from_mut(sets).cast_const()];
-    #[cfg(all(target_os = "android", not(miri)))]
+    #[cfg(not(miri))]
     getpid() = libc::SYS_getpid, [0];
     gettid_of_kernel() = libc::SYS_gettid, [0];
     membarrier(command: c_int) = libc::SYS_membarrier, [command, 0, 0];
@@ -143,6 +144,9 @@ calls! {
         ptr::from_mut(peer).cast_const(),
         ptr::from_mut(&mut (size_of::<libc::ucred>() as libc::socklen_t)).cast_const()
     ];
+    /// The attributes are those of the structure's first version, of 64 bytes.
+    perf_event_open(attributes: &[u64; 8], flags: c_int) =
+        libc::SYS_perf_event_open, [ptr::from_ref(attributes), 0, -1, -1, flags];
     pidfd_open(process: c_int) = libc::SYS_pidfd_open, [process, 0];
     pidfd_send_signal(process: c_int, signal: c_int) = libc::SYS_pidfd_send_signal, [process, signal, 0];
     /// The kernel may change the time.
@@ -158,6 +162,7 @@ calls! {
     #[cfg(target_os = "linux")]
     renameat2(directory: c_int, from: &CStr, to: &CStr, flags: libc::c_uint) = libc::SYS_renameat2,
         [directory, from.as_ptr(), directory, to.as_ptr(), flags as c_int];
+    seccomp_mode() = libc::SYS_prctl, [libc::PR_GET_SECCOMP];
     /// The kernel's set of signals has eight bytes everywhere.
     rt_sigprocmask(how: c_int, new: &u64, old: &mut u64) =
         libc::SYS_rt_sigprocmask, [how, ptr::from_ref(new), ptr::from_mut(old).cast_const(), 8];
@@ -169,6 +174,8 @@ calls! {
     socket(family: c_int, kind: c_int) = libc::SYS_socket, [family, kind, 0];
     tgkill(process: c_int, thread: c_int, signal: c_int) = libc::SYS_tgkill, [process, thread, signal];
     unlink(path: &CStr) = libc::SYS_unlinkat, [libc::AT_FDCWD, path.as_ptr(), 0];
+    wait4(process: c_int, status: &mut c_int, usage: &mut libc::rusage) = libc::SYS_wait4,
+        [process, ptr::from_mut(status).cast_const(), 0, ptr::from_mut(usage).cast_const()];
     #[cfg(not(miri))]
     write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
 }

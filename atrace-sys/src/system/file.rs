@@ -133,6 +133,12 @@ fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether this process may make a file of this size (`RLIMIT_FSIZE`). Otherwise the attempt would raise SIGXFSZ, also
+/// for a memory file.
+pub fn may_have_size(size: usize) -> bool {
+    super::soft_limit(libc::RLIMIT_FSIZE).is_none_or(|limit| size as u64 <= limit)
+}
+
 /// Creates a memory file whose size nobody can change.
 pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     let file = memory_file(name)?;
@@ -314,6 +320,11 @@ pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
 /// Returns whether the process may look into a directory.
 pub fn may_enter(directory: &CStr) -> bool {
     c::faccessat(libc::AT_FDCWD, directory, libc::X_OK).is_ok()
+}
+
+/// Returns whether there is a file at a path.
+pub(crate) fn exists(path: &CStr) -> bool {
+    c::faccessat(libc::AT_FDCWD, path, libc::F_OK).is_ok()
 }
 
 /// Returns whether a descriptor is a terminal.

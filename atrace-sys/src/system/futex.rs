@@ -17,7 +17,11 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
 /// Sleeps while the word is `expected`, until a wake, a signal or the end of `timeout`.
 ///
 /// It may also return for no reason, so the caller must check the word.
-pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Result<()> {
+///
+/// # Errors
+///
+/// Returns the error if the system denies the call.
+pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Result<()> {
     // Without FUTEX_PRIVATE_FLAG the kernel identifies the word by its file and offset, so that other processes can
     // wake us; it only reads the mapping.
     match c::futex_wait(word, expected.cast_signed(), &timespec(timeout)) {
@@ -27,7 +31,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Result
 }
 
 /// Wakes all threads that sleep on the word, in any process.
-pub(crate) fn wake(word: &AtomicU32) {
+pub fn wake(word: &AtomicU32) {
     // A failure is harmless, because sleepers check the word from time to time.
     let _ = c::futex_wake(word, libc::c_int::MAX);
 }

@@ -32,7 +32,9 @@ pub(crate) use self::memory::wiped_on_fork;
 pub use self::memory::{Mapped, Region, Shared, page_size};
 pub use self::process::*;
 pub(crate) use self::signals::complain;
-pub(crate) use self::thread::{close_range, leave_descriptors, set_cancelable, spawn, thread_name};
+pub(crate) use self::thread::{
+    close_range, leave_descriptors, seccomp_mode, set_cancelable, spawn, thread_name,
+};
 pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_number};
 
 /// Types that a C library fills in and for which zeroes are valid.
@@ -52,7 +54,7 @@ macro_rules! plain {
 }
 
 plain!(libc::msghdr, libc::cmsghdr, libc::sockaddr_un, libc::ucred, libc::stat, libc::statfs);
-plain!(libc::sigset_t, libc::sigaction, libc::stack_t, libc::pthread_attr_t);
+plain!(libc::sigset_t, libc::sigaction, libc::stack_t, libc::pthread_attr_t, libc::rusage);
 
 pub(crate) fn zeros<T: Plain>() -> T {
     // SAFETY: the trait guarantees that zeroes are valid.

@@ -7,11 +7,11 @@ use super::{ErrnoGuard, Mapped, Plain, Result, c, file, stay_loaded};
 use crate::c_text::CText;
 use crate::word::{OnceRef, offer};
 
-/// Returns the id of the calling process as a number. On Android the kernel is asked, because bionic caches the id, and a child of a bare
-/// `clone` would get its parent's.
+/// Returns the id of the calling process as a number. The kernel is asked, because bionic, and glibc before 2.25, cache the id, and a child
+/// of a bare `clone` would get its parent's.
 #[inline]
 pub fn process_id() -> u32 {
-    #[cfg(all(target_os = "android", not(miri)))]
+    #[cfg(not(miri))]
     if let Ok(id) = c::getpid() {
         return id as u32;
     }
@@ -72,6 +72,23 @@ pub fn capabilities() -> u64 {
 pub fn at_fork(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
+}
+
+/// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that fails.
+///
+/// It is also called in a forked child that ends so. If it is in a shared library, that stays loaded.
+pub fn at_exit(body: extern "C" fn()) -> bool {
+    stay_loaded();
+    cfg!(miri) || c::atexit(body) == 0
+}
+
+/// Returns the processor time of the calling thread, or of the process, in nanoseconds.
+pub(crate) fn processor_time(of_thread: bool) -> Option<u64> {
+    let clock = if of_thread { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_PROCESS_CPUTIME_ID };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    let is_known = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
+    is_known.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// The type of `RLIMIT_…`, which differs between libcs.

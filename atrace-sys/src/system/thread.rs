@@ -182,3 +182,8 @@ pub fn is_thread(number: u32) -> bool {
 pub(crate) fn thread_name(name: &mut [u8; 16]) {
     let _ = c::name_of_thread(name);
 }
+
+/// Returns how the kernel filters the calling thread's system calls: 0 if it does not.
+pub(crate) fn seccomp_mode() -> u32 {
+    c::seccomp_mode().map_or(0, |mode| mode as u32)
+}

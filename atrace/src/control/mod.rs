@@ -48,6 +48,9 @@ pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
 pub use crate::flags::{FLAGS, parse_flags};
 
+/// The property that is set when a service of Perfetto's begins to listen. Its value, a process id, is for people.
+const SERVICE: &str = "debug.atrace.service";
+
 /// Access to the properties that switch tracing.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -118,6 +121,20 @@ impl Control {
         self.properties.properties()
     }
 
+    /// Tells processes that look for a service of Perfetto's (see [`attach`](crate::perfetto::attach)) that there is one now. It
+    /// enables nothing: it sets a property of its own, which wakes them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the property can't be set.
+    pub fn announce_service(&self) -> Result<(), Error> {
+        let _errno = ErrnoGuard::new();
+        self.properties
+            .transaction()?
+            .set(SERVICE, process::id().text())
+            .map_err(failed("announcing a service"))
+    }
+
     /// Returns the app patterns in force. Bytes that are not UTF-8 are replaced.
     pub fn patterns(&self) -> Vec<String> {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
@@ -141,7 +158,8 @@ impl Control {
         self.enable_pattern(this_process()?)
     }
 
-    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`.
+    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host its last path
+    /// component may match alone.
     ///
     /// `*` matches any text, including `/`. `?` and `[…]` are special, too; a backslash is not.
     ///
@@ -192,7 +210,7 @@ impl Control {
         process::reread_argv0();
         self.disable_where(usize::MAX, |pattern| {
             CString::new(pattern).is_ok_and(|pattern| {
-                process::with_argv0(|name| name.is_some_and(|name| process::matches(&pattern, name)))
+                process::with_argv0(|name| name.is_some_and(|name| process::matches_name(&pattern, name)))
             })
         })
     }

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) use self::word::Serial;
 use self::word::{CLAIMED, Gate, SERIAL_SHIFT};
 use crate::AtraceTag;
-use crate::producer::ASK;
+use crate::producer::{ASK, COMPARE};
 use crate::sync::AtomicRef;
 
 /// A bit of the local word: `atrace_set_tracing_enabled(false)` has disabled tracing in this process.
@@ -115,7 +115,7 @@ pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
 /// Returns the enabled tags, or `None` if they are not known.
 pub(crate) fn tags() -> Option<AtraceTag> {
     let (local, foreign) = GATE.look();
-    (local & CHANGED == 0).then(|| tags_of(local, foreign))
+    (local & CHANGED == 0 && foreign & COMPARE == 0).then(|| tags_of(local, foreign))
 }
 
 /// Returns the enabled tags of the local word, or `None` if they are not known.

@@ -28,9 +28,14 @@ pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
 pub(crate) fn enable_perfetto() -> bool {
     let is_ready = producer::can_be_used();
     if is_ready {
-        FIRST.set(&PER_EVENT);
+        choose_per_event();
     }
     is_ready
+}
+
+/// Has the backend chosen for each event from now on, in a process that was prepared to be a producer. Async-signal-safe.
+pub(crate) fn choose_per_event() {
+    FIRST.set(&PER_EVENT);
 }
 
 /// Returns whether `sink` is the mark that the backend is chosen for each event.

@@ -15,6 +15,11 @@
 //! kernel counts references at each system call with a descriptor. A thread that gave up its descriptors does not have this
 //! cost: see [`watch_without_descriptors`]. So there are two threads at most, one of each kind.
 //!
+//! # Ticks
+//!
+//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second. So what the
+//! tracer left to the next event of a thread is written even if there is none.
+//!
 //! # Forks
 //!
 //! A forked child has no watch until it begins one of its own, whatever its parent had.
@@ -24,10 +29,11 @@ mod notifier;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use atrace_sys::OnceRef;
 use atrace_sys::fork::PerProcess;
 use atrace_sys::properties::Properties;
 use atrace_sys::{process, thread};
@@ -141,6 +147,37 @@ pub fn watch_backends(callback: fn(), has_descriptors: bool) -> io::Result<Watch
     thread.add(Arc::new(move |_, _| callback()))
 }
 
+/// The time between two ticks.
+const TICK: Duration = Duration::from_millis(50);
+
+static ON_TICK: OnceRef<fn()> = OnceRef::new();
+
+/// Has a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of the process
+/// has an effect; a forked child has its parent's `body`, and calls it once it has a watch.
+///
+/// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never called.
+pub fn on_tick(body: &'static fn()) {
+    let _ = ON_TICK.set(body);
+    start_ticks();
+}
+
+/// Makes sure that there is a watching thread for the ticks, if a tracer has asked for them and this process may have sessions.
+pub(crate) fn start_ticks() {
+    static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
+    if ON_TICK.get().is_some() && first::is_perfetto_enabled() {
+        TICKS.get_or_make(OnceLock::new).get_or_init(|| watch_backends(|| (), false).ok());
+        sessions_changed(); // A thread that has slept until now begins to tick.
+    }
+}
+
+/// Ticks, if there is something to do. Returns the time until the next tick.
+fn tick() -> Option<Duration> {
+    let is_wanted = |word: &AtomicU64| word.load(Ordering::Relaxed) & AtraceTag::ValidMask.bits() != 0;
+    let body = ON_TICK.get().filter(|_| producer::tags_word().is_some_and(is_wanted))?;
+    body();
+    Some(TICK)
+}
+
 thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
@@ -224,7 +261,8 @@ impl Watchers {
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
         let start = || {
             let sink = choice::chosen();
-            if sink.properties().is_none() && !sink.is_waiting() && !first::is_perfetto_enabled() {
+            let may_have_sessions = first::is_perfetto_enabled() || producer::is_linked();
+            if sink.properties().is_none() && !sink.is_waiting() && !may_have_sessions {
                 return Ok(None);
             }
             static SESSIONS_CHANGED: fn() = sessions_changed;
@@ -266,7 +304,7 @@ impl Watchers {
             if self.is_nudged.swap(false, Ordering::AcqRel) {
                 continue;
             }
-            let after = refresh::look_again_after();
+            let after = tick().or_else(refresh::look_again_after);
             if properties.wait_unless(what, serial, after, &self.is_nudged).is_err() {
                 // The system denies the wait, for example by a seccomp filter. The thread polls instead.
                 std::thread::sleep(Duration::from_millis(50));
@@ -280,7 +318,7 @@ impl Watchers {
         while !stop.load(Ordering::Acquire) {
             self.deliver();
             if !self.is_nudged.swap(false, Ordering::AcqRel) {
-                std::thread::park();
+                tick().map_or_else(std::thread::park, std::thread::park_timeout);
             }
         }
     }

@@ -2,15 +2,20 @@
 //!
 //! The workload is a C++ benchmark of a thousand tasks. Each task computes a Fibonacci number recursively in floating
 //! point. The tasks run one after the other, in a thread each, in a coroutine each, or in one coroutine that yields
-//! after each task. The C++ cases are in `cc-bench` (untraced). The Rust cases (traced) are a loop, `std::thread`,
-//! boxed futures polled by hand, a future that yields, and tokio tasks. All cases run for Fibonacci 5, 15 and 25, on
-//! all cores and on one core.
+//! after each task. The C++ cases are in `cc-bench` (untraced), once for g++ and once for clang++ if both are installed.
+//! The Rust cases (traced) are a loop, `std::thread`, boxed futures polled by hand, a future that yields, and tokio tasks.
+//! All cases run for Fibonacci 5, 15 and 25, on all cores and on one core.
 //!
-//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, because a reading
-//!   of the clock takes as long as a part. Slow tasks have smaller batches: a hundred threads, and thirty tasks for
-//!   Fibonacci 25. With `ATRACE_BENCH_ORIGINAL=1`, all batches have a thousand tasks, like the original.
-//! - Tasks that compute nothing run in the same turn. The time of their resume is the `switch`. The `compute` time is
-//!   the time that the resume of a computing task takes above it.
+//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original,
+//!   because a reading of the clock takes as long as a part. Rust's batches are smaller where a case would take more than
+//!   ten seconds, as it runs in six modes: a hundred threads, and thirty tasks for Fibonacci 25. With
+//!   `ATRACE_BENCH_ORIGINAL=1`, they have a thousand tasks, too. The count `at_once` of a row is its batch.
+//! - Where a reading of the clock takes less than 1 % of a task, which is the case for Fibonacci 25, each task of a
+//!   coroutine or future is timed from within, too: `resume/compute` is the time of the computation itself, `resume/switch`
+//!   the time from before the resume to the beginning of the computation, and from its end until the task has returned.
+//!   The run fails unless both together are the `resume` of the same tasks within 2 %.
+//! - The readings of the clock within a part are subtracted from it. The count `clock_ns` is what a reading takes, and
+//!   `clock_readings` how many a task had.
 //! - A thread sleeps until all threads are created. The threads of the original spun, which slowed down the creation of
 //!   the others. The original measured creation only after a coroutine's frame was allocated; here, the measurement
 //!   includes the allocation.
@@ -25,6 +30,7 @@ use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
+use cc_bench::coroutines::Compiler;
 
 mod tasks;
 
@@ -41,10 +47,7 @@ const FIBONACCI: [u32; 3] = [5, 15, 25];
 /// An implementation of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runner {
-    CcSequential,
-    CcThread,
-    CcCoroutine,
-    CcYield,
+    Cc(Compiler, Kind),
     Sequential,
     Thread,
     Future,
@@ -52,75 +55,101 @@ enum Runner {
     Tokio,
 }
 
-impl Runner {
-    /// All runners, with the prefixes of their ids.
-    const ALL: [(Self, &'static str); 9] = [
-        (Self::CcSequential, "cc/sequential"),
-        (Self::CcThread, "cc/thread"),
-        (Self::CcCoroutine, "cc/coroutine"),
-        (Self::CcYield, "cc/co_yield"),
-        (Self::Sequential, "rust/sequential"),
-        (Self::Thread, "rust/thread"),
-        (Self::Future, "rust/future"),
-        (Self::Yield, "rust/yield"),
-        (Self::Tokio, "rust/tokio"),
-    ];
+/// What the tasks of C++ are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Sequential,
+    Thread,
+    Coroutine,
+    Yield,
+}
 
-    fn id(self) -> &'static str {
-        Self::ALL[self as usize].1
+impl Runner {
+    /// Returns all runners. C++ has those of each compiler that was installed.
+    fn all() -> impl Iterator<Item = Self> {
+        let kinds = [Kind::Sequential, Kind::Thread, Kind::Coroutine, Kind::Yield];
+        let installed = Compiler::ALL.into_iter().filter(|compiler| compiler.version().is_some());
+        let cc = installed.flat_map(move |compiler| kinds.map(|kind| Self::Cc(compiler, kind)));
+        cc.chain([Self::Sequential, Self::Thread, Self::Future, Self::Yield, Self::Tokio])
+    }
+
+    /// Returns the prefix of the ids.
+    fn id(self) -> String {
+        let name = match self {
+            Self::Cc(compiler, kind) => {
+                let compiler = if compiler == Compiler::Gcc { "gcc" } else { "clang" };
+                let kind = match kind {
+                    Kind::Sequential => "sequential",
+                    Kind::Thread => "thread",
+                    Kind::Coroutine => "coroutine",
+                    Kind::Yield => "co_yield",
+                };
+                return format!("cc/{compiler}/{kind}");
+            }
+            Self::Sequential => "sequential",
+            Self::Thread => "thread",
+            Self::Future => "future",
+            Self::Yield => "yield",
+            Self::Tokio => "tokio",
+        };
+        format!("rust/{name}")
     }
 
     /// Tells whether a task is first created and later resumed.
     fn is_created(self) -> bool {
-        !matches!(self, Self::CcSequential | Self::Sequential)
+        !matches!(self, Self::Cc(_, Kind::Sequential) | Self::Sequential)
     }
 
     /// Tells whether a task is destroyed in a separate step after it was resumed.
     fn is_destroyed(self) -> bool {
-        matches!(self, Self::CcCoroutine | Self::CcYield | Self::Future | Self::Yield)
+        matches!(self, Self::Cc(_, Kind::Coroutine | Kind::Yield) | Self::Future | Self::Yield)
     }
 
     /// Tells whether a single coroutine or future runs all tasks of a batch.
     fn is_one_for_all(self) -> bool {
-        matches!(self, Self::CcYield | Self::Yield)
+        matches!(self, Self::Cc(_, Kind::Yield) | Self::Yield)
     }
 }
 
-/// The cores that the tasks run on, and the index of the Fibonacci number, if any.
+/// The index of the Fibonacci number, and the cores that the tasks run on.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    fibonacci: Option<u32>,
+    fibonacci: u32,
     one_core: bool,
 }
 
 impl Place {
-    /// Returns all places whose tasks compute a number.
+    /// Returns all places.
     fn all() -> impl Iterator<Item = Self> {
-        let of = |one_core| FIBONACCI.map(|fibonacci| Self { fibonacci: Some(fibonacci), one_core });
+        let of = |one_core| FIBONACCI.map(|fibonacci| Self { fibonacci, one_core });
         of(false).into_iter().chain(of(true))
     }
 
     fn id(self, runner: Runner) -> String {
-        let what = self.fibonacci.map_or_else(|| "nothing".to_owned(), |number| format!("fib_{number}"));
-        format!("{}/{what}/{}", runner.id(), self.cores())
-    }
-
-    fn cores(self) -> &'static str {
-        if self.one_core { "one_core" } else { "all_cores" }
+        let cores = if self.one_core { "one_core" } else { "all_cores" };
+        format!("{}/fib_{}/{cores}", runner.id(), self.fibonacci)
     }
 
     /// Returns the number of tasks that exist at once.
     fn batch(self, runner: Runner) -> u64 {
         match runner {
-            _ if self.fibonacci.is_some_and(|number| number >= 25) && !is_original() => 30,
-            Runner::CcThread | Runner::Thread if !is_original() => 100,
+            Runner::Cc(..) => 1000,
+            _ if is_original() => 1000,
+            _ if self.is_long() => 30,
+            Runner::Thread => 100,
             _ => 1000,
         }
     }
 
+    /// Tells whether a task takes more than a hundred readings of the clock, on any processor with a clock that is read
+    /// without a system call.
+    fn is_long(self) -> bool {
+        self.fibonacci >= 25
+    }
+
     /// Checks the sum of the tasks' results.
     fn check(self, sum: f64, tasks: u64) -> Result<(), Wrong> {
-        let (number, _) = (0..self.fibonacci.unwrap_or(0)).fold((0_u64, 1_u64), |(a, b), _| (b, a + b));
+        let (number, _) = (0..self.fibonacci).fold((0_u64, 1_u64), |(a, b), _| (b, a + b));
         // The sum is exact in any order, because all terms are whole numbers far below 2^53.
         let expected = (number * tasks) as f64;
         if sum == expected {
@@ -131,7 +160,7 @@ impl Place {
     }
 }
 
-/// Tells whether batches are as large as the original's.
+/// Tells whether all batches are as large as the original's.
 fn is_original() -> bool {
     std::env::var_os("ATRACE_BENCH_ORIGINAL").is_some_and(|value| value == "1")
 }
@@ -142,9 +171,9 @@ impl Workload for Coroutines {
     const NAME: &'static str = "coroutines";
 
     fn cases<T: Tracing>() -> Vec<Case> {
-        let nothing = [false, true].map(|one_core| Place { fibonacci: None, one_core });
-        let places = Place::all().chain(nothing);
-        places.flat_map(|place| Runner::ALL.map(|(runner, _)| tasks::case::<T>(runner, place))).collect()
+        Place::all()
+            .flat_map(|place| Runner::all().map(move |runner| tasks::case::<T>(runner, place)))
+            .collect()
     }
 
     fn fixture() -> io::Result<Fixture> {
@@ -162,21 +191,9 @@ impl Workload for Coroutines {
         Ok(())
     }
 
-    fn derive(results: &mut Results) {
-        for runner in [Runner::CcCoroutine, Runner::CcYield] {
-            for place in Place::all() {
-                let resume = |place: Place| format!("{}/resume", place.id(runner));
-                let nothing = Place { fibonacci: None, ..place };
-                let id = format!("{}/compute", place.id(runner));
-                results.add_difference(id, (&resume(place), "none"), (&resume(nothing), "none"));
-            }
-        }
-    }
-
     fn bars(results: &Results) -> Vec<Judged> {
-        let all = [Runner::CcCoroutine, Runner::CcYield, Runner::Future, Runner::Yield];
         let frames = |runner| Place::all().filter_map(move |place| frame(results, runner, place));
-        all.into_iter().flat_map(frames).collect()
+        Runner::all().filter(|runner| runner.is_destroyed()).flat_map(frames).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The tasks of each runner: a batch computes a number per task, or nothing.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::Pin;
@@ -8,17 +9,22 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use atrace_benches::instruments::clock;
 use atrace_benches::measure::workload::{Case, Done, Tracing, Wrong};
-use cc_bench::coroutines::{self as cc, NOTHING};
+use cc_bench::coroutines as cc;
 use tracing::info_span;
 
-use crate::{Place, Runner};
+use crate::{Kind, Place, Runner};
 
 /// The times and counts of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batch {
+    /// The time of the whole batch, by readings of its own.
+    total: Duration,
     creation: Duration,
     resume: Duration,
+    /// The time of the computations and of the rest of `resume`, if each task was timed from within.
+    inside: Option<[Duration; 2]>,
     destruction: Duration,
     sum: f64,
     /// How often tasks were resumed, if the runner counts resumes.
@@ -34,24 +40,21 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     let id = place.id(runner);
     let batch = place.batch(runner);
     let case = match runner {
-        Runner::CcSequential => cc(runner, place, |number, tasks| Ok(cc::sequential(number, tasks))),
-        Runner::CcThread => {
-            cc(runner, place, |number, tasks| cc::threads(number, tasks).map_err(not_started))
-        }
-        Runner::CcCoroutine => {
-            // The compiler elides the allocation of all frames or of none.
-            let news = cc::coroutines(NOTHING, 1).news as f64;
-            cc(runner, place, |number, tasks| Ok(cc::coroutines(number, tasks))).has("new", move || news)
-        }
-        Runner::CcYield => cc(runner, place, |number, tasks| Ok(cc::co_yield(number, tasks))),
+        Runner::Cc(compiler, kind) => cc(runner, place, move |number, tasks| match kind {
+            Kind::Sequential => compiler.sequential(number, tasks),
+            Kind::Thread => compiler.threads(number, tasks),
+            Kind::Coroutine => compiler.coroutines(number, tasks, place.is_long()),
+            Kind::Yield => compiler.co_yield(number, tasks, place.is_long()),
+        }),
         Runner::Sequential => Case::new(id, batches(runner, place, |n| 2 * n, sequential::<T>)),
         // std keeps living threads in a map. The number of its nodes depends on the order in which the threads end.
         Runner::Thread => Case::new(id, batches(runner, place, |n| 2 * n, threads::<T>())).inexact(),
         // A future is within its span when it is polled and when it is dropped.
-        Runner::Future => Case::new(id, batches(runner, place, |n| 4 * n, futures::<T>())),
+        Runner::Future => Case::new(id, batches(runner, place, |n| 4 * n, futures::<T>(place.is_long()))),
         // A batch is one task, which has an additional resume to its end, and is dropped.
         Runner::Yield => {
-            Case::new(id, batches(runner, place, move |n| 2 * (n + 2 * (n / batch)), yielding::<T>))
+            let run = yielding::<T>(place.is_long());
+            Case::new(id, batches(runner, place, move |n| 2 * (n + 2 * (n / batch)), run))
         }
         Runner::Tokio => {
             let runs = move || batches(runner, place, |n| 4 * n, tokio::<T>(place.one_core));
@@ -61,14 +64,15 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
         }
     };
     let case = match runner {
-        Runner::CcSequential | Runner::CcThread | Runner::Sequential | Runner::Tokio => case,
+        Runner::Cc(compiler, Kind::Coroutine) => {
+            // The compiler elides the allocation of all frames or of none.
+            let news = compiler.coroutines(1, 1, place.is_long()).map_or(0.0, |batch| batch.news as f64);
+            case.has("resumes", || 1.0).has("new", move || news)
+        }
+        Runner::Cc(_, Kind::Sequential | Kind::Thread) | Runner::Sequential | Runner::Tokio => case,
         _ => case.has("resumes", || 1.0),
     };
     let case = case.batch(batch).counted_over(2 * batch);
-    let case = case.beside(format!("{} on {}", runner.id(), place.cores()));
-    // Cases that compute nothing only give the `switch` time of the untraced program.
-    let traced: &[&str] = &["nosub", "filtered", "off", "on", "perfetto"];
-    let case = if place.fibonacci.is_none() { case.not_in(traced) } else { case };
     if place.one_core { case.one_core() } else { case }
 }
 
@@ -80,10 +84,11 @@ fn batches(
     mut run: impl FnMut(u32, u64) -> Result<Batch, Wrong> + 'static,
 ) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
     let batch = place.batch(runner);
+    let clock = clock::reading();
     move |n| {
         let mut total = Batch::default();
         for _ in 0..n / batch {
-            let done = run(place.fibonacci.unwrap_or(NOTHING), batch)?;
+            let done = run(place.fibonacci, batch)?;
             place.check(done.sum, batch)?;
             if let Some(resumes) = done.resumes.filter(|&resumes| resumes != batch) {
                 return Err(format!("{resumes} of {batch} tasks ran"));
@@ -97,30 +102,53 @@ fn batches(
                 return Err(format!("it took no time: {done:?}"));
             }
             total.resumes = done.resumes.map(|resumes| resumes + total.resumes.unwrap_or(0));
+            total.total += done.total;
             total.creation += done.creation;
             total.resume += done.resume;
+            if let Some(inside) = done.inside {
+                let [compute, switch] = total.inside.unwrap_or_default();
+                total.inside = Some([compute + inside[0], switch + inside[1]]);
+            }
             total.destruction += done.destruction;
             total.frame = done.frame;
             total.news = done.news.map(|news| news + total.news.unwrap_or(0));
         }
-        Ok(total.done(runner, n, batch).messages(messages(n)))
+        Ok(total.done(runner, n, batch, clock).messages(messages(n)))
     }
 }
 
 impl Batch {
-    /// Makes the report of `n` tasks in batches of `batch`.
-    fn done(&self, runner: Runner, n: u64, batch: u64) -> Done {
-        let mut done = Done::new().took(self.creation + self.resume + self.destruction);
+    /// Makes the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each time is
+    /// that between two readings, which contains one.
+    fn done(&self, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
+        let without = |time: Duration, readings: u64| {
+            time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))
+        };
+        let batches = n / batch;
+        let parts = 1 + u64::from(runner.is_created()) + u64::from(runner.is_destroyed());
+        let inside = if self.inside.is_some() { 3 * n } else { batches };
+        let readings = inside + (parts - 1) * batches;
+        let [creation, destruction] = [self.creation, self.destruction].map(|part| without(part, batches));
+        let resume = without(self.resume, inside);
+        // A part that is shorter than a reading counts as nothing. The whole is then at least what is left of its parts.
+        let sum: Duration = if runner.is_created() { creation + resume + destruction } else { resume };
+        let took = without(self.total, readings).max(sum);
+        let mut done = Done::new().took(took).gauge("clock_ns", clock);
+        done = done.gauge("clock_readings", readings as f64 / n as f64);
         if let Some(resumes) = self.resumes {
             done = done.count("resumes", resumes);
         }
         // A single coroutine is created and destroyed once per batch.
-        let whole = if runner.is_one_for_all() { n / batch } else { n };
+        let whole = if runner.is_one_for_all() { batches } else { n };
         if runner.is_created() {
-            done = done.part("creation", self.creation, whole).part("resume", self.resume, n);
+            done = done.part("creation", creation, whole).part("resume", resume, n);
+        }
+        if let Some([compute, switch]) = self.inside {
+            done = done.part("resume/compute", without(compute, n), n);
+            done = done.part("resume/switch", without(switch, 2 * n), n);
         }
         if runner.is_destroyed() {
-            done = done.part("destruction", self.destruction, whole);
+            done = done.part("destruction", destruction, whole);
         }
         if let Some(frame) = self.frame {
             done = done.gauge("frame_bytes", frame);
@@ -135,31 +163,47 @@ impl Batch {
 /// Checks the report of 60 tasks in two batches against known values.
 pub(crate) fn prove() {
     let nanos = Duration::from_nanos;
-    let (creation, resume, destruction) = (nanos(600), nanos(6000), nanos(60));
-    let (resumes, frame, news) = (Some(60), Some(8.0), Some(60));
-    let batch = Batch { creation, resume, destruction, sum: 0.0, resumes, frame, news };
-    for (runner, makings) in [(Runner::CcCoroutine, 60), (Runner::CcYield, 2)] {
+    let coroutine = |kind| Runner::Cc(cc::Compiler::Gcc, kind);
+    for (runner, makings) in [(coroutine(Kind::Coroutine), 60), (coroutine(Kind::Yield), 2)] {
+        let batch = Batch {
+            total: nanos(66600),
+            creation: nanos(6000),
+            resume: nanos(60000),
+            inside: Some([nanos(51000), nanos(9000)]),
+            destruction: nanos(600),
+            sum: 0.0,
+            resumes: Some(60),
+            frame: Some(8.0),
+            news: Some(60),
+        };
+        // A reading takes 10 ns: 2 batches have 3 for each task, and one each for the other two parts.
         let expected = Done::new()
-            .took(nanos(6660))
+            .took(nanos(66600 - 1840))
+            .gauge("clock_ns", 10.0)
+            .gauge("clock_readings", 184.0 / 60.0)
             .count("resumes", 60)
-            .part("creation", creation, makings)
-            .part("resume", resume, 60)
-            .part("destruction", destruction, makings)
+            .part("creation", nanos(6000 - 20), makings)
+            .part("resume", nanos(60000 - 1800), 60)
+            .part("resume/compute", nanos(51000 - 600), 60)
+            .part("resume/switch", nanos(9000 - 1200), 60)
+            .part("destruction", nanos(600 - 20), makings)
             .gauge("frame_bytes", 8.0)
             .count("new", 60);
-        assert_eq!(batch.done(runner, 60, 30), expected);
+        assert_eq!(batch.done(runner, 60, 30, 10.0), expected);
     }
 }
 
 /// Makes a C++ case. The C++ code measures its own times.
-fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, Wrong> + 'static) -> Case {
+fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> std::io::Result<cc::Batch> + 'static) -> Case {
     let nanos = Duration::from_nanos;
     let run = move |number, tasks| {
-        let done = run(number, tasks)?;
-        let of_coroutines = matches!(runner, Runner::CcCoroutine | Runner::CcYield);
+        let done = run(number, tasks).map_err(not_started)?;
+        let of_coroutines = matches!(runner, Runner::Cc(_, Kind::Coroutine | Kind::Yield));
         Ok(Batch {
+            total: nanos(done.total),
             creation: nanos(done.creation),
             resume: nanos(done.resume),
+            inside: (done.compute > 0).then(|| [nanos(done.compute), nanos(done.switches)]),
             destruction: nanos(done.destruction),
             sum: done.sum,
             resumes: of_coroutines.then_some(done.resumes),
@@ -171,12 +215,63 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> Result<cc::Batch, 
     Case::new(place.id(runner), batches(runner, place, |_| 0, run)).untraced().uncounted()
 }
 
-/// Runs `f`, and adds its duration to `to`.
-fn timed<R>(to: &mut Duration, f: impl FnOnce() -> R) -> R {
-    let start = Instant::now();
-    let result = f();
-    *to += start.elapsed();
-    result
+/// The readings of the clock at the ends of the parts of a batch, which follow each other.
+struct Laps {
+    start: Instant,
+    last: Instant,
+}
+
+impl Laps {
+    fn start() -> Self {
+        let start = Instant::now();
+        Self { start, last: start }
+    }
+
+    /// Returns the time since the part before has ended.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        let lap = now - self.last;
+        self.last = now;
+        lap
+    }
+
+    /// Returns the time of all parts.
+    fn total(&self) -> Duration {
+        self.last - self.start
+    }
+}
+
+thread_local! {
+    /// When the task that has run last began and ended its computation.
+    static COMPUTED: Cell<Option<[Instant; 2]>> = const { Cell::new(None) };
+}
+
+/// Times tasks from within, in the parts of a [`Batch::inside`]. A task has three readings of the clock: that after it is
+/// that before the next.
+struct Inside {
+    last: Instant,
+    parts: [Duration; 2],
+}
+
+impl Inside {
+    /// Starts at the end of the part before.
+    fn start(laps: &Laps) -> Self {
+        Self { last: laps.last, parts: [Duration::ZERO; 2] }
+    }
+
+    /// Adds the task that has just returned.
+    fn add(&mut self) {
+        let now = Instant::now();
+        let [began, ended] = COMPUTED.get().unwrap_or([now; 2]);
+        self.parts[0] += ended - began;
+        self.parts[1] += (began - self.last) + (now - ended);
+        self.last = now;
+    }
+
+    /// Returns the parts. What came after the last task, until the end of the part of the batch, is in the second one.
+    fn end(self, laps: &Laps) -> [Duration; 2] {
+        [self.parts[0], self.parts[1] + (laps.last - self.last)]
+    }
 }
 
 fn not_started(e: std::io::Error) -> Wrong {
@@ -193,22 +288,30 @@ fn fibonacci_of(n: u32) -> f64 {
 /// loop or remove it.
 #[inline(always)]
 fn compute(number: u32) -> f64 {
-    black_box(match black_box(number) {
-        NOTHING => 0.0,
-        number => fibonacci_of(number),
-    })
+    black_box(fibonacci_of(black_box(number)))
+}
+
+/// Computes, and reads the clock before and after if `inside` is set.
+#[inline(always)]
+fn compute_inside(number: u32, inside: bool) -> f64 {
+    if !inside {
+        return compute(number);
+    }
+    let began = Instant::now();
+    let result = compute(number);
+    COMPUTED.set(Some([began, Instant::now()]));
+    result
 }
 
 fn sequential<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
-    let mut batch = Batch::default();
-    batch.sum = timed(&mut batch.resume, || {
-        let task = |_| {
-            let span = T::span(|| info_span!("task"));
-            T::within(&span, || compute(number))
-        };
-        (0..tasks).map(task).sum()
-    });
-    Ok(batch)
+    let mut laps = Laps::start();
+    let task = |_| {
+        let span = T::span(|| info_span!("task"));
+        T::within(&span, || compute(number))
+    };
+    let sum = (0..tasks).map(task).sum();
+    let resume = laps.lap();
+    Ok(Batch { sum, resume, total: laps.total(), ..Batch::default() })
 }
 
 fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
@@ -218,22 +321,22 @@ fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     move |number, tasks| {
         let mut batch = Batch::default();
         let closed = gate.0.write().unwrap_or_else(PoisonError::into_inner);
-        let created: std::io::Result<()> = timed(&mut batch.creation, || {
-            for _ in 0..tasks {
-                let (gate, span) = (Arc::clone(&gate), T::span(|| info_span!("task")));
-                let task = move || {
-                    drop(gate.0.read());
-                    gate.1.fetch_add(1, Relaxed);
-                    T::within(&span, || compute(number))
-                };
-                threads.push(std::thread::Builder::new().spawn(task)?);
-            }
+        let mut laps = Laps::start();
+        let created = (0..tasks).try_for_each(|_| {
+            let (gate, span) = (Arc::clone(&gate), T::span(|| info_span!("task")));
+            let task = move || {
+                drop(gate.0.read());
+                gate.1.fetch_add(1, Relaxed);
+                T::within(&span, || compute(number))
+            };
+            threads.push(std::thread::Builder::new().spawn(task)?);
             Ok(())
         });
-        batch.sum = timed(&mut batch.resume, || {
-            drop(closed);
-            threads.drain(..).map(|thread| thread.join().expect("no task panics")).sum::<f64>()
-        });
+        batch.creation = laps.lap();
+        drop(closed);
+        batch.sum = threads.drain(..).map(|thread| thread.join().expect("no task panics")).sum::<f64>();
+        batch.resume = laps.lap();
+        batch.total = laps.total();
         batch.resumes = Some(gate.1.swap(0, Relaxed));
         created.map_err(not_started)?;
         Ok(batch)
@@ -248,28 +351,35 @@ fn boxed(future: impl Future<Output = f64> + Send + 'static) -> (Task, f64) {
     (Box::pin(future), frame)
 }
 
-fn futures<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
+fn futures<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     let mut all: Vec<Task> = Vec::new();
     move |number, tasks| {
         let mut context = Context::from_waker(Waker::noop());
         let (mut batch, mut resumes) = (Batch::default(), 0);
-        timed(&mut batch.creation, || {
-            for _ in 0..tasks {
-                let (task, frame) = boxed(T::spanned(async move { compute(number) }, || info_span!("task")));
-                batch.frame = Some(frame);
-                all.push(task);
+        let mut laps = Laps::start();
+        for _ in 0..tasks {
+            let task = async move { compute_inside(number, inside) };
+            let (task, frame) = boxed(T::spanned(task, || info_span!("task")));
+            batch.frame = Some(frame);
+            all.push(task);
+        }
+        batch.creation = laps.lap();
+        let mut within = Inside::start(&laps);
+        for task in &mut all {
+            if let Poll::Ready(number) = task.as_mut().poll(&mut context) {
+                batch.sum += number;
+                resumes += 1;
             }
-        });
-        timed(&mut batch.resume, || {
-            for task in &mut all {
-                if let Poll::Ready(number) = task.as_mut().poll(&mut context) {
-                    batch.sum += number;
-                    resumes += 1;
-                }
+            if inside {
+                within.add();
             }
-        });
+        }
+        batch.resume = laps.lap();
         batch.resumes = Some(resumes);
-        timed(&mut batch.destruction, || all.clear());
+        batch.inside = inside.then(|| within.end(&laps));
+        all.clear();
+        batch.destruction = laps.lap();
+        batch.total = laps.total();
         Ok(batch)
     }
 }
@@ -280,30 +390,40 @@ fn yield_once() -> impl Future<Output = ()> + Send {
     poll_fn(move |_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending })
 }
 
-fn yielding<T: Tracing>(number: u32, tasks: u64) -> Result<Batch, Wrong> {
-    let mut context = Context::from_waker(Waker::noop());
-    let (mut batch, mut resumes) = (Batch::default(), 0);
-    let numbers = async move {
-        let mut sum = 0.0;
-        for _ in 0..tasks {
-            sum += compute(number);
-            yield_once().await;
-        }
-        sum
-    };
-    let (mut task, frame) = timed(&mut batch.creation, || boxed(T::spanned(numbers, || info_span!("task"))));
-    batch.frame = Some(frame);
-    batch.sum = timed(&mut batch.resume, || {
-        loop {
+fn yielding<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
+    move |number, tasks| {
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut batch, mut resumes) = (Batch::default(), 0);
+        let numbers = async move {
+            let mut sum = 0.0;
+            for _ in 0..tasks {
+                sum += compute_inside(number, inside);
+                yield_once().await;
+            }
+            sum
+        };
+        let mut laps = Laps::start();
+        let (mut task, frame) = boxed(T::spanned(numbers, || info_span!("task")));
+        batch.frame = Some(frame);
+        batch.creation = laps.lap();
+        let mut within = Inside::start(&laps);
+        batch.sum = loop {
             match task.as_mut().poll(&mut context) {
                 Poll::Pending => resumes += 1,
                 Poll::Ready(sum) => break sum,
             }
-        }
-    });
-    batch.resumes = Some(resumes);
-    timed(&mut batch.destruction, || drop(task));
-    Ok(batch)
+            if inside {
+                within.add();
+            }
+        };
+        batch.resume = laps.lap();
+        batch.resumes = Some(resumes);
+        batch.inside = inside.then(|| within.end(&laps));
+        drop(task);
+        batch.destruction = laps.lap();
+        batch.total = laps.total();
+        Ok(batch)
+    }
 }
 
 /// Uses a runtime without drivers: with a worker for each core, or on the calling thread.
@@ -313,27 +433,29 @@ fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
         false => tokio::runtime::Builder::new_multi_thread(),
     };
     let mut runtime = None;
-    let mut all = Vec::new();
+    let (mut all, inside) = (Vec::new(), false);
     move |number, tasks| {
         // The runtime starts in the first run, so that its workers do not disturb the cases before.
         let runtime = runtime.get_or_insert_with(|| builder.build().expect("a runtime without drivers"));
         let mut batch = Batch::default();
-        timed(&mut batch.creation, || {
-            for _ in 0..tasks {
-                let task = T::spanned(async move { compute(number) }, || info_span!("task"));
-                batch.frame = Some(size_of_val(&task) as f64);
-                all.push(runtime.spawn(task));
+        let mut laps = Laps::start();
+        for _ in 0..tasks {
+            // The same code as that of a future, so that both have equal frames.
+            let task = async move { compute_inside(number, inside) };
+            let task = T::spanned(task, || info_span!("task"));
+            batch.frame = Some(size_of_val(&task) as f64);
+            all.push(runtime.spawn(task));
+        }
+        batch.creation = laps.lap();
+        batch.sum = runtime.block_on(async {
+            let mut sum = 0.0;
+            for task in all.drain(..) {
+                sum += task.await.expect("no task panics");
             }
+            sum
         });
-        batch.sum = timed(&mut batch.resume, || {
-            runtime.block_on(async {
-                let mut sum = 0.0;
-                for task in all.drain(..) {
-                    sum += task.await.expect("no task panics");
-                }
-                sum
-            })
-        });
+        batch.resume = laps.lap();
+        batch.total = laps.total();
         Ok(batch)
     }
 }

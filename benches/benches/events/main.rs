@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use atrace::control::{Control, Switched};
 use atrace::tracer::TextBuffer;
@@ -19,7 +20,7 @@ use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What
 use atrace_benches::harness::output::{Output, fail};
 use atrace_benches::harness::{Session, child, exit_code, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
-use atrace_benches::instruments::clock::timed;
+use atrace_benches::instruments::clock::{thread_cpu, timed};
 use atrace_benches::measure::paired::{Config, Paired};
 use atrace_benches::measure::threads::scale;
 use atrace_benches::measure::{instructions, workload};
@@ -221,7 +222,39 @@ fn compare(
         let allocs = counted.iter().find(|(id, _)| *id == row.id).and_then(|(_, count)| *count);
         row.with_allocs(allocs)
     });
-    Ok(rows.collect())
+    let mut rows: Vec<Row> = rows.collect();
+    if *who == Who::Rust {
+        count_cpu_time(session, state, &mut rows);
+    }
+    Ok(rows)
+}
+
+/// Counts the CPU time of the C++ cases that AOSP published, in the way of Google Benchmark: a case runs more and more
+/// iterations until they take half a second (`cpu_ns` of an iteration, and how many `iterations`).
+fn count_cpu_time(session: &Session, state: State, rows: &mut [Row]) {
+    let least = match &session.args {
+        args if args.test => Duration::ZERO,
+        args if args.quick => Duration::from_millis(50),
+        _ => Duration::from_millis(500),
+    };
+    for Operation { event, cc, .. } in operations() {
+        let is_published = published::EVENTS.iter().any(|of| of.state == state && of.event == event.name);
+        let id = Id::event(Who::Cc, state, event).to_string();
+        let row = rows.iter_mut().find(|row| row.id == id);
+        let Some(((row, mut run), true)) = row.zip(cc).zip(Some(is_published)) else { continue };
+        let mut iterations = 1000;
+        let took = loop {
+            let start = thread_cpu();
+            run(iterations);
+            let took = thread_cpu() - start;
+            if took >= least {
+                break took;
+            }
+            iterations *= if took * 10 < least { 10 } else { 2 };
+        };
+        row.counts.insert("cpu_ns".to_owned(), took.as_secs_f64() * 1e9 / iterations as f64);
+        row.counts.insert("iterations".to_owned(), iterations as f64);
+    }
 }
 
 /// Adds operations that write nothing: a test of a tag, a query of all enabled tags, and a begin of a tag that stays

@@ -19,7 +19,7 @@ use crate::{Body, modes};
 pub(crate) enum Kind {
     /// A task in a delay that does not end.
     Delay,
-    /// A task that repeatedly awaits 10,000 short delays.
+    /// A task that awaits 10,000 delays of 10 ms, one after the other.
     Delays,
     /// A thousand tasks, each in a delay that does not end.
     Tasks,
@@ -73,7 +73,7 @@ async fn delay(kind: Kind, waiting: Arc<AtomicU64>) {
         Kind::Delay | Kind::Tasks => tokio::time::sleep(Duration::from_secs(3600)).await,
         Kind::Delays => {
             for _ in 0..10_000 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }
@@ -86,7 +86,7 @@ fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
         let waiting = Arc::new(AtomicU64::new(0));
         for n in 0..kind.tasks() {
             let waiting = Arc::clone(&waiting);
-            // The 10,000 delays take at least 10 s, longer than the tasks are needed.
+            // The 10,000 delays take at least 100 s, longer than the tasks are needed.
             let task = async move {
                 loop {
                     delay(kind, Arc::clone(&waiting)).await;

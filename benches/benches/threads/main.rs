@@ -28,7 +28,7 @@ use atrace_benches::harness::args::Args;
 use atrace_benches::harness::output::fail;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState};
+use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState, Wait};
 use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::subjects::http::{self, Server};
@@ -229,6 +229,7 @@ mod count {
     pub(super) const THROUGHPUT: &str = "ops_per_s";
     // The names of the values from the profile.
     pub(super) const ALIVE: &str = "threads_alive";
+    pub(super) const DAEMON: &str = "threads_daemon";
     pub(super) const FREED: &str = "freed_bytes";
     pub(super) const PEAK: &str = "peak_live_bytes";
     pub(super) const PROFILED: &str = "profiled_ops";
@@ -288,8 +289,17 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     gauge(count::PROFILED_STARTED, started as f64);
     let Some(alive) = samples.mean_alive() else { return };
     gauge(count::ALIVE, alive);
+    // Only the main thread keeps the process alive.
+    gauge(count::DAEMON, alive - 1.0);
     for state in ThreadState::ALL {
-        gauge(&state_name(ALL, state), samples.part_of_all(state).unwrap_or(0.0));
+        let name = state_name(ALL, state);
+        gauge(&name, samples.part_of_all(state).unwrap_or(0.0));
+        for wait in Wait::ALL {
+            gauge(&format!("{name}_in_{}", wait.name()), samples.part_in(state, wait).unwrap_or(0.0));
+        }
+        for role in ["clients", "workers", "operations"] {
+            gauge(&format!("{name}_{role}"), samples.part_in_role(role, state).unwrap_or(0.0));
+        }
     }
     for (state, frame, part) in samples.frames() {
         gauge(&format!("{FRAME}{} {frame}", state.name()), part);

@@ -122,6 +122,12 @@ impl Args {
             |f: &String| names.iter().any(|name| if self.exact { f == name } else { name.contains(&f[..]) });
         self.filters.is_empty() || self.filters.iter().any(hit)
     }
+
+    /// Tells whether a filter names a part of the case `id`, such as `<id>/creation`.
+    pub fn selects_a_part_of(&self, id: &str) -> bool {
+        let is_part = |filter: &String| filter.strip_prefix(id).is_some_and(|part| part.starts_with('/'));
+        self.filters.iter().any(is_part)
+    }
 }
 
 #[cfg(test)]

@@ -53,6 +53,38 @@ impl ThreadState {
     }
 }
 
+/// What a waiting thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Another thread: a lock, a condition, a parked thread, the end of a thread.
+    Futex,
+    /// Any of several descriptors.
+    Epoll,
+    /// A socket, in a call that reads, writes, connects or accepts.
+    Socket,
+}
+
+impl Wait {
+    /// All waits, in order.
+    pub const ALL: [Self; 3] = [Self::Futex, Self::Epoll, Self::Socket];
+
+    /// Returns the name.
+    pub const fn name(self) -> &'static str {
+        ["futex", "epoll", "socket"][self as usize]
+    }
+
+    /// Returns the wait of a kernel function, whose names differ between versions.
+    fn of(function: &str) -> Option<Self> {
+        let names = |all: &[&str]| all.iter().any(|name| function.contains(name));
+        match () {
+            () if names(&["futex"]) => Some(Self::Futex),
+            () if names(&["ep_poll", "epoll"]) => Some(Self::Epoll),
+            () if names(&["wait_woken", "sk_", "tcp_", "inet_", "sock"]) => Some(Self::Socket),
+            () => None,
+        }
+    }
+}
+
 /// Returns the fields of a `stat` file from the third field, the state, on. The name before it may contain spaces and
 /// parentheses.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
@@ -198,6 +230,18 @@ impl Samples {
     /// Returns the fraction of all samples in this state, or `None` if there is no sample.
     pub fn part_of_all(&self, state: ThreadState) -> Option<f64> {
         (self.alive > 0).then(|| self.count(|_, s| s == state) / self.alive as f64)
+    }
+
+    /// Returns the fraction of all samples that found a thread of this role in this state.
+    pub fn part_in_role(&self, role: &str, state: ThreadState) -> Option<f64> {
+        (self.alive > 0).then(|| self.count(|r, s| r == role && s == state) / self.alive as f64)
+    }
+
+    /// Returns the fraction of all samples in this state whose kernel function belongs to this wait.
+    pub fn part_in(&self, state: ThreadState, wait: Wait) -> Option<f64> {
+        let frames =
+            self.frames.iter().filter(|((of, frame), _)| *of == state && Wait::of(frame) == Some(wait));
+        (self.alive > 0).then(|| frames.map(|(_, n)| n).sum::<u64>() as f64 / self.alive as f64)
     }
 
     /// Returns the fraction of all samples for each pair of thread state and kernel function.
@@ -356,6 +400,11 @@ mod tests {
         assert_eq!((samples.mean_alive(), samples.part_of_all(waiting)), (Some(2.0), Some(0.75)));
         assert_eq!((samples.part("a", waiting), samples.part("b", waiting)), (Some(0.5), Some(1.0)));
         assert_eq!(samples.frames().collect::<Vec<_>>(), [(waiting, "f", 0.5), (waiting, "g", 0.25)]);
+        assert_eq!(samples.part_in_role("a", waiting), Some(0.25));
+        samples.add([("b", waiting, frame("futex_do_wait")), ("b", waiting, frame("wait_woken"))]);
+        let waits = Wait::ALL.map(|wait| samples.part_in(waiting, wait).unwrap() * 6.0);
+        assert_eq!(waits.map(f64::round), [1.0, 0.0, 1.0]);
+        assert_eq!(Wait::of("do_epoll_wait"), Some(Wait::Epoll));
         assert_eq!(samples.roles().collect::<Vec<_>>(), ["a", "b"]);
     }
 

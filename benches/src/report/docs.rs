@@ -1,11 +1,12 @@
-//! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, and the plot, all from the same
-//! rows.
+//! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, the tables of `docs/costs.md` between
+//! their marks, and the plot, all from the same rows. A table whose bench has not run stays as it is.
 //!
 //! Both texts contain a mark, a hash of the rows, so that a test can detect when only one of them was updated.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use super::content::made::MADE;
 use super::content::{self, LINES};
 use super::input::Machine;
 use super::{html, write};
@@ -14,6 +15,9 @@ use crate::table::number::{digits, ratio};
 /// The text before and after the lines in the README.
 const BEGIN: &str = "<!-- costs ";
 const END: &str = "<!-- /costs -->";
+/// The marks before and after a table of `docs/costs.md`; the first has the table's name.
+const BEGIN_MADE: &str = "<!-- made ";
+const END_MADE: &str = "<!-- /made -->";
 
 /// Writes the lines in `README.md` and `docs/costs.md` below `root`, and `docs/costs.svg`.
 pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
@@ -30,11 +34,48 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
         let none = || format!("{}: nothing between `{BEGIN}…` and `{END}`", path.display());
         texts.push((dir, name, replaced(&old, &lines).ok_or_else(none)?));
     }
+    let (mut left, costs) = (Vec::new(), texts.iter_mut().find(|(_, name, _)| *name == "costs.md"));
+    if let Some((_, _, text)) = costs {
+        (*text, left) = with_tables(text, &|name| {
+            let made = MADE.iter().find(|made| made.name == name)?;
+            Some(made.text(here))
+        })?;
+    }
     if let Some(plot) = content::main_plot(here) {
         write(&docs, "costs.svg", &html::file(&plot))?;
     }
     texts.iter().try_for_each(|(dir, name, text)| write(dir, name, text))?;
-    Ok(format!("the lines of README.md and docs/costs.md, and docs/costs.svg, in {}", root.display()))
+    let left = match left.is_empty() {
+        true => String::new(),
+        false => format!("; not measured, so left as they were: the tables {}", left.join(", ")),
+    };
+    Ok(format!(
+        "the lines of README.md, docs/costs.md with its tables, and docs/costs.svg, in {}{left}",
+        root.display()
+    ))
+}
+
+/// Replaces the tables between their marks by what `made` returns for their names, which is `None` if there is no such table,
+/// and `Some(None)` if it was not measured. Also returns the names of the tables that were not measured.
+fn with_tables(
+    text: &str,
+    made: &dyn Fn(&str) -> Option<Option<String>>,
+) -> Result<(String, Vec<String>), String> {
+    let (mut out, mut left, mut rest) = (String::new(), Vec::new(), text);
+    while let Some((before, after)) = rest.split_once(BEGIN_MADE) {
+        let parts = after.split_once(" -->\n").and_then(|(name, after)| {
+            let (old, after) = after.split_once(END_MADE)?;
+            Some((name, old, after))
+        });
+        let (name, old, after) = parts.ok_or("docs/costs.md: a table has no mark at its end")?;
+        let new = made(name).ok_or_else(|| format!("docs/costs.md: there is no table `{name}`"))?;
+        left.extend(new.is_none().then(|| name.to_owned()));
+        let table = new.as_deref().unwrap_or(old);
+        out.push_str(&format!("{before}{BEGIN_MADE}{name} -->\n{table}{END_MADE}"));
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok((out, left))
 }
 
 /// Makes the lines as a table between their marks.
@@ -77,5 +118,31 @@ mod tests {
         let old = format!("x\n{BEGIN}1 -->\na\n{END}\ny\n");
         assert_eq!(replaced(&old, &new).unwrap(), format!("x\n{new}\ny\n"));
         assert_eq!(replaced("x", &new), None);
+    }
+
+    #[test]
+    fn tables_replace_those_before_unless_they_were_not_measured() {
+        let page = |table: &str| {
+            format!("x\n{BEGIN_MADE}a -->\n{table}{END_MADE}\ny\n{BEGIN_MADE}b -->\nold\n{END_MADE}\n")
+        };
+        let made = |name: &str| match name {
+            "a" => Some(Some("new\n".to_owned())),
+            "b" => Some(None),
+            _ => None,
+        };
+        let (text, left) = with_tables(&page("old\n"), &made).unwrap();
+        assert_eq!((text, left), (page("new\n"), vec!["b".to_owned()]));
+        assert!(with_tables("<!-- made c -->\nx<!-- /made -->", &made).unwrap_err().contains("no table `c`"));
+        assert!(with_tables("<!-- made a -->\nx", &made).unwrap_err().contains("no mark"));
+    }
+
+    #[test]
+    fn the_page_has_all_tables() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/costs.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (same, left) =
+            with_tables(&page, &|name| MADE.iter().any(|made| made.name == name).then_some(None)).unwrap();
+        assert_eq!(same, page);
+        assert_eq!(left, MADE.map(|made| made.name), "in this order");
     }
 }

@@ -3,7 +3,8 @@
 //! `report` reads the rows of all benches (`target/overhead/*.json`; devices have directories of their own) and
 //! Criterion's data. It writes `report.html`, `report.json` for programs, and the main plot `costs.svg` to
 //! `target/report`. The report names missing, incomplete or invalid data and leaves the data out. With `--docs`, it
-//! writes the lines of costs in the README and in `docs/costs.md` instead.
+//! writes the lines of costs in the README and in `docs/costs.md` instead; with `--originals`, it writes
+//! `docs/originals.md`.
 
 mod compare;
 mod content;
@@ -11,6 +12,7 @@ mod docs;
 mod html;
 mod input;
 mod model;
+mod originals;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,10 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: &ReportArgs) -> Result<ExitCode, String> {
+    if let Some(root) = &args.originals {
+        say(originals::write_to(root)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let target = row::target_dir();
     let measured = args.measured.clone().unwrap_or_else(row::dir);
     let criterion = args.criterion.clone().unwrap_or_else(input::home);
@@ -127,6 +133,9 @@ pub(crate) struct ReportArgs {
     /// Write the lines of costs in README.md and docs/costs.md instead of the report, in this checkout (that of the sources)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out"])]
     pub(crate) docs: Option<PathBuf>,
+    /// Write docs/originals.md instead: what other benchmarks published, and how each line is like ours
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out", "docs"])]
+    pub(crate) originals: Option<PathBuf>,
     /// Where to write the report (target/report)
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

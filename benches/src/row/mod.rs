@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::instruments::alloc::PerOp;
 use crate::stats::{Interval, NOISY_RATIO};
 
+/// The name of the count that tells how many operations a batch has. The batch is timed as a whole.
+pub const AT_ONCE: &str = "at_once";
+
 /// Where the messages went while a row was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

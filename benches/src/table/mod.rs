@@ -105,6 +105,36 @@ impl Table {
         self
     }
 
+    /// Keeps only these lines and columns, by the names in the first column and in the header, in this order.
+    pub(crate) fn only(&self, lines: &[&str], columns: &[&str]) -> Self {
+        let places: Vec<usize> =
+            columns.iter().filter_map(|name| self.columns.iter().position(|column| column == name)).collect();
+        let line = |name: &&str| {
+            let row = self.rows.iter().find(|row| row.first() == Some(&Cell::name(*name)))?;
+            Some(places.iter().filter_map(|&place| row.get(place).cloned()).collect())
+        };
+        Self {
+            columns: places.iter().map(|&place| self.columns[place].clone()).collect(),
+            rows: lines.iter().filter_map(line).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the table as Markdown: the lines, and below them the note and the reasons of cells without a number.
+    pub(crate) fn markdown(&self) -> String {
+        let reasons = self.reasons();
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
+        let mut out = line(self.columns.clone());
+        out.push_str(&format!("|---{}|\n", "|---:".repeat(self.columns.len().saturating_sub(1))));
+        for row in &self.rows {
+            out.push_str(&line(row.iter().map(|cell| cell.said(&reasons).replace('|', "\\|")).collect()));
+        }
+        for below in self.below() {
+            out.push_str(&format!("\n{below}\n"));
+        }
+        out
+    }
+
     /// Returns the first malformed line: a line whose number of cells differs from the number of columns, or a line
     /// with an empty cell.
     pub fn hole(&self) -> Option<String> {

@@ -274,9 +274,10 @@ impl Wanted {
             buffer.number(1, self.buffer_kib).number(4, 1);
         });
         config.message(2, |source| {
-            source.message(1, |source| source_config(source, 0));
+            source.message(1, |source| source_config(source, 0, false));
             for pattern in &self.producers {
-                source.bytes(3, regex(pattern).as_bytes());
+                // The whole name, or what follows its last slash.
+                source.bytes(3, format!("(.*/)?{}", regex(pattern)).as_bytes());
             }
         });
         if !self.atrace_apps.is_empty() || !self.events.is_empty() {

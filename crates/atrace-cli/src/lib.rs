@@ -8,9 +8,14 @@
 //! - [`main`]: the command itself.
 //!
 //! `cargo install atrace-cli` installs `atrace`. `atrace run` starts a program and saves its trace in a file for
-//! <https://ui.perfetto.dev>. `atrace record` does the same for programs that are already running. `on`, `off` and
+//! <https://ui.perfetto.dev>. `atrace record` does the same for programs that are already running. `atrace cost`
+//! measures what tracing costs a program. `on`, `off` and
 //! `status` switch tracing and show its state, and `doctor` explains why nothing is traced. Programs that want to
 //! switch others use [`atrace::control`].
+//!
+//! # Features
+//!
+//! - `perfetto` (default): [`doctor`] examines programs that have Perfetto's backend.
 //!
 //! Linux and Android only: on other systems this library is empty.
 #![cfg(any(target_os = "linux", target_os = "android"))]

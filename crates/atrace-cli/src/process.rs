@@ -145,10 +145,10 @@ impl Environment {
     }
 }
 
-/// Tells whether an app pattern matches a name.
+/// Tells whether an app pattern matches a name, whole or by its last path component.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let texts = CString::new(pattern).ok().zip(CString::new(name).ok());
-    texts.is_some_and(|(pattern, name)| atrace_sys::process::matches(&pattern, &name))
+    texts.is_some_and(|(pattern, name)| atrace_sys::process::matches_name(&pattern, &name))
 }
 
 /// Returns all processes except this one, by their process ids.
@@ -195,7 +195,7 @@ pub(crate) fn none_matches(patterns: &[String]) -> String {
     };
     let similar: Vec<_> = all().iter().filter_map(like).take(5).collect();
     if !similar.is_empty() {
-        text += "; the pattern must match the whole name as the program was started, '*' any text: ";
+        text += "; the pattern must match the whole name as the program was started, or its last part; '*' is any text: ";
         text += &similar.join(", ");
     }
     text

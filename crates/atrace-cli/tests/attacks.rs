@@ -37,7 +37,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
     /// The limit for the command's end after it was told to, and for its memory in addition to a ring. Both are the
-    /// documented promise plus a margin for a busy machine and an unoptimized build.
+    /// documented promise plus a margin for an unoptimized build. On a busy machine, the command has longer (`slowness`).
     const ENDS: Duration = Duration::from_secs(6);
     const MEMORY_MIB: u64 = 200;
     const DESCRIPTORS: usize = 256;
@@ -49,7 +49,7 @@ mod cases {
         if std::env::var_os("HONEST").is_some() {
             let start = Instant::now();
             while !atrace_is_tag_enabled(TAG) {
-                assert!(start.elapsed() < Duration::from_secs(20), "refused");
+                assert!(start.elapsed() < Duration::from_secs(100), "refused");
                 std::thread::sleep(Duration::from_millis(1));
             }
             return atrace_instant(TAG, "honest");
@@ -141,7 +141,8 @@ mod cases {
     impl Borne {
         #[track_caller]
         fn is_bounded(&self, memory_mib: u64) {
-            assert!(self.ended_after < ENDS, "{self:?}");
+            let is_in_time = self.ended_after < ENDS || self.ended_after < ENDS.mul_f64(slowness());
+            assert!(is_in_time, "{self:?}");
             assert!(self.memory_mib <= memory_mib, "{self:?}");
             assert!(self.descriptors <= DESCRIPTORS, "{self:?}");
             assert_eq!(self.ran.status.code(), Some(128 + libc::SIGINT), "{self:?}");
@@ -204,6 +205,19 @@ mod cases {
         Duration::from_millis(10) * ticks
     }
 
+    /// Returns how many times longer work takes now than on an idle machine.
+    fn slowness() -> f64 {
+        let worked = || {
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: `time` is writable.
+            assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+            time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+        };
+        let (start, before) = (Instant::now(), worked());
+        while worked() < before + 0.1 {}
+        start.elapsed().as_secs_f64() / (worked() - before)
+    }
+
     /// Runs the case under the command for a while, then tells the command to end. The attacker does not end by
     /// itself.
     fn bear(case: &str, options: &[&str], time: Duration, with_honest: bool) -> Borne {
@@ -222,7 +236,7 @@ mod cases {
         let begun = Instant::now();
         while !place.path("ready").exists() {
             let said = || fs::read_to_string(place.path("said")).unwrap();
-            assert!(begun.elapsed() < Duration::from_secs(60), "the attack does not begin: {}", said());
+            assert!(begun.elapsed() < Duration::from_secs(600), "the attack does not begin: {}", said());
             std::thread::sleep(Duration::from_millis(1));
         }
         let child = served.child();

@@ -311,18 +311,23 @@ mod cases {
             (sleep 0.5; echo "$SELECTED" >trace_clock; cat "$TEXT" >trace; cp options/* "$HERE") &
             echo "42 sh" >saved_cmdlines
             cd "$HERE"
-            ./atrace record -fo out -c sched -t 1s
+            ./atrace record -fo out $OF -t 1s
             wait
             cat $top/tracing_on $top/trace_clock $top/options/* 2>/dev/null | tr '\n' ' ' | sed 's/^/AFTER /'
         "#;
         let texts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tracefs/texts");
         // 3.10, and Android's 3.18.
-        for (clocks, selected, option, text) in [
+        let kernels = [
             ("[local] global counter uptime perf", "local [global] counter", "none", "3.10.txt"),
             ("[local] global counter uptime perf mono", "local global [mono]", "print-tgid", "5.4.txt"),
-        ] {
+        ];
+        // Events of the kernel, and those of programs.
+        for ((clocks, selected, option, text), of) in kernels
+            .into_iter()
+            .flat_map(|kernel| ["-c sched", "--wait -a */not-there"].map(|of| (kernel, of)))
+        {
             let mut command = here.apart(script);
-            command.env("CLOCKS", clocks).env("SELECTED", selected).env("OPTION", option);
+            command.env("CLOCKS", clocks).env("SELECTED", selected).env("OPTION", option).env("OF", of);
             let ran = end(command.env("TEXT", texts.join(text)).env("HERE", here.path("")));
             assert!(ran.status.success(), "{ran:?}");
             let clock = if option == "none" { "global" } else { "mono" };
@@ -371,6 +376,7 @@ mod cases {
         let name = case!({
             atrace_instant(TAG, "written");
             if let Some(path) = std::env::var_os("UNTIL").map(PathBuf::from) {
+                until("it is switched on", || atrace_is_tag_enabled(TAG));
                 until("it is told to end", || path.exists());
             }
         });
@@ -387,6 +393,8 @@ mod cases {
         // What a program says of itself is seen.
         let mut program = here.cleared(&here.path("program"), &name);
         program.args([&name, "--exact", "--nocapture", "--test-threads=1"]).env("UNTIL", here.path("end"));
+        fs::write(here.path("marker"), "").unwrap();
+        program.env("ATRACE_MARKER", here.path("marker"));
         let program =
             without_memory_files(program.env("ATRACE_PROPERTIES", here.path("properties"))).spawn().unwrap();
         let pid = program.id().to_string();
@@ -398,8 +406,24 @@ mod cases {
         };
         let state = format!("ok    state      atrace {}\n", env!("CARGO_PKG_VERSION"));
         until("it says its state", || doctor().stdout.contains(&state));
+
+        // It is switched and shown.
+        let pattern = here.path("program").into_os_string().into_string().unwrap();
+        let of = |args: &[&str]| {
+            let mut command = here.atrace(&name);
+            command.args(args).env("ATRACE_PROPERTIES", here.path("properties"));
+            let ran = end(without_memory_files(&mut command));
+            assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
+            ran.stdout
+        };
+        assert!(of(&["on", &pattern]).starts_with(&format!("on: {pid} (")));
+        until("it has noticed", || doctor().stdout.contains("ok    pattern"));
+        let shown = of(&["status"]);
+        assert!(shown.contains(&format!("pattern {pattern}\n    {pid} (")), "{shown}");
         fs::write(here.path("end"), "").unwrap();
         assert!(common::end_of(program).status.success());
+        of(&["off", &pattern]);
+        assert!(!of(&["status"]).contains(&pattern));
 
         // Root's command takes no memory that another user could shorten.
         if is_root(&name) {
@@ -588,9 +612,9 @@ mod cases {
         let here = Here::new();
         assert!(Command::new("mkfifo").arg(here.path("fifo")).status().unwrap().success());
         let mut command = here.atrace(&name);
-        // The child of the program runs until the pipe is written to. The command neither waits for it, nor for the
-        // end of its output.
-        let script = "cat fifo >/dev/null 2>&1 & exit 5";
+        // The child of the program runs until the pipe is written to. The command neither waits for it, as the child has
+        // not the environment of the recording, nor for the end of its output.
+        let script = "env -i cat fifo >/dev/null 2>&1 & exit 5";
         let child = Ending(here.path("fifo"));
         let ran = end(command.args(["run", "--kernel", "-o", "out", "--", "sh", "-c", script]));
         assert_eq!(ran.status.code(), Some(5), "{ran:?}");
@@ -718,8 +742,8 @@ mod cases {
             end(command.args(args).env("ATRACE_PROPERTIES", here.path("properties")))
         };
         refused(&of(&["record", "-t", "1s"]), 1, &["nothing to record", "-a PATTERN", "-c sched"]);
-        let ran = of(&["record", "-t", "1s", "-a", "similar-program"]);
-        refused(&ran, 1, &["no running process matches similar-program", "/similar-program)", "--wait"]);
+        let ran = of(&["record", "-t", "1s", "-a", "similar-progra"]);
+        refused(&ran, 1, &["no running process matches similar-progra", "/similar-program)", "--wait"]);
         refused(&of(&["record", "-t", "1s", "-a", ""]), 1, &["empty pattern"]);
         let long = format!("/long/{}/name", "x".repeat(90));
         let end = "x".repeat(85) + "/name";
@@ -890,7 +914,9 @@ mod cases {
         ill(&plain, "state", &format!("sudo atrace doctor {pid}"));
 
         let ran = end(&mut here.apart("mount -t tmpfs none /sys/kernel && exec ./atrace doctor"));
-        ill(&ran, "mount", "mount -t tracefs nodev /sys/kernel/tracing");
+        // `atrace run` does without.
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(ran.stdout.contains("-> mount -t tracefs nodev /sys/kernel/tracing"), "{ran:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
+mod here;
 #[allow(unreachable_pub, reason = "the library's own tests use it, too")]
 #[path = "../../../atrace/tests/standins/mod.rs"]
 mod standins;
@@ -409,7 +410,10 @@ mod cases {
         let name = case!({
             let report = examine_program(Some("/usr/bin/some-program"));
             finds(&report, Topic::Pattern, "/usr/bin/some-program");
-            finds(&examine_program(None), Topic::Pattern, "no program traces");
+            // `atrace run` records any program, whatever is switched on.
+            let report = examine_program(None);
+            is_healthy(&report);
+            assert!(report.findings().iter().any(|it| it.text.contains("no program traces")), "{report}");
             let switched = common::control().enable("*/some-program").unwrap();
             is_healthy(&examine_program(Some("/usr/bin/some-program")));
             finds(&examine_program(Some("/usr/bin/other")), Topic::Pattern, "on are */some-program");
@@ -418,5 +422,228 @@ mod cases {
         });
         let Some(place) = Place::kernel(&name) else { return };
         place.run(&name);
+    }
+}
+
+/// What a user meets, and the line of the doctor that helps.
+#[allow(unsafe_code, reason = "descriptors are closed and processes forked as a C program would")]
+mod situations {
+    use std::fs;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
+
+    use atrace::tracer::note_filter;
+    use atrace::*;
+
+    use crate::common::{case, is_root, until};
+    use crate::here::{Here, USER, end};
+
+    /// Who asks, and whose process it is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Who {
+        Root,
+        User,
+    }
+    use Who::{Root, User};
+
+    /// What the doctor is asked about.
+    #[derive(Clone, Copy, Debug)]
+    enum About {
+        /// No argument.
+        Nothing,
+        Name(&'static str),
+        /// A program that starts in this way, by these words before it.
+        Program {
+            words: &'static str,
+            does: &'static str,
+        },
+    }
+    use About::{Name, Nothing, Program};
+
+    const fn program(words: &'static str, does: &'static str) -> About {
+        Program { words, does }
+    }
+
+    /// A program in another mount namespace, in which nothing is mounted at tracefs' place.
+    const WITHOUT_TRACEFS: &str = "unshare -m sh -c 'mount -t tmpfs none /sys/kernel && exec \"$0\" \"$@\"'";
+    /// A program whose root directory has neither tracefs nor `/dev/shm`.
+    const IN_CHROOT: &str = "unshare -m sh -c 'mkdir -p root && mount --rbind / root && mount -t tmpfs none root/sys \
+        && mount -t tmpfs none root/dev && exec chroot root \"$0\" \"$@\"'";
+
+    /// The situations: who asks about what, a line that helps, and whether events arrive. No other text says a fault.
+    const SITUATIONS: [(Who, About, &str, bool); 17] = [
+        (User, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
+        (Root, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
+        (
+            User,
+            Name("not-there"),
+            "`atrace run -- CMD` records a program by Perfetto, without any rights",
+            false,
+        ),
+        (User, Name("999999999"), "-> pgrep -af NAME", false),
+        (
+            User,
+            program("./atrace run -f -o out --", ""),
+            "ok    event      an event written now, of a category",
+            true,
+        ),
+        (
+            Root,
+            program("./atrace run -f -o out --", ""),
+            "ok    event      an event written now, of a category",
+            true,
+        ),
+        (
+            User,
+            program("./atrace run -f -o out --", "watches"),
+            "ok    service    as the process said last: ",
+            true,
+        ),
+        // The marker is for root alone, and the program looks for a recording.
+        (User, program("", "watches"), "-> atrace record -a '", false),
+        (User, program("", "connects"), "-> atrace record -a '", false),
+        (Root, program(WITHOUT_TRACEFS, "watches"), "mount tracefs with: ", false),
+        (Root, program(IN_CHROOT, "watches"), "-> atrace record -a '", false),
+        (Root, program("", "watches"), "-> atrace on '", false),
+        (Root, program("", "forks"), "-> have the child call atrace_subscriber::after_fork()", false),
+        (User, program("env ATRACE_BACKEND=marked", ""), "-> start it without ATRACE_BACKEND", false),
+        (User, program("env ATRACE_BACKEND=perfetto", "connects"), "-> atrace record -a '", false),
+        (User, program("env ATRACE_STATE=none", ""), "-> have it begin with atrace::atrace_init()", false),
+        (User, program("sh -c 'exec sleep 100'", "sleeps"), "-> atrace run -- CMD", false),
+    ];
+
+    /// What the program does that is asked about.
+    fn patient() {
+        let does = std::env::var("DOES").unwrap_or_default();
+        atrace_init();
+        let mut shown = std::process::id();
+        match &*does {
+            "watches" | "forks" => {
+                note_filter(true);
+                std::mem::forget(watch::watch(|_| {}).unwrap());
+                if does == "forks" {
+                    // SAFETY: the child waits for its parent's end.
+                    let child = unsafe { libc::fork() };
+                    if child == 0 {
+                        // SAFETY: the arguments are numbers.
+                        unsafe {
+                            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                            libc::alarm(600);
+                            libc::pause();
+                            libc::_exit(0);
+                        }
+                    }
+                    shown = child.cast_unsigned();
+                }
+            }
+            "connects" => {
+                perfetto::connect();
+                until("it has asked", || !perfetto::status().to_string().contains("being connected to"));
+            }
+            _ => {}
+        }
+        if std::env::var("ATRACE_BACKEND").is_ok_and(|backend| backend == "perfetto") && does != "connects" {
+            until("it is recorded", || perfetto::status().sessions() > 0);
+        }
+        println!("PATIENT {shown}");
+        let _ = std::io::stdin().lines().next();
+    }
+
+    /// A running program, which is ended on drop with all that it started.
+    struct Running(Child);
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            // SAFETY: the child is the leader of a process group of its own, and was not waited for.
+            unsafe { libc::kill(-self.0.id().cast_signed(), libc::SIGKILL) };
+            let _ = self.0.wait();
+        }
+    }
+
+    fn user(command: &mut Command, who: Who) -> &mut Command {
+        if who == User && common_is_root() { command.uid(USER).gid(USER) } else { command }
+    }
+
+    fn common_is_root() -> bool {
+        // SAFETY: no preconditions.
+        unsafe { libc::geteuid() == 0 }
+    }
+
+    #[test]
+    fn each_situation_has_a_line_that_helps() {
+        let name = case!({ patient() });
+        let here = Here::new();
+        if common_is_root() {
+            std::os::unix::fs::chown(here.0.path(), Some(USER), None).unwrap();
+        }
+        for (index, (who, about, helps, arrives)) in SITUATIONS.into_iter().enumerate() {
+            if who == Root && !is_root(&name) {
+                continue;
+            }
+            let _ = fs::remove_file(here.path("out"));
+            let properties = here.path(&format!("properties-{index}"));
+            let with = |mut command: Command| {
+                command.env("ATRACE_PROPERTIES", &properties);
+                user(&mut command, who);
+                command
+            };
+            let mut running = None;
+            let asked = match about {
+                Nothing => None,
+                Name(name) => Some(name.to_owned()),
+                Program { words, does } => {
+                    let script = format!("exec {words} \"$0\" \"$@\"");
+                    let mut command = with(here.cleared("sh".as_ref(), &name));
+                    if does == "connects" {
+                        // Not the machine's.
+                        command.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("no-service"));
+                    }
+                    command.env("DOES", does).args(["-c", &script]).arg(here.path("program"));
+                    command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]);
+                    let mut child = command
+                        .process_group(0)
+                        .stdin(Stdio::piped())
+                        .stderr(Stdio::inherit())
+                        .spawn()
+                        .unwrap();
+                    let said = BufReader::new(child.stdout.take().unwrap());
+                    let pid = child.id();
+                    running = Some((Running(child), does));
+                    let pid = if does == "sleeps" {
+                        let link = format!("/proc/{pid}/cmdline");
+                        until("it sleeps", || fs::read(&link).unwrap().starts_with(b"sleep"));
+                        pid.to_string()
+                    } else {
+                        let mut lines = said.lines().map(Result::unwrap);
+                        let line = lines.find_map(|line| Some(line.split_once("PATIENT ")?.1.to_owned()));
+                        line.unwrap_or_else(|| panic!("{index}: {about:?} ended"))
+                    };
+                    Some(pid)
+                }
+            };
+            let ran = end(with(here.atrace(&name)).arg("doctor").args(asked.as_deref()));
+            let about = format!("{index}: {who:?}, {about:?}");
+            assert!(ran.stdout.contains(helps), "{about}: {helps} is missing:\n{}", ran.stdout);
+            assert_eq!(ran.status.success(), arrives, "{about}:\n{}", ran.stdout);
+            assert_eq!(ran.stdout.contains("WRONG"), !arrives, "{about}:\n{}", ran.stdout);
+            let forks = running.as_ref().is_some_and(|(_, does)| *does == "forks");
+            assert_eq!(ran.stdout.contains("forked"), forks, "{about}:\n{}", ran.stdout);
+            drop(running);
+        }
+    }
+
+    /// A process of another user.
+    #[test]
+    fn a_process_of_another_user_is_for_root() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let pid = std::process::id().to_string();
+        let ran = end(user(&mut here.atrace(&name), User).args(["doctor", &pid]));
+        assert!(ran.stdout.contains(&format!("-> sudo atrace doctor {pid}")), "{ran:?}");
+        assert!(!ran.status.success() && !ran.stdout.contains("forked"), "{ran:?}");
     }
 }

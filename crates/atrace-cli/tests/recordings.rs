@@ -276,7 +276,7 @@ mod cases {
         let here = Here::new();
         directory(&here, "home", 0, 0o700);
         let mut command = here.atrace(&name);
-        let record = command.args(["record", "-c", "sched", "-o", "home/saved"]);
+        let record = command.args(["record", "--kernel", "-c", "sched", "-o", "home/saved"]);
         let mut child = record.env("ATRACE_PROPERTIES", here.path("properties")).spawn().unwrap();
         until("there are events", || {
             let instances =
@@ -309,7 +309,7 @@ mod cases {
         let place = directory(&here, "place", 0, 0o1777);
         let pid = dead();
         let mine = [format!(".out.{pid}.atrace"), format!(".other.{pid}-1f.atrace")];
-        // A file that was written while events arrived is useful. It stays, and the command reports its name.
+        // A file that was written while events arrived is a trace. It gets a name, which the command reports once.
         let live = format!(".out.{pid}");
         for name in mine.iter().chain([&live]) {
             fs::write(place.join(name), "half").unwrap();
@@ -334,8 +334,12 @@ mod cases {
             assert!(fs::symlink_metadata(place.join(name)).is_err(), "{name} is left: {ran:?}");
             assert!(ran.stderr.contains(&format!("removed {name}, which")), "{ran:?}");
         }
-        assert!(ran.stderr.contains(&format!("{live} is what a recording had")), "{ran:?}");
-        for name in kept.iter().chain([&live]) {
+        assert!(ran.stderr.contains("out.2 is what a recording had"), "{ran:?}");
+        assert_eq!(fs::read(place.join("out.2")).unwrap(), b"half");
+        let next = end(here.atrace(&name).args(["run", "--kernel", "-fo", "place/out", "--", "true"]));
+        assert!(!next.stderr.contains("what a recording had"), "{next:?}");
+        assert!(fs::symlink_metadata(place.join(&live)).is_err(), "{live} is left: {ran:?}");
+        for name in &kept {
             assert!(fs::symlink_metadata(place.join(name)).is_ok(), "{name} is gone: {ran:?}");
         }
     }
@@ -654,7 +658,7 @@ mod cases {
             end(here.atrace(&name).args(["run", "--kernel", "-o", &format!("{odd}/out"), "--", "true"]));
         assert!(ran.stderr.contains("can't write to no\\x1b[2J\\x0aprogram/out"), "{ran:?}");
         // The process that holds the buffer has a hostile name.
-        let script = "(exec -a $'a\\e[2Jb' sleep 60 >/dev/null 2>&1) & echo $! >holder; sleep 0.3";
+        let script = "(unset ATRACE_PROPERTIES; exec -a $'a\\e[2Jb' sleep 60 >/dev/null 2>&1) & echo $! >holder; sleep 0.3";
         let ran = end(here.atrace(&name).args(["run", "--kernel", "-o", odd, "--", "bash", "-c", script]));
         let holder = fs::read_to_string(here.path("holder")).unwrap();
         let killed = Command::new("kill").arg(holder.trim()).status().unwrap();

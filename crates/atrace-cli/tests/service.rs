@@ -22,6 +22,7 @@ mod cases {
     use atrace::perfetto;
     use atrace::tracer::Slice;
     use atrace::*;
+    use atrace_perfetto::proto::Reader;
     use atrace_perfetto::socket::Trust;
 
     use crate::common::{self, Ran, case, is_root, until};
@@ -226,24 +227,21 @@ mod cases {
         let name = case!({
             let rounds: u64 = std::env::var("ROUNDS").unwrap().parse().unwrap();
             until("it is connected", || atrace_is_tag_enabled(TAG));
-            std::thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        let start = Instant::now();
-                        for round in 1..=rounds {
-                            for _ in 0..EVENTS / 2 {
-                                atrace_begin(TAG, "tencharact");
-                                atrace_end(TAG);
-                            }
-                            // The delay of a late round is not made up for at once.
-                            let due = Duration::from_millis(round);
-                            std::thread::sleep(
-                                due.saturating_sub(start.elapsed()).max(Duration::from_micros(100)),
-                            );
-                        }
-                    });
+            let body = move || {
+                let start = Instant::now();
+                for round in 1..=rounds {
+                    for _ in 0..EVENTS / 2 {
+                        atrace_begin(TAG, "tencharact");
+                        atrace_end(TAG);
+                    }
+                    // The delay of a late round is not made up for at once.
+                    let due = Duration::from_millis(round);
+                    std::thread::sleep(due.saturating_sub(start.elapsed()).max(Duration::from_micros(100)));
                 }
-            });
+            };
+            // Joined explicitly, which a scope does not do: the unmatched ends of a thread that ends count as lost.
+            let threads = [(); 2].map(|()| std::thread::spawn(body));
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             println!("WRITTEN {}", rounds * 2 * EVENTS);
             println!("LOST {}", perfetto::status().lost());
         });
@@ -327,6 +325,48 @@ mod cases {
         let losses = trace.losses();
         assert_eq!((losses.told > 0, losses.found), (lost > 0, 0), "{ran:?}");
         assert_eq!(ran.told(), (read, lost), "{ran:?}");
+    }
+
+    /// Returns the number of events in the file.
+    fn count(path: &Path) -> u64 {
+        let bytes = fs::read(path).unwrap();
+        let packets = Reader::new(&bytes).filter(|(field, _)| *field == 1);
+        packets.filter(|(_, packet)| Reader::first(packet.bytes(), 11).is_some()).count() as u64
+    }
+
+    /// The socket thread sleeps when the burst begins. With `--wait` the memory is much smaller than the burst.
+    #[test]
+    fn a_burst_after_silence_is_read_or_counted_and_with_wait_nothing_is_lost() {
+        let name = case!({
+            let number = |name| std::env::var(name).unwrap().parse::<u64>().unwrap();
+            let (threads, spans) = (number("THREADS"), number("SPANS"));
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            atrace_instant(TAG, "before the silence");
+            std::thread::sleep(Duration::from_secs(3));
+            let burst = move || {
+                for _ in 0..spans / threads {
+                    drop(begin_scoped_event(TAG, "in a burst"));
+                }
+            };
+            let all: Vec<_> = (0..threads).map(|_| std::thread::spawn(burst)).collect();
+            all.into_iter().for_each(|thread| thread.join().unwrap());
+            println!("LOST {}", perfetto::status().lost());
+        });
+        const MANY: u64 = 1_000_000;
+        const FEWER: u64 = 200_000;
+        for (threads, spans, memory, waits) in
+            [(1, MANY, "", false), (8, MANY, "", false), (1, FEWER, "256", true), (8, FEWER, "256", true)]
+        {
+            let place = Place::new();
+            let mut command = place.run(&name, if waits { &["--wait"] } else { &[] });
+            command.env("THREADS", threads.to_string()).env("SPANS", spans.to_string());
+            let ran = end(command.env("ATRACE_SHMEM_KB", memory));
+            assert!(ran.status.success() && !ran.stderr.contains("cut off"), "{ran:?}");
+            let (written, lost) = ran.told();
+            assert_eq!(count(&place.path("out")), written, "{ran:?}");
+            assert_eq!((written + lost, lost), (2 * spans + 1, number(&ran, "LOST")), "{ran:?}");
+            assert!(lost == 0 || !waits, "{threads} threads: {ran:?}");
+        }
     }
 
     /// The thread has no chunk left to report the loss in, and the process ends in the middle of a loss.
@@ -431,7 +471,7 @@ mod cases {
             }
         });
         let place = Place::new();
-        let ran = end(&mut place.run(&name, &[]));
+        let ran = end(place.run(&name, &[]).env("ATRACE_SHMEM_KB", "1024"));
         assert!(ran.status.success(), "{ran:?}");
         let (mut open, mut seen) = (Vec::new(), Vec::new());
         for event in Trace::open(&place.path("out")).events() {
@@ -611,9 +651,11 @@ mod cases {
         next.args(["run", "-fo", "out", "--", "true"]).current_dir(place.path(""));
         as_user(&mut next);
         let ran = end(&mut next);
+        // It gets a name, and is told once.
         let said =
-            format!(".out.{} is what a recording had whose command (process {0}) was killed", child.id());
-        assert!(ran.stderr.contains(&said) && live.exists(), "{ran:?}");
+            format!("out.2 is what a recording had, whose command (process {}) ended before", child.id());
+        assert!(ran.stderr.contains(&said) && !live.exists(), "{ran:?}");
+        assert!(place.trace("out.2").events().len() >= events);
         assert!(runs_left_by(child.id()).is_empty());
     }
 
@@ -677,7 +719,7 @@ mod cases {
             println!("SHARED {:?} {}", shared(), atrace::perfetto::status());
         });
         let place = Place::new();
-        for (said, is) in [("", "Some(1024)"), ("64", "Some(64)"), ("32768", "Some(32768)")] {
+        for (said, is) in [("", "Some(32768)"), ("64", "Some(64)"), ("32768", "Some(32768)")] {
             let ran = end(place.run(&name, &["-f"]).env("ATRACE_SHMEM_KB", said));
             assert!(ran.said("SHARED")[0].starts_with(is), "{said}: {ran:?}");
         }
@@ -712,6 +754,22 @@ mod cases {
         let ran = of(&["run", "--ring", "--max-size", "1M", "--", "true"]);
         assert_eq!(ran.status.code(), Some(2), "{ran:?}");
         assert_eq!(place.files(), ["none"]);
+
+        let filtered = [
+            "run",
+            "-fo",
+            "none",
+            "--filter",
+            "info,sqlx=off",
+            "--",
+            "sh",
+            "-c",
+            "echo filter: $ATRACE_FILTER",
+        ];
+        assert_eq!(of(&filtered).said("filter: "), ["info,sqlx=off"]);
+        let ran = of(&["run", "-fo", "none", "--filter", "sqlx=loud", "--", "true"]);
+        assert_eq!(ran.status.code(), Some(2), "{ran:?}");
+        assert!(ran.stderr.contains("sqlx=loud") && ran.stderr.contains("such as info,sqlx=off"), "{ran:?}");
     }
 
     /// Without a system service, `record` is the service at that path.

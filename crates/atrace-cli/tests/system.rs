@@ -312,7 +312,7 @@ mod cases {
         let start = std::time::Instant::now();
         let ran = end(&mut record(&here, &name, &["-t", "100ms"]));
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-        assert!(start.elapsed() < Duration::from_secs(9), "{:?}: {ran:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}: {ran:?}", start.elapsed());
         assert!(ran.stderr.contains("timed out"), "{ran:?}");
     }
 
@@ -389,7 +389,9 @@ mod cases {
         let is_refused = |ran: Ran, category: &str| {
             assert_eq!(ran.status.code(), Some(1), "{ran:?}");
             assert!(ran.stderr.contains(&format!("{category:?} is no category")), "{ran:?}");
-            assert!(begun.try_recv().is_err() && here.files() == ["consumers"], "{ran:?}");
+            let no_trace =
+                here.files().iter().all(|name| ["consumers", "properties"].contains(&name.as_str()));
+            assert!(begun.try_recv().is_err() && no_trace, "{ran:?}");
         };
         is_refused(run("sched,../sched"), "../sched");
         if let Ok(root) = tracefs::root() {

@@ -14,14 +14,13 @@
 //! has changed, the words may be of different anchors, and the reader asks the system. Readers never wait, so a
 //! writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language Memory
 //! Models?", 2012, for the fences.
-//!
-//! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's, "The Generic Timer".
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use atrace_sys::OnceRef;
 pub use atrace_sys::clock::asked;
 use atrace_sys::fork::Turn;
+use atrace_sys::timer::{counter, has_counter};
 
 /// An older anchor is not used.
 const AGE_MAX_NS: u64 = 2_000_000_000;
@@ -154,7 +153,7 @@ pub fn now() -> u64 {
 /// the right to open files.
 pub fn prepare() -> bool {
     static IS_USABLE: OnceRef<bool> = OnceRef::new();
-    *IS_USABLE.get_or(|| if is_usable() { &true } else { &false })
+    *IS_USABLE.get_or(|| if has_counter() { &true } else { &false })
 }
 
 /// Makes an anchor if the counter may be used.
@@ -180,59 +179,6 @@ fn make_anchor(speed: &mut Speed) {
         }
     }
     ANCHORS.set(pair.0, pair.1, speed.learn(pair.0, pair.1));
-}
-
-/// Reads the processor's counter. Only valid if [`is_usable`] returned true.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has it. If the process may not use it, there is no anchor and this is not
-    // called.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-#[inline(always)]
-fn counter() -> u64 {
-    let ticks: u64;
-    // SAFETY: reads the virtual counter; Linux allows programs to do that.
-    unsafe {
-        std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
-    };
-    ticks
-}
-
-#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-#[inline(always)]
-fn counter() -> u64 {
-    0
-}
-
-/// Returns whether the counter has a constant speed and may be read.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-fn is_usable() -> bool {
-    // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
-    #[allow(unused_unsafe, reason = "`__cpuid` is a safe function only in newer compilers")]
-    // SAFETY: every x86-64 processor has the instruction.
-    let is_invariant = unsafe {
-        let most = std::arch::x86_64::__cpuid(0x8000_0000).eax;
-        most >= 0x8000_0007 && std::arch::x86_64::__cpuid(0x8000_0007).edx & 1 << 8 != 0
-    };
-    // The kernel checks whether the counters of all processors agree. If not, it uses another clock source.
-    let mut name = [0; 16];
-    let len = atrace_sys::clock::source(&mut name);
-    let is_trusted = len == 0 || name.starts_with(b"tsc\n") || name.starts_with(b"kvm-clock\n");
-    is_invariant && is_trusted && atrace_sys::clock::is_allowed()
-}
-
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-fn is_usable() -> bool {
-    true
-}
-
-#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-fn is_usable() -> bool {
-    false
 }
 
 #[cfg(test)]

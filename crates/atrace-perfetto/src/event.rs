@@ -127,6 +127,8 @@ pub struct Event<'a> {
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
+    /// The time in nanoseconds of `CLOCK_BOOTTIME`; 0: now. Only events of a track may have another time.
+    pub time: u64,
     /// Only sessions with a smaller number get the event. So an end goes only to sessions that had begun before its
     /// slice.
     pub begun: u32,
@@ -145,6 +147,7 @@ impl Event<'static> {
             site: None,
             flow: 0,
             args: &[],
+            time: 0,
             begun: u32::MAX,
         }
     }

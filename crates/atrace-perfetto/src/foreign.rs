@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::memory::{Region, fixed_size, sealed_file};
 
 use super::abi::{self, CHUNK_HEADER, PAGE_HEADER};
-use super::memory::Loss;
+use super::memory::{self, Loss};
 
 /// The maximum size of a producer's memory, in bytes.
 pub const SIZE_MAX: usize = 32 << 20;
@@ -125,6 +125,12 @@ impl Foreign {
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
+    /// Returns how many pages a producer of this library has used at most, from the first one on; of other producers, how many
+    /// there are. Looking at a page that was never used takes memory for it.
+    pub fn touched(&self) -> u32 {
+        memory::touched(self.word(memory::TOUCHED_PAGE as usize * self.page + 4), self.pages)
+    }
+
     /// Returns the present number of chunks of a page; `None` if there is no such page.
     pub fn chunks(&self, page: u32) -> Option<u32> {
         Some(abi::chunks_of(self.header(page)?.load(Ordering::Acquire)))
@@ -148,9 +154,9 @@ impl Foreign {
     }
 
     fn head_at(&self, offset: usize) -> Option<Head> {
-        let number = self.word(offset)?.load(Ordering::Relaxed);
-        // Acquire: the packets that are counted are visible.
+        // Acquire: the packets that are counted are visible, and so is the number, which the producer stores before.
         let word = self.word(offset + 4)?.load(Ordering::Acquire);
+        let number = self.word(offset)?.load(Ordering::Relaxed);
         let (writer, packets) = (word as u16, (word >> 16) as u16);
         let (packets, flags) = (packets & abi::PACKETS_MAX, packets >> 10);
         Some(Head { number, writer, packets, flags })
@@ -176,6 +182,10 @@ impl Foreign {
     /// Frees a chunk that was complete. Takes a bounded time, whatever the producer does meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
+        // The next thread takes the chunk before it writes the header. Until then the header must not look like its.
+        if let Some(word) = self.place(page, chunk).and_then(|(offset, _)| self.word(offset + 4)) {
+            word.store(0, Ordering::Relaxed);
+        }
         let mask = !(3 << (2 * chunk));
         // Release: all of it was read before the producer can write there again.
         let left = header.fetch_and(mask, Ordering::AcqRel) & mask;

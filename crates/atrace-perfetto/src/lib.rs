@@ -11,7 +11,8 @@
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of it;
 //! - `packet`: the encoding of packets;
 //! - `pool`, `presence`: the slots of threads and sessions, and which side may use a writer at which time;
-//! - [`memory`], [`abi`], `handed`: the shared memory, the words in it, and the list of completed chunks;
+//! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, the words in it, the list of completed chunks, and what
+//!   wakes its reader;
 //! - [`clock`]: timestamps without a system call.
 //!
 //! The socket thread:
@@ -37,6 +38,7 @@ pub mod changes;
 pub mod clock;
 mod early;
 pub mod event;
+mod filling;
 pub mod foreign;
 mod handed;
 pub mod hash;
@@ -59,7 +61,7 @@ mod unmatched;
 pub mod wire;
 mod writer;
 
-pub use startup::ASK;
+pub use pool::{ASK, COMPARE};
 
 /// The synchronization primitives. The models replace this module with loom's.
 mod sync {

@@ -28,11 +28,13 @@
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::time::Duration;
 
-use atrace_sys::memory::{Mapped, Region, page_size, sealed_file, sealed_size};
+use atrace_sys::memory::{Mapped, Region, may_have_size, page_size, sealed_file, sealed_size};
 use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
+use super::filling::Filling;
 use super::handed::Handed;
 use super::wire::Moved;
 
@@ -44,8 +46,10 @@ pub struct Arena {
     /// Where the private data begins.
     private: usize,
     completed: Handed,
+    filling: Filling,
     /// The page behind that of the last whole chunk taken, and the page of the last small chunk taken. A search
-    /// starts there.
+    /// starts there. Each look at the completed chunks resets the first one, so the pages in use are as few and as low
+    /// as possible: pages that are never touched take no memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this one.
@@ -112,13 +116,16 @@ static LAST: OnceRef<Arena> = OnceRef::new();
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
-    /// Makes a sealed memory file of `pages` pages and maps it. Also returns its descriptor.
+    /// Makes a sealed memory file of `pages` pages and maps it; of 1 MiB at most if the process may not have such large files.
+    /// Also returns its descriptor.
     ///
     /// # Errors
     ///
     /// Returns the error of the system.
     #[inline(never)]
     pub fn make(pages: u32) -> Result<(&'static Self, Descriptor)> {
+        const USUAL: u32 = (1 << 20) / PAGE as u32;
+        let pages = if may_have_size(pages as usize * PAGE) { pages } else { pages.min(USUAL) };
         let file = sealed_file(c"atrace-perfetto", pages as usize * PAGE)?;
         Ok((Self::map(file.as_raw_fd(), pages)?, file))
     }
@@ -144,6 +151,8 @@ impl Arena {
             arena.keep();
             return Err(error);
         }
+        arena.filling.clear();
+        arena.note_touched(0);
         arena.is_retired.store(false, Ordering::Relaxed);
         Ok(arena)
     }
@@ -177,6 +186,7 @@ impl Arena {
                 pages,
                 private,
                 completed: Handed::default(),
+                filling: Filling::default(),
                 hints: [const { AtomicU32::new(0) }; 2],
                 is_retired: AtomicBool::new(true),
                 before,
@@ -261,11 +271,39 @@ impl Arena {
             if let Some(chunk) = abi::take(self.header(page)?, layout) {
                 let is_small = layout == Layout::Small;
                 hint.store(if is_small { page } else { page + 1 }, Ordering::Relaxed);
+                self.note_touched(page + 1);
+                self.filling.add(CHUNKS_MAX / layout.chunks(), self.half());
                 return Some((page, chunk));
             }
             page += 1;
         }
         None
+    }
+
+    /// Notes that the pages before this one have been used, in the word that [`touched`] reads. Other pages need not be
+    /// looked at, which would take memory for them.
+    fn note_touched(&self, pages: u32) {
+        if let Some(word) = self.memory.get::<AtomicU32>(TOUCHED).filter(|_| self.pages > TOUCHED_PAGE)
+            && word.load(Ordering::Relaxed) <= pages
+        {
+            word.fetch_max(pages + 1, Ordering::Release);
+        }
+    }
+
+    /// Returns half of the arena, in parts of which a page has [`CHUNKS_MAX`].
+    const fn half(&self) -> u32 {
+        self.pages * CHUNKS_MAX / 2
+    }
+
+    /// Sleeps until threads have written half of the arena since [`take_handed`](Self::take_handed), or one of them waits for
+    /// room; at most for `time`. Returns false if the system denies the sleep. Only one thread may sleep.
+    pub(crate) fn sleep(&self, time: Duration) -> bool {
+        self.filling.sleep(self.half(), time)
+    }
+
+    /// Wakes the thread that [sleeps](Self::sleep). Async-signal-safe.
+    pub(crate) fn wake(&self) {
+        self.filling.wake();
     }
 
     /// Opens a chunk for a writer: with this layout, or with the other one if no such chunk is free.
@@ -293,6 +331,8 @@ impl Arena {
     /// Takes the list of completed chunks. Those of each thread are in the order of their completion.
     #[inline(never)]
     pub fn take_handed(&'static self) -> Completed {
+        self.filling.clear();
+        self.hints[0].store(0, Ordering::Relaxed);
         let chunks = self.pages * CHUNKS_MAX;
         let first = self.completed.take(chunks, |index| Some(&self.private(index)?[0]));
         Completed { arena: self, first, left: chunks }
@@ -363,7 +403,8 @@ impl Arena {
 
     /// Returns the chunks that are in use and have finished packets, with how many and the chunk's flags.
     pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
-        let all = (0..self.pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
+        let pages = touched(self.memory.get(TOUCHED), self.pages);
+        let all = (0..pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
@@ -428,6 +469,18 @@ impl Arena {
     pub const fn pages(&self) -> u32 {
         self.pages
     }
+}
+
+/// The page whose reserved word holds how many pages were used, plus 1. The pages before it hold the counts of [`Loss`].
+pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
+/// The offset of that word.
+const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
+
+/// Returns how many of the `pages` a producer has used, from its word for that. Without the word, or if it is 0, this is not
+/// known: all.
+pub(crate) fn touched(word: Option<&AtomicU32>, pages: u32) -> u32 {
+    let word = word.filter(|_| pages > TOUCHED_PAGE);
+    word.and_then(|word| word.load(Ordering::Acquire).checked_sub(1)).map_or(pages, |known| known.min(pages))
 }
 
 /// Returns where the private data of an arena begins: behind the system's page that contains the end of the file. If that
@@ -667,7 +720,8 @@ mod tests {
             }
             let seen = (pages as usize * PAGE).next_multiple_of(page_size());
             let seen = Region::of_file(file.as_raw_fd(), seen).unwrap();
-            let words = (0..seen.size()).step_by(4).map(|at| seen.get::<AtomicU32>(at).unwrap());
+            let others = (0..seen.size()).step_by(4).filter(|at| *at != TOUCHED);
+            let words = others.map(|at| seen.get::<AtomicU32>(at).unwrap());
             assert!(words.into_iter().all(|word| word.load(Ordering::Relaxed) == 0), "{pages} pages");
         }
     }

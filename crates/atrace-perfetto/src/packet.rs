@@ -3,7 +3,8 @@
 //! # Format
 //!
 //! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time is the difference to the
-//! packet before it, in nanoseconds. Lengths are varints that are filled in after the content is written, so their
+//! packet before it, in nanoseconds. An event that has a time of its own names the clock of that time: a negative
+//! difference would turn the sequence's clock back. Lengths are varints that are filled in after the content is written, so their
 //! size is fixed in advance: one byte on the fast path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments),
 //! otherwise two bytes. Protobuf does not demand the shortest form of a varint, so two bytes may also hold a small
 //! length.
@@ -52,6 +53,8 @@ use crate::hash::{FACTOR, mix};
 pub(crate) const TEXT_MAX: usize = 6 << 10;
 /// The room for what any event has: lengths, the time, flags, the type and one category.
 const HEAD_ROOM: usize = 24;
+/// The room for the clock of an event with a time of its own.
+const CLOCK_ROOM: usize = 3;
 /// The room for the end of a slice.
 pub(crate) const END_ROOM: usize = HEAD_ROOM;
 
@@ -68,6 +71,7 @@ impl Event<'_> {
         room += self.name.map_or(0, |name| 5 + name.len());
         room += if self.value.is_some() { 12 } else { 0 };
         room += if self.flow == 0 { 0 } else { FLOW_ROOM };
+        room += if self.time == 0 { 0 } else { CLOCK_ROOM };
         room + match &self.site {
             Some(site) if !site.has_number() => site_room(*site),
             Some(_) => 17,
@@ -97,13 +101,17 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     if chunk.room() < event.room::<HAS_ONE>() {
         return false;
     }
-    // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11),
-    // sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one byte that is written
+    // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11; its clock
+    // has room of its own), sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one byte that is written
     // behind a name's length.
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<IS_SHORT>();
-        cursor.since(since);
+        if event.time == 0 {
+            cursor.since(since);
+        } else {
+            cursor = cursor.own_time(event.time);
+        }
         cursor = body::<IS_SHORT, HAS_ONE>(cursor, event);
         cursor.close::<IS_SHORT>(whole);
         chunk.publish(cursor.0);
@@ -489,6 +497,26 @@ mod tests {
             packets.push(packet);
         }
         packets
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn an_event_with_a_time_of_its_own_names_the_clock() {
+        let (arena, _) = Arena::make(1).unwrap();
+        let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
+        let track = Some(Track { uuid: track(1), parent: track(2), name: "lane", is_counter: false });
+        for time in [1, 1 << 40, u64::MAX] {
+            let begin = Event { track, name: Some("life"), time, ..Event::new(Type::Begin, 1 << 12) };
+            let (start, room) = (chunk.at(), chunk.room());
+            assert!(any_event(&mut chunk, 0, &begin));
+            assert!(room - chunk.room() <= begin.room::<false>());
+            let found = packets(start, chunk.at());
+            let [packet] = &found[..] else { panic!("{found:?}") };
+            let fields: Vec<_> = Reader::new(packet).collect();
+            let numbers: Vec<_> = fields[..3].iter().map(|(field, value)| (*field, value.number())).collect();
+            assert_eq!(numbers, [(8, time), (58, 6), (13, 2)]);
+            assert_eq!((fields.len(), fields[3].0), (4, 11));
+        }
     }
 
     type Form = fn(&mut Chunk, u64, &Event<'_>) -> bool;

@@ -25,17 +25,19 @@
 //! # Forks
 //!
 //! A child of fork finds the session slots wiped (the start of the mapping, up to `WIPED`), so it writes nothing
-//! until it has sessions of its own. Thread slots and writers are copied unchanged. The fork may have come from a
-//! signal handler in the middle of an event, which the child continues: its writer must be intact. By then the memory
-//! that the writer points to is no longer shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the
-//! slots of the parent's other threads. A child's writer is told apart from its parent's by the session's epoch,
-//! which contains the generation of the process.
+//! until it has sessions of its own. If the kernel can't wipe them, the child does ([`Pool::wipe`]), in its fork
+//! handler or, as a child of a bare `clone`, at its first event: [`COMPARE`] makes events look for that. Thread
+//! slots and writers are copied unchanged. The fork may have come from a signal handler in the middle of an event,
+//! which the child continues: its writer must be intact. By then the memory that the writer points to is no longer
+//! shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. A
+//! child's writer is told apart from its parent's by the session's epoch, which contains the generation of the
+//! process.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use atrace_sys::fork::{Turn, generation};
+use atrace_sys::fork::{Turn, generation, wipes};
 use atrace_sys::memory::{Mapped, Plain};
 use atrace_sys::process::ErrnoGuard;
 use atrace_sys::thread::{self, with_slot};
@@ -62,6 +64,13 @@ const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a proce
 pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
+
+/// A bit in the word of all tags: only [`tags`](crate::producer::tags) knows the tags. In the presumed tags: the first
+/// event has to connect.
+pub const ASK: u64 = 1 << 62;
+/// A bit beside [`ASK`] in the word of all tags: the kernel wipes nothing in a child, so the tags may be the parent's.
+/// Each event whose tag is enabled compares the process's generation.
+pub const COMPARE: u64 = 1 << 61;
 
 /// A session slot, as events see it.
 #[derive(Debug)]
@@ -182,8 +191,8 @@ impl Shared {
         }
     }
 
-    /// Sets `tags` to the union of all sessions' tags and the presumed ones. If two threads do this at once, the
-    /// later one sees both changes.
+    /// Sets `tags` to the union of all sessions' tags and the presumed ones, and [`COMPARE`] if necessary. If two
+    /// threads do this at once, the later one sees both changes.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {
@@ -200,7 +209,7 @@ impl Shared {
 
     #[inline(never)]
     fn tags_of_all(&self) -> u64 {
-        let presumed = self.presumed.load(Ordering::SeqCst);
+        let presumed = self.presumed.load(Ordering::SeqCst) | if wipes() { 0 } else { ASK | COMPARE };
         self.sessions.iter().fold(presumed, |all, session| all | session.tags.load(Ordering::SeqCst))
     }
 }
@@ -294,6 +303,11 @@ impl<W: Plain + 'static> Pool<W> {
             unsafe { Mapped::wipe(layout, WIPED) };
         }
         self.renew();
+    }
+
+    /// Returns whether the slots are this process's, and not an ancestor's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.layout().is_some_and(|layout| layout.owner.load(Ordering::Acquire) == generation().number())
     }
 
     /// Frees the slots of the parent's threads, in a forked child before its first session. The calling thread keeps

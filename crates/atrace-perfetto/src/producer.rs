@@ -5,7 +5,7 @@
 //! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program
 //! has only announced events with [`expect_events`], and in a forked child whose parent was connected, the first
 //! event starts the thread. That event must not allocate or take a lock, so its thread is a bare one, started with
-//! `clone` alone. `LINKED` holds the generation of the process that has a thread, so exactly one caller starts it.
+//! `clone` alone. [`seek`] starts an ordinary thread, too, which sleeps while there is no service. `LINKED` holds the generation of the process that has a thread, so exactly one caller starts it.
 //!
 //! # Writing
 //!
@@ -26,14 +26,14 @@
 //! something: [`connect`], [`expect_events`], [`start_if_expected`] and [`can_be_used`]. An event that interrupts
 //! another event of its thread is lost and counted.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::memory::Arena;
-use crate::pool::{Inside, Session, Shared};
+use crate::pool::{ASK, COMPARE, Inside, Session, Shared};
 use crate::socket;
 use atrace_sys::OnceRef;
-use atrace_sys::fork::generation;
+use atrace_sys::fork::{generation, wipes};
 use atrace_sys::process::{self, Undisturbed};
 use atrace_sys::text::cut;
 use atrace_sys::thread;
@@ -47,7 +47,8 @@ use crate::hash;
 use crate::link::{self, Environment};
 use crate::packet::{self, Body, Whole};
 use crate::standing::Standing;
-use crate::startup::{self, ASK, LINKED, is_linked};
+pub use crate::startup::is_linked;
+use crate::startup::{self, LINKED};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
 /// Whether the first event is to connect. Set in this process or inherited from its parent.
@@ -63,12 +64,34 @@ fn start() -> bool {
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
 }
 
-/// Starts the socket thread, and waits until the service has said which sessions exist.
+/// Starts the socket thread, and waits until the service has said which sessions exist. If there is no service, the
+/// thread tries again and again.
 pub fn connect() {
     let _undisturbed = Undisturbed::new();
+    link::be_persistent();
     if start() {
         startup::wait();
     }
+}
+
+/// Starts the socket thread as [`connect`] does. But if there is no service, it tries again only after `serial` has
+/// changed, on which it sleeps: a word that is only loaded, and that other processes change and wake.
+pub fn seek(serial: &'static AtomicU32) {
+    let _undisturbed = Undisturbed::new();
+    link::set_serial(serial);
+    if start() {
+        if is_service_there() {
+            startup::wait();
+        } else {
+            link::wait_for_first();
+        }
+    }
+}
+
+/// Returns whether a service may be there: a file is at the address of its socket.
+pub fn is_service_there() -> bool {
+    let named = || ENVIRONMENT.get().and_then(|environment| environment.socket.as_deref());
+    prepare().is_some() && socket::has_producers(named())
 }
 
 /// Has the first event connect, and wait longer than usual for the service, because the caller asked for every event.
@@ -76,13 +99,14 @@ pub fn connect() {
 /// Starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {
     startup::be_patient();
+    link::be_persistent();
     IS_EXPECTED.store(true, Ordering::Relaxed);
     prepare().into_iter().for_each(startup::expect);
 }
 
 /// Starts the socket thread now, if otherwise the first event would.
 pub fn start_if_expected() {
-    if POOL.shared().is_some_and(|shared| shared.tags.load(Ordering::Relaxed) & ASK != 0) {
+    if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) {
         start();
     }
 }
@@ -120,17 +144,27 @@ pub fn tags() -> u64 {
     tags
 }
 
-/// Handles the first event of a process that is to connect: starts the socket thread and waits for the service.
+/// Handles the first event of a process that is to connect: starts the socket thread and waits for the service. Where
+/// the kernel wipes nothing in children, it also handles the first event of a child of a bare `clone`, which is off.
 ///
 /// Runs in an event: nothing here allocates or takes a lock.
 #[cold]
 #[inline(never)]
 fn ask(shared: &'static Shared) -> u64 {
     let _undisturbed = Undisturbed::new();
-    if link(|| thread::spawn_bare(run_bare)) {
+    if !wipes() && !POOL.is_own() {
+        /// The generation of the last process that has begun to leave its parent's connection.
+        static LEFT: AtomicU64 = AtomicU64::new(0);
+        // If another thread is doing this, the event is not written: the memory may still be the parent's.
+        if LEFT.swap(generation().number(), Ordering::AcqRel) != generation().number() {
+            leave_parent();
+        }
+        return 0;
+    }
+    if shared.presumed.load(Ordering::Relaxed) & ASK != 0 && link(|| thread::spawn_bare(run_bare)) {
         startup::wait();
     }
-    shared.tags.load(Ordering::Relaxed) & !ASK
+    shared.tags.load(Ordering::Relaxed) & !(ASK | COMPARE)
 }
 
 /// Returns the word that holds these tags.
@@ -149,7 +183,12 @@ fn link(start: impl FnOnce() -> bool) -> bool {
     }
     set_standing(Standing::CONNECTING);
     let started = prepare().is_some_and(|shared| {
-        startup::begin(shared);
+        // A process that only seeks a service does not wait for the answer of one that is not there.
+        if link::is_persistent() || is_service_there() {
+            startup::begin(shared);
+        } else {
+            startup::end(shared);
+        }
         start()
     });
     if !started {
@@ -197,6 +236,9 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         at_fork();
         PREPARED.store(this, Ordering::Release);
     }
+    if !wipes() && POOL.shared().is_some() && !POOL.is_own() {
+        leave_parent();
+    }
     let shared = POOL.make(&(end_thread as fn(usize))).ok()?;
     POOL.renew(); // For a child of a bare `clone`, where no fork handler ran.
     Some(shared)
@@ -214,16 +256,26 @@ fn track_of_process(start_time: u64, id: u32) -> u64 {
 
 /// Runs at the end of a thread that had a slot.
 fn end_thread(slot: usize) {
-    POOL.end_thread(slot, writer::finish);
+    // In a child of a bare `clone` the sessions may still be the parent's.
+    if POOL.is_own() {
+        POOL.end_thread(slot, writer::finish);
+    }
+}
+
+/// Detaches a child from its parent's connection: the child writes nothing to memory of its parent's.
+///
+/// Async-signal-safe.
+fn leave_parent() {
+    // This comes first: the child may have been forked in the middle of an event, which it continues.
+    Arena::retire_all();
+    early::set_arena(None);
+    POOL.wipe();
 }
 
 /// Registers a fork handler that detaches a child from its parent's connection.
 fn at_fork() {
     extern "C" fn in_child() {
-        // This comes first: the child may have been forked in the middle of an event, which it continues.
-        Arena::retire_all();
-        early::set_arena(None);
-        POOL.wipe();
+        leave_parent();
         // If the parent was connected, or was to connect, the child connects at its first event.
         if (LINKED.load(Ordering::Relaxed) != 0 || IS_EXPECTED.load(Ordering::Relaxed))
             && let Some(shared) = POOL.shared()
@@ -281,7 +333,7 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     }
     let now = clock::now();
     let mut body = Body::new();
-    let body = if open.is_power_of_two() { None } else { body.encode(event) };
+    let body = if open.is_power_of_two() || event.time != 0 { None } else { body.encode(event) };
     while open != 0 {
         let number = open.trailing_zeros() as usize;
         open &= open - 1;

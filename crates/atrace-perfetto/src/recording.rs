@@ -26,8 +26,8 @@ use atrace_sys::process;
 use crate::writer::{self, POOL};
 use crate::{category, changes, producer};
 
-/// The pages between the threads and the file: 4 MiB.
-const PAGES: u32 = 512;
+/// The pages between the threads and the file: 32 MiB. Those that are never touched take no memory.
+const PAGES: u32 = 4096;
 /// The most bytes written at once. The buffer is allocated at the start, so that the recording goes on if memory runs
 /// out.
 const AT_ONCE: usize = 256 << 10;
@@ -42,6 +42,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 pub struct Recording {
     by: Generation,
     thread: Option<Arc<Ends>>,
+    arena: &'static Arena,
 }
 
 /// The flags and the error that the recording and its thread share.
@@ -119,7 +120,7 @@ impl Recording {
         if by == generation() {
             shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
         }
-        Ok(Self { by, thread: Some(ends) })
+        Ok(Self { by, thread: Some(ends), arena })
     }
 
     /// Ends the recording.
@@ -136,6 +137,7 @@ impl Recording {
         let Some(ends) = self.thread.take().filter(|_| self.by == generation()) else { return Ok(()) };
         ends.stop.store(true, Ordering::Release);
         while !ends.is_done.load(Ordering::Acquire) {
+            self.arena.wake();
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(is_taken) = IS_TAKEN.get() {
@@ -211,12 +213,8 @@ impl Writer {
                 return Ok(self);
             }
             pause = if is_any { SHORTEST } else { LONGEST.min(pause * 2) };
-            // Sleeps in short steps, so that a stop is noticed soon.
-            let mut left = pause;
-            while !left.is_zero() && !stop.load(Ordering::Acquire) {
-                let step = left.min(Duration::from_millis(10));
-                std::thread::sleep(step);
-                left -= step;
+            if !self.arena.sleep(pause) {
+                std::thread::sleep(SHORTEST);
             }
         }
     }

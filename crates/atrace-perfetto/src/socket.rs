@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use atrace_sys::process::variable;
+use atrace_sys::socket::may_be_there;
 use atrace_sys::socket::may_enter;
 pub use atrace_sys::socket::{Refused, Socket, Trust, peer};
 
@@ -25,6 +26,11 @@ pub fn named_producers() -> Option<OsString> {
 /// usual one.
 pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
+}
+
+/// Returns whether a service may listen for producers: there is a file at the address.
+pub(crate) fn has_producers(named: Option<&OsStr>) -> bool {
+    may_be_there(producers(named).0)
 }
 
 /// Returns the address for consumers, and which peers are trusted there, like [`producers`].

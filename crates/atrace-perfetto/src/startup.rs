@@ -18,16 +18,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
-use crate::pool::{OWN_SESSION, Shared};
+use crate::pool::{ASK, OWN_SESSION, Shared};
 use atrace_sys::fork::generation;
 use atrace_sys::process;
 use atrace_sys::thread;
 
 use crate::writer::POOL;
 use crate::{category, changes};
-
-/// A bit in the word of all tags: the tags are not known yet, and the first event has to connect.
-pub const ASK: u64 = 1 << 62;
 
 /// How long a process waits for the service's answer, in nanoseconds: usually, and if the caller asked for every
 /// event.
@@ -43,7 +40,7 @@ static ANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static LINKED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns whether this process has a socket thread, or is about to have one.
-pub(crate) fn is_linked() -> bool {
+pub fn is_linked() -> bool {
     LINKED.load(Ordering::Acquire) == generation().number()
 }
 

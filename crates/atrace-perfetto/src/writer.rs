@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::abi::Layout;
-use crate::memory::{Chunk, Loss};
+use crate::memory::{Arena, Chunk, Loss};
 use crate::pool::{Pool, Session, writer_number};
 use crate::presence::Epoch;
 use atrace_sys::memory::Plain;
@@ -163,7 +163,7 @@ impl Writer {
         event: &Event<'_>,
         now: u64,
     ) -> bool {
-        let since = self.since(now);
+        let since = self.since(event, now);
         if !self.is_ready::<true>(epoch, event) {
             return false;
         }
@@ -183,7 +183,7 @@ impl Writer {
     /// Otherwise it writes nothing and returns false; [`event`](Self::event) then writes the event.
     #[inline(always)]
     pub(crate) fn event_of(&mut self, epoch: u32, event: &Event<'_>, body: &Body, now: u64) -> bool {
-        let since = self.since(now);
+        let since = self.since(event, now);
         self.is_ready::<false>(epoch, event)
             && event.track.as_ref().is_none_or(|track| !track.is_counter || self.knows(track))
             && body.write(&mut self.chunk, since)
@@ -194,7 +194,7 @@ impl Writer {
     /// [`event_slow`](Self::event_slow) returns.
     #[inline(never)]
     pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
-        let since = self.since(now);
+        let since = self.since(event, now);
         let track_room = event.track.as_ref().map_or(0, |track| track.room());
         self.is_ready::<false>(slot.epoch, event)
             && self.chunk.room() >= event.room::<false>() + track_room
@@ -225,10 +225,10 @@ impl Writer {
         self.is_interned(event.site.as_ref())
     }
 
-    /// Returns the time since the last packet; 0 if the clock has gone back.
+    /// Returns the time since the last packet; 0 if the clock has gone back, or if the event has a time of its own.
     #[inline(always)]
-    const fn since(&self, now: u64) -> u64 {
-        now.saturating_sub(self.last)
+    const fn since(&self, event: &Event<'_>, now: u64) -> u64 {
+        if event.time == 0 { now.saturating_sub(self.last) } else { 0 }
     }
 
     /// Updates the writer after a packet: `since` is the time since the packet before, `opened` the change of the
@@ -384,8 +384,8 @@ impl Writer {
             if !self.has_room(slot, packet::END_ROOM, now) {
                 return false;
             }
-            let since = self.since(now);
             let end = Event::new(Type::End, 0);
+            let since = self.since(&end, now);
             if !(packet::any_event(&mut self.chunk, since, &end)
                 && self.wrote(since, 0)
                 && self.wrote_unmatched(slot))
@@ -412,7 +412,7 @@ impl Writer {
         if filters != 0 {
             return self.write_filtered(filters, event, now);
         }
-        let since = self.since(now);
+        let since = self.since(event, now);
         self.describe(event) && packet::any_event(&mut self.chunk, since, event) && self.wrote(since, 0)
     }
 
@@ -421,7 +421,7 @@ impl Writer {
         if !self.define(slot, event, packet::PART_MIN, now) || !self.describe(event) {
             return false;
         }
-        let since = self.since(now);
+        let since = self.since(event, now);
         let Self { chunk, chunks, chunks_of_state, .. } = self;
         let mut take = || {
             let next = take_chunk(slot, Layout::Whole, *chunks)?;
@@ -467,7 +467,7 @@ impl Writer {
     fn write_filtered(&mut self, filters: u32, event: &Event<'_>, now: u64) -> bool {
         let mut kept = [0; packet::KEPT_MAX];
         let event = packet::filtered(event, filters, &mut kept);
-        let since = self.since(now);
+        let since = self.since(&event, now);
         // The track of an end is described by its begin. Here its name may be missing.
         let is_described = event.kind == Type::End || self.describe(&event);
         is_described && packet::any_event(&mut self.chunk, since, &event) && self.wrote(since, 0)
@@ -587,6 +587,7 @@ fn stall(slot: &WriterSlot, open: impl Fn() -> Option<Chunk>) -> Option<Chunk> {
     }
     let until = clock::asked() + STALL_NS;
     while clock::asked() < until && Epoch::is_open(slot.session.epoch.now()) {
+        slot.session.arena().into_iter().for_each(Arena::wake);
         thread::pause(Duration::from_millis(1));
         if let Some(chunk) = open() {
             return Some(chunk);
@@ -609,7 +610,7 @@ fn count_lost(session: &Session, events: i32) {
 
 #[cfg(test)]
 mod tests {
-    use crate::memory::{Arena, Part};
+    use crate::memory::Part;
     use crate::pool::Shared;
     use crate::proto::{Reader, Value};
 

@@ -168,6 +168,7 @@ impl Trace {
                 if number(58) == 0 && flags & 2 != 0 && state.is_valid {
                     state.time += number(8);
                 }
+                let time = if number(58) == 0 { state.time } else { number(8) };
                 let event = Reader::first(packet, 11).filter(|_| state.is_valid)?.bytes();
                 let of = |field| Reader::first(event, field);
                 let all = |wanted| Reader::new(event).filter(move |(field, _)| *field == wanted);
@@ -180,7 +181,7 @@ impl Trace {
                 Some(Event {
                     pid: number(79),
                     sequence,
-                    time: state.time,
+                    time,
                     kind: of(9).map_or(0, Value::number),
                     is_interned: told.is_some(),
                     name: of(23).map(|name| name.bytes().to_vec()).or(told),
@@ -215,6 +216,16 @@ impl Trace {
             }
         }
         (processes, threads)
+    }
+
+    /// Returns the names of the described tracks that are neither a process's nor a thread's, by their numbers.
+    pub fn names_of_tracks(&self) -> HashMap<u64, String> {
+        let described = self.packets.iter().filter_map(|packet| Reader::first(packet, 60));
+        let named = described.filter_map(|track| {
+            let of = |field| Reader::first(track.bytes(), field);
+            Some((of(1)?.number(), text(Some(of(2)?))))
+        });
+        named.collect()
     }
 
     /// Counts the packets of a process that clear the incremental state.

@@ -8,7 +8,9 @@
 //! The text files beside this module hold the originals' result tables. A line has five fields: description, number,
 //! error, unit, and the corresponding row of ours, or `-` and a reason for having no row. A blank line ends a group;
 //! the lines of a group are compared with its first line. Other lines start with a mark:
-//! - `!` defines a reason. In a row field, `0:` names the reason why our number may be 0.
+//! - `!` defines a reason. In a row field, `0:` names the reason why our number may be 0, `none:` the reason why a run may
+//!   not have the row, and, after a reason for having no row, `near:` our number that comes nearest.
+//! - `~` says how the lines that follow are like ours.
 //! - `"` is a sentence of its authors, word by word.
 //! - `>` is what its tables show, in our words. Each `?` below it is a ratio of two published numbers that shows it, with the
 //!   rows of ours for these numbers, and the range in which ours shows it as well.
@@ -166,6 +168,12 @@ pub struct Line {
     pub here: Result<Measured, &'static str>,
     /// The reason why our number may be 0.
     pub zero: Option<&'static str>,
+    /// The reason why a run may have no such row, although it ran all cases.
+    pub none: Option<&'static str>,
+    /// If there is no number of ours: the number that comes nearest.
+    pub near: Option<Measured>,
+    /// How the line is like ours.
+    pub alike: &'static str,
 }
 
 /// A number that this crate measures.
@@ -192,6 +200,8 @@ pub enum Field {
     Rate,
     /// Allocated bytes.
     Bytes,
+    /// Allocations.
+    Allocations,
     /// The count with this name.
     Count(&'static str),
 }
@@ -218,11 +228,12 @@ pub fn originals() -> Vec<Original> {
 fn parse(bench: &'static str, title: &'static str, text: &'static str) -> Option<Original> {
     let with = |mark| text.lines().filter_map(move |line| Some(line.strip_prefix(mark)?.trim()));
     let reasons: Vec<_> = with('!').map(|line| line.split_once(' ')).collect::<Option<_>>()?;
-    let mut groups = vec![Vec::new()];
+    let (mut groups, mut alike) = (vec![Vec::new()], "");
     for line in text.lines().filter(|line| !line.starts_with(['#', '!', '>', '?', '=', '"'])) {
-        match line.is_empty() {
-            true => groups.push(Vec::new()),
-            false => groups.last_mut()?.push(line_of(line, &reasons)?),
+        match line.strip_prefix('~') {
+            Some(text) => alike = text.trim(),
+            None if line.is_empty() => groups.push(Vec::new()),
+            None => groups.last_mut()?.push(Line { alike, ..line_of(line, &reasons)? }),
         }
     }
     groups.retain(|group| !group.is_empty());
@@ -259,18 +270,25 @@ fn line_of(line: &'static str, reasons: &[(&str, &'static str)]) -> Option<Line>
     let [what, there, error, unit, here] = split(line, "|")?.map(str::trim);
     let number = |text: &str| if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
     let reason = |name: &str| Some(reasons.iter().find(|(reason, _)| *reason == name)?.1);
-    let (here, zero) = match here.split_once(" 0:") {
-        Some((here, name)) => (here, Some(reason(name)?)),
-        None => (here, None),
+    let row = |text: &'static str| text.split_once(' ').and_then(|(bench, row)| measured(bench, row));
+    let mut words = here;
+    let mut option = |mark: &str| {
+        let (before, value) = words.split_once(mark)?;
+        words = before;
+        Some(value)
     };
-    let here = match here.strip_prefix('-') {
+    let near = option(" near:");
+    let none = option(" none:");
+    let zero = option(" 0:");
+    let near = near.map(|text| row(text).ok_or(())).transpose().ok()?;
+    let reason_of = |name: Option<&str>| name.map(|name| reason(name).ok_or(())).transpose();
+    let (none, zero) = (reason_of(none).ok()?, reason_of(zero).ok()?);
+    let here = match words.strip_prefix('-') {
         Some(name) => Err(reason(name)?),
-        None => {
-            let (bench, row) = here.split_once(' ')?;
-            Ok(measured(bench, row)?)
-        }
+        None => Ok(row(words)?),
     };
-    Some(Line { what, there: number(there)?, error: number(error)?.unwrap_or(0.0), unit, here, zero })
+    let (there, error) = (number(there)?, number(error)?.unwrap_or(0.0));
+    Some(Line { what, there, error, unit, here, zero, none, near, alike: "" })
 }
 
 fn measured(bench: &'static str, text: &'static str) -> Option<Measured> {
@@ -281,6 +299,7 @@ fn measured(bench: &'static str, text: &'static str) -> Option<Measured> {
         "per_s" => Field::PerSecond,
         "rate" => Field::Rate,
         "bytes" => Field::Bytes,
+        "allocs" => Field::Allocations,
         other => Field::Count(other),
     };
     Some(Measured { bench, id, field, times: times.parse().ok()? })

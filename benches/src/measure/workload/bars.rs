@@ -4,7 +4,7 @@
 //! For the bench as a test, this module also checks that each line of the original's tables has a row.
 
 use crate::catalogue::Id;
-use crate::catalogue::published::{Field, Line, originals};
+use crate::catalogue::published::{Field, Line, Measured, originals};
 use crate::measure::workload::Workload;
 use crate::measure::workload::results::Results;
 use crate::promise::{Judged, Verdict};
@@ -89,18 +89,30 @@ pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     let says = |number: f64, may_be_zero: bool| may_be_zero || number != 0.0;
     let measured = |row: &Row, field: Field, may_be_zero: bool| match field {
         Field::Time | Field::PerSecond => true,
+        Field::Allocations => row.allocs.is_some_and(|allocs| says(allocs, may_be_zero)),
         Field::Rate | Field::Bytes => row.bytes.is_some_and(|bytes| says(bytes, may_be_zero)),
         Field::Count(name) => row.counts.get(name).is_some_and(|count| says(*count, may_be_zero)),
     };
+    let row_of = |id: &str| results.rows().iter().find(|row| row.id == id);
     let mut all = originals.flat_map(|original| {
-        let line = |line: Line| Some((line.here.ok()?, line.zero.is_some() || line.there == Some(0.0)));
+        let line = |line: Line| {
+            let of = line.here.ok()?;
+            let is_left_out = line.none.is_some() && row_of(of.id).is_none();
+            (!is_left_out).then_some((of, line.zero.is_some() || line.there == Some(0.0)))
+        };
+        // A ratio needs no row that a line may go without.
+        let lines = original.groups.iter().flatten();
+        let may_miss: Vec<&str> = lines
+            .filter(|line| line.none.is_some())
+            .filter_map(|line| Some(line.here.as_ref().ok()?.id))
+            .collect();
+        let is_needed = move |of: &Measured| !may_miss.contains(&of.id) || row_of(of.id).is_some();
         let checks = original.findings.into_iter().flat_map(|finding| finding.checks);
-        let checks = checks.flat_map(|check| [check.of, check.by]).map(|of| (of, false));
+        let checks = checks.flat_map(|check| [check.of, check.by]).filter(is_needed).map(|of| (of, false));
         original.groups.into_iter().flatten().filter_map(line).chain(checks)
     });
-    let (missing, _) = all.find(|(of, may_be_zero)| {
-        !results.rows().iter().any(|row| row.id == of.id && measured(row, of.field, *may_be_zero))
-    })?;
+    let (missing, _) = all
+        .find(|(of, may_be_zero)| !row_of(of.id).is_some_and(|row| measured(row, of.field, *may_be_zero)))?;
     Some(format!("the original has a line of {} ({:?}): there is no such number", missing.id, missing.field))
 }
 

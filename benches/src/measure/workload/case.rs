@@ -148,7 +148,18 @@ impl Case {
     /// Checks what `n` operations have reported against the expected counts and the elapsed time.
     pub(crate) fn check(&self, done: &Done, n: u64, elapsed: Duration) -> Result<(), Wrong> {
         let took = done.took.unwrap_or(elapsed);
-        let parts: Duration = done.parts.iter().map(|(_, (took, _))| *took).sum();
+        let sum = |is: &dyn Fn(&str) -> bool| -> Duration {
+            done.parts.iter().filter(|(name, _)| is(name)).map(|(_, (took, _))| *took).sum()
+        };
+        let parts = sum(&|name| !name.contains('/'));
+        for (name, (whole, _)) in &done.parts {
+            let is_within =
+                |part: &str| part.strip_prefix(&name[..]).is_some_and(|rest| rest.starts_with('/'));
+            let within = sum(&is_within);
+            if within != Duration::ZERO && within.abs_diff(*whole) > whole.mul_f64(0.02) {
+                return Err(format!("{name} took {whole:?}, and its parts {within:?}"));
+            }
+        }
         if took.is_zero() || took > elapsed * self.threads || parts > took {
             return Err(format!("in {elapsed:?} it took {took:?}, and its parts {parts:?}"));
         }
@@ -244,7 +255,8 @@ impl Done {
 
     /// Adds a part with its own row: `operations` operations of the part took this time together. Time thousands of
     /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in
-    /// the same order each time.
+    /// the same order each time. The parts `name/…` are those of the part `name`: the bench fails unless they make it up
+    /// within 2 %.
     pub fn part(mut self, name: &'static str, took: Duration, operations: u64) -> Self {
         self.parts.push((name.into(), (took, operations)));
         self

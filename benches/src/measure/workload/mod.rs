@@ -157,10 +157,6 @@ pub trait Workload {
         vec![tables::measured(results)]
     }
 
-    /// Adds rows that are computed after all measurements, such as [differences between
-    /// cases](Results::add_difference).
-    fn derive(_: &mut Results) {}
-
     /// Judges the promises about this workload, in addition to those about all workloads.
     fn bars(_: &Results) -> Vec<Judged> {
         Vec::new()
@@ -235,7 +231,7 @@ pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
 fn selected<W: Workload>(session: &Session) -> Results {
     let mut results = Results::new(W::modes(), W::cases::<Bare>(), session.sink(), W::names());
     if !session.args.list {
-        results.select(|id| session.args.selects(id));
+        results.select(|id| session.args.selects(id), |case| session.args.selects_a_part_of(case));
     }
     results
 }
@@ -251,7 +247,6 @@ fn measure_selected<W: Workload>(
     look(results)?;
     drop(fixture);
     results.finish();
-    W::derive(results);
     Ok(extent)
 }
 

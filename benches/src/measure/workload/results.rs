@@ -6,7 +6,7 @@ use crate::catalogue::Id;
 use crate::instruments::alloc::Counts;
 use crate::measure::workload::case::{Case, Done, Info, Slice};
 use crate::measure::workload::mode::Mode;
-use crate::row::{Above, Row, Sink, Versus, note_comparisons};
+use crate::row::{AT_ONCE, Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample, equally_fast};
 
@@ -159,12 +159,6 @@ impl Results {
         }
     }
 
-    /// Adds a row of the [difference](Self::difference) between two cases, if the difference is known.
-    pub fn add_difference(&mut self, id: String, of: (&str, &str), base: (&str, &str)) {
-        let longer = self.difference(of, base).filter(|longer| longer.low > 0.0);
-        self.rows.extend(longer.map(|longer| Row::new(id, longer, self.sink)));
-    }
-
     /// Tells whether a case must allocate the same number of times in each run.
     pub fn allocates_exactly(&self, case: &str) -> bool {
         self.case(case).is_some_and(|case| self.cases[case].exact)
@@ -272,11 +266,11 @@ impl Results {
         (0..self.cases.len()).flat_map(all).collect()
     }
 
-    /// Keeps each case if a filter selects any of its ids. A kept case runs in all its modes.
-    pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool) {
+    /// Keeps each case if a filter selects any of its ids, or a part of the case. A kept case runs in all its modes.
+    pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool, has_part: impl Fn(&str) -> bool) {
         for case in 0..self.cases.len() {
-            self.cases[case].selected =
-                self.modes_of(case).any(|mode| asked(&self.id(case, mode, &What::Total)));
+            self.cases[case].selected = has_part(&self.cases[case].id)
+                || self.modes_of(case).any(|mode| asked(&self.id(case, mode, &What::Total)));
         }
     }
 
@@ -414,6 +408,10 @@ impl Results {
         let mut row = Row::new(self.id(*case, *mode, what), interval?, self.sink)
             .with_rounds(&all.iter().map(|sample| sample.ns).collect::<Vec<_>>());
         row.speeds = sample::range(&all, self.reference);
+        let batch = self.cases[*case].batch;
+        if batch > 1 && matches!(what, What::Total | What::Part(_)) {
+            row.counts.insert(AT_ONCE.to_owned(), batch as f64);
+        }
         let per_op = (*what == What::Total).then(|| self.per_op(*case, *mode)).flatten();
         if let Some((allocs, bytes)) = per_op {
             (row.allocs, row.bytes) = (Some(allocs), Some(bytes));

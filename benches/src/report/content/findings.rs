@@ -50,9 +50,10 @@ pub(crate) const LINES: [Line; 6] = [
 
 /// Describes in one line the machine of the first bench.
 pub(super) fn about(here: &Machine) -> String {
-    let Some(e) = here.benches.values().find_map(|bench| bench.environment.as_ref()) else {
-        return String::new();
-    };
+    here.benches.values().find_map(|bench| bench.environment.as_ref()).map(machine).unwrap_or_default()
+}
+
+fn machine(e: &Environment) -> String {
     let cpus = format!("{} CPUs{}", e.cpus, if e.guest { " of a guest" } else { "" });
     let commit = if e.commit.is_empty() { String::new() } else { format!("commit {}", e.commit) };
     let kernel = format!("Linux {}", e.kernel);
@@ -60,14 +61,24 @@ pub(super) fn about(here: &Machine) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
 }
 
+/// Describes the conditions of a bench, like [`about_run`].
+pub(super) fn about_bench(bench: &Bench) -> Option<String> {
+    bench.environment.as_ref().map(|e| conditions(&machine(e), &[e]))
+}
+
 /// Describes the conditions of a run, and what makes the run less certain than a full run on a quiet machine.
 pub(crate) fn about_run(here: &Machine) -> String {
-    let environments = || here.benches.values().filter_map(|bench| bench.environment.as_ref());
-    let mut about = format!("{}.", about(here));
-    if environments().any(|e| e.quick) {
+    let environments: Vec<&Environment> =
+        here.benches.values().filter_map(|bench| bench.environment.as_ref()).collect();
+    conditions(&about(here), &environments)
+}
+
+fn conditions(about: &str, environments: &[&Environment]) -> String {
+    let mut about = format!("{about}.");
+    if environments.iter().any(|e| e.quick) {
         about.push_str(" A quick run (`--quick`), less sure than a full one.");
     }
-    let others = environments().filter_map(|e| e.load).map(|load| load.others).fold(0.0, f64::max);
+    let others = environments.iter().filter_map(|e| e.load).map(|load| load.others).fold(0.0, f64::max);
     if others > 0.05 {
         let others = format!(" Other programs took up to {} of the CPUs", percent(others));
         about.push_str(&(others + ": mind the times, the ratios less."));

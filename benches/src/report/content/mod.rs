@@ -2,6 +2,7 @@
 
 mod events;
 mod findings;
+pub(crate) mod made;
 mod rows;
 
 pub(crate) use self::events::main_plot;

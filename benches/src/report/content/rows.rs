@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use crate::catalogue::published::{Check, Field, Finding, Line, Measured, Original, originals as all};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, Id, SUBSCRIBER};
-use crate::promise::Judged;
+use crate::promise::{Judged, Verdict};
 use crate::report::content::KNOWN;
 use crate::report::input::Machine;
 use crate::report::model::{Part, Section, slug};
-use crate::row::Row;
 use crate::row::environment::{Environment, date};
-use crate::table::number::ratio;
+use crate::row::{AT_ONCE, Row};
+use crate::table::number::{count, ratio};
 use crate::table::{COUNTS, Cell, Table, Value, counted_of, of_rows};
 
 pub(super) fn instructions(here: &Machine) -> Option<Section> {
@@ -73,12 +73,44 @@ pub(super) fn workloads(here: &Machine) -> Vec<Section> {
 
 /// Makes the section of a workload: what each mode adds to each case.
 fn workload(name: &str, rows: &[Row]) -> Section {
-    // The mode that the others are compared with: the mode that most rows name.
+    let base = base(rows);
+    let table = added(name, rows, base);
+    let shown = |row: &Row| {
+        let case_and_mode = Id::case_and_mode(&row.id);
+        row.above.contains_key(base)
+            || case_and_mode.is_some_and(|(case, mode)| mode == base && is_case(&table, case))
+    };
+    let mut parts = Vec::new();
+    parts.extend((!table.rows.is_empty()).then(|| Part::Table(table.clone().dense())));
+    let rest: Vec<&Row> = rows.iter().filter(|row| !shown(row)).collect();
+    let count = rest.len();
+    let others = of_rows(&format!("{name}: all else that was measured"), rest);
+    match count {
+        0 => {}
+        n if n <= 30 || table.rows.is_empty() => parts.push(Part::Table(others)),
+        n => parts.push(Part::Folded(format!("{name}: {n} more rows"), others)),
+    }
+    Section::new(format!("bench-{}", slug(name)), format!("Workload: {name}"), parts).with_text([format!(
+        "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval: one with zero in it is no difference that was measured.",
+        if base.is_empty() { "the same without tracing" } else { base }
+    )])
+}
+
+fn is_case(table: &Table, case: &str) -> bool {
+    table.rows.iter().any(|row| row.first() == Some(&Cell::name(case)))
+}
+
+/// Returns the mode that the others are compared with: the mode that most rows name.
+fn base(rows: &[Row]) -> &str {
     let mut named: BTreeMap<&str, usize> = BTreeMap::new();
     for base in rows.iter().flat_map(|row| row.above.keys()) {
         *named.entry(base).or_default() += 1;
     }
-    let base = named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default();
+    named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default()
+}
+
+/// Makes the table of what each mode adds to the mode `base` in each case.
+pub(super) fn added(name: &str, rows: &[Row], base: &str) -> Table {
     let (mut cases, mut modes) = (Vec::new(), Vec::new());
     let compared = rows.iter().filter(|row| row.above.contains_key(base));
     for (case, mode) in compared.filter_map(|row| Id::case_and_mode(&row.id)) {
@@ -94,10 +126,8 @@ fn workload(name: &str, rows: &[Row]) -> Section {
     let columns = columns.chain(modes.iter().map(|mode| format!("{mode} adds")));
     let columns = columns.chain(["allocations added", "counted"].map(str::to_owned));
     let mut table = Table::new(format!("{name}: what each mode adds"), columns);
-    let mut shown: Vec<&str> = Vec::new();
     for case in &cases {
         let plain = find(case, base);
-        shown.extend(plain.map(|row| &row.id[..]));
         let mut cells = vec![Cell::name(*case), Cell::value(plain)];
         let (mut allocations, mut is_counted) = (Vec::new(), false);
         for mode in &modes {
@@ -106,7 +136,6 @@ fn workload(name: &str, rows: &[Row]) -> Section {
                 cells.push(Cell::none("the case does not run in this mode"));
                 continue;
             };
-            shown.push(&row.id);
             cells.push(Cell::Value(Value { known: row.known(), ..Value::of(above) }));
             is_counted |= above.allocs.is_some();
             let some = above.allocs.filter(|n| *n != 0.0);
@@ -121,20 +150,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
         cells.push(Cell::list(counted, "nothing else is counted"));
         table.push(cells);
     }
-    let mut parts = Vec::new();
-    parts.extend((!cases.is_empty()).then(|| Part::Table(table.dense())));
-    let rest: Vec<&Row> = rows.iter().filter(|row| !shown.contains(&&row.id[..])).collect();
-    let count = rest.len();
-    let table = of_rows(&format!("{name}: all else that was measured"), rest);
-    match count {
-        0 => {}
-        n if n <= 30 || cases.is_empty() => parts.push(Part::Table(table)),
-        n => parts.push(Part::Folded(format!("{name}: {n} more rows"), table)),
-    }
-    Section::new(format!("bench-{}", slug(name)), format!("Workload: {name}"), parts).with_text([format!(
-        "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval: one with zero in it is no difference that was measured.",
-        if base.is_empty() { "the same without tracing" } else { base }
-    )])
+    table
 }
 
 /// Makes a section for each original benchmark.
@@ -167,6 +183,44 @@ fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
 }
 
+/// Makes the table of what the originals' tables show, and of the same ratios here.
+pub(super) fn shown(here: &Machine) -> Option<Table> {
+    let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"]);
+    for Original { title, findings, .. } in all() {
+        for Finding { text, checks } in findings {
+            for Check { there, of, by, from, to } in checks {
+                let found = || Some(value(&of, "ns", here)?.median / value(&by, "ns", here)?.median);
+                let shows = |found: f64| if (from..=to).contains(&found) { "yes" } else { "no" };
+                let (found, shows) = match found() {
+                    Some(found) => (Cell::Ratio(found, None), Cell::text(shows(found))),
+                    None => (Cell::not_measured(), Cell::not_measured()),
+                };
+                let text = Cell::text(format!("{text} ({title})"));
+                let ratio = Cell::text(format!("{} / {}", named(&of), named(&by)));
+                table.push([text, ratio, Cell::Ratio(there, None), found, shows]);
+            }
+        }
+    }
+    let is_there = |row: &Vec<Cell>| matches!(row.get(3), Some(Cell::Ratio(..)));
+    table.rows.iter().any(is_there).then_some(table)
+}
+
+/// Makes the table of the promises that are not kept, and says how many are.
+pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
+    let all = || benches.iter().flat_map(|(bench, all)| all.iter().map(move |judged| (bench, judged)));
+    let is_kept = |judged: &Judged| judged.verdict == Verdict::Kept;
+    let kept = all().filter(|(_, judged)| is_kept(judged)).count();
+    let mut table = Table::new("", ["promise", "of", "measured", "asked", "came of it"])
+        .with_note(format!("Of {} promises, {kept} are kept; these are the others.", all().count()));
+    for (bench, Judged { promise, of, measured, limit, verdict, .. }) in all().filter(|(_, of)| !is_kept(of))
+    {
+        let promise = Cell::text(format!("{bench}: {promise}"));
+        let [measured, limit] = [measured, limit].map(Cell::text);
+        table.push([promise, Cell::name(of), measured, limit, Cell::text(verdict.name())]);
+    }
+    (all().count() > 0).then_some(table)
+}
+
 /// Names a row, and its field if the field is not the time.
 fn named(of: &Measured) -> String {
     match of.field {
@@ -176,21 +230,61 @@ fn named(of: &Measured) -> String {
 }
 
 fn table(original: &Original, here: &Machine) -> Table {
-    let columns = ["line", "unit", "there", "of its first", "here", "of its first", "row"];
+    let columns =
+        ["line", "unit", "there", "of its first", "here", "of its first", "computed", "nearest", "row"];
     let mut table = Table::new("", columns).with_note(
-        "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit.",
+        "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit. \"Computed\" tells how a number of many operations was made. \"Nearest\" is the number of ours that comes nearest to a line that has none. docs/originals.md tells how each line is like ours.",
     );
     for group in &original.groups {
         for line in group {
             let first = group.iter().find(|first| first.unit == line.unit).unwrap_or(line);
             let row = line.here.as_ref().map_or_else(|why| Cell::none(*why), |row| Cell::name(row.id));
+            let near = match (&line.near, &line.here) {
+                (Some(near), _) => nearest(near, here),
+                (None, Ok(_)) => Cell::none("the line has a number"),
+                (None, Err(why)) => Cell::none(*why),
+            };
+            let computed = line.here.as_ref().map_or_else(|why| Cell::none(*why), |of| computed(of, here));
             let (there, of_first) = (there(line), of_first(line.there, first.there));
             let (ours, ours_of_first) = (ours(line, here), ours_of_first(line, first, here));
             let [what, unit] = [line.what, line.unit].map(Cell::text);
-            table.push([what, unit, there, of_first, ours, ours_of_first, row]);
+            table.push([what, unit, there, of_first, ours, ours_of_first, computed, near, row]);
         }
     }
     table
+}
+
+/// Tells how the number of a line was made from that of one operation.
+fn computed(of: &Measured, here: &Machine) -> Cell {
+    let Some(row) = here.row(of.bench, of.id) else { return Cell::not_measured() };
+    let at_once = row.counts.get(AT_ONCE).copied();
+    let times = of.times;
+    let is_part = matches!(of.field, Field::Count(name) if PARTS_OF_ALL.iter().any(|is| name.contains(is)));
+    Cell::text(match at_once {
+        _ if times == 1.0 || is_part => "as measured".to_owned(),
+        Some(at_once) if at_once == times => format!("of {} at once", count(times)),
+        Some(at_once) => format!("{} times one, of {} at once", count(times), count(at_once)),
+        None => format!("{} times one", count(times)),
+    })
+}
+
+/// What the names of counts contain that are fractions, which lines have in percent.
+const PARTS_OF_ALL: [&str; 2] = ["_waiting", "_runnable"];
+
+/// Makes the cell of the number that comes nearest, in our unit and with the name of what it is.
+fn nearest(near: &Measured, here: &Machine) -> Cell {
+    let (what, unit) = match near.field {
+        Field::Time => ("the operation's time", "ns"),
+        Field::PerSecond => ("operations", "1/s"),
+        Field::Rate => ("allocated", "MB/s"),
+        Field::Bytes => ("allocated", "B"),
+        Field::Allocations => ("allocations, each freed at once", "times"),
+        Field::Count(name) if name.contains("_runnable") => ("all threads that run", "%"),
+        Field::Count("freed_bytes") => ("freed", "B"),
+        Field::Count(name) => (name, ""),
+    };
+    let Some(value) = value(near, "", here) else { return Cell::not_measured() };
+    Cell::List(vec![(what.to_owned(), Cell::Value(Value { unit: unit.to_owned(), ..value }))])
 }
 
 fn there(line: &Line) -> Cell {
@@ -210,11 +304,17 @@ fn of_first(number: Option<f64>, first: Option<f64>) -> Cell {
 fn ours(line: &Line, here: &Machine) -> Cell {
     match &line.here {
         Err(why) => Cell::none(*why),
+        Ok(row) if is_left_out(line, row, here) => Cell::none(line.none.unwrap_or_default()),
         Ok(row) => {
             let value = value(row, line.unit, here);
             zero(line, value.as_ref()).or_else(|| value.map(Cell::Value)).unwrap_or_else(Cell::not_measured)
         }
     }
+}
+
+/// Tells whether a run of the bench had no such row, for the reason that the line names.
+fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
+    line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }
 
 /// Returns the reason why a number is 0 where the original's number is not 0.
@@ -228,6 +328,7 @@ fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
     let own = number(line);
     match (&line.here, own.as_ref().map(|own| own.median), number(first).map(|first| first.median)) {
         (Err(why), ..) => Cell::none(*why),
+        (Ok(row), ..) if is_left_out(line, row, here) => Cell::none(line.none.unwrap_or_default()),
         (_, Some(number), Some(first)) if first != 0.0 => {
             zero(line, own.as_ref()).unwrap_or(Cell::Ratio(number / first, None))
         }
@@ -255,6 +356,7 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
             (median * megabytes, low * megabytes, high * megabytes)
         }
         Field::Bytes => exactly(row.bytes?),
+        Field::Allocations => exactly(row.allocs?),
         Field::Count(name) => counted(name)?,
     };
     let units = [("s/op", 1e9), ("ms/op", 1e6), ("us/op", 1e3)];

@@ -71,7 +71,7 @@ const PAGES: usize = 2;
 
 fuzz_target!(|acts: Vec<Act<'_>>| {
     let kept = Kept::new(Keep::Ring { bytes: 1 << 20 }, 1, 0);
-    let mut books = Books::new(kept, Vec::new(), 1);
+    let mut books = Books::new(kept, Vec::new(), 1, false);
     let mut producer = Producer::new(7, 1000);
     let memory = Memory::new();
     let mut bytes = [0; 256];

@@ -1,11 +1,11 @@
-//! The command line: `atrace run`, `record`, `on`, `off`, `status` and `doctor`.
+//! The command line: `atrace run`, `record`, `cost`, `on`, `off`, `status` and `doctor`.
 //!
 //! A command undoes everything that it switched on, except for `on` itself. If it is killed, the next command undoes
 //! it (`notes`, `buffer::sweep`). Each error says what to do.
 //!
 //! # Modules
 //!
-//! - `run`, `record`, `switch`, `doctor`: the commands;
+//! - `run`, `record`, `cost`, `switch`, `doctor`: the commands;
 //! - `program`: starts and supervises a program;
 //! - `stores`: the users' property stores, which are opened with the rights of their users;
 //! - `buffer`: the kernel's ring buffers;
@@ -15,6 +15,7 @@
 
 mod buffer;
 mod caller;
+mod cost;
 mod doctor;
 mod file;
 mod notes;
@@ -25,20 +26,29 @@ mod stores;
 mod switch;
 mod terminal;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::program::{StageArgs, WitnessArgs, become_main, witness_main};
-use self::terminal::{note, say, unprinted};
+use self::terminal::{failed, note, say, shown_path, unprinted};
 
 /// Records what programs trace with ATrace, for ui.perfetto.dev
 #[derive(Debug, Parser)]
-#[command(name = "atrace", version, arg_required_else_help = true)]
+#[command(name = "atrace", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  atrace run -- ./my_service --port 8080     record a program; open my_service.pftrace at https://ui.perfetto.dev
+  atrace run --filter info,sqlx=off -- CMD   record less of its spans and events
+  atrace record -t 10s -a '*my_service'      record a program that is running already
+  sudo atrace record -t 5s -c sched,freq     record the kernel
+  atrace doctor my_service                   why is nothing traced?";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -46,6 +56,8 @@ enum Command {
     Run(run::RunArgs),
     /// Record programs that are running, or the kernel, for a while
     Record(record::RecordArgs),
+    /// Measure what tracing costs a program
+    Cost(cost::CostArgs),
     /// Switch tracing on in programs, until it is switched off
     On(switch::SwitchArgs),
     /// Switch off what `on` switched on
@@ -54,6 +66,11 @@ enum Command {
     Status,
     /// Find out why nothing is traced
     Doctor(doctor::DoctorArgs),
+    /// Write the manual pages into a directory
+    Man {
+        /// Such as ~/.local/share/man/man1
+        directory: PathBuf,
+    },
     #[command(name = "__become", hide = true)]
     Become(StageArgs),
     #[command(name = "__witness", hide = true)]
@@ -78,10 +95,14 @@ pub fn main() -> ExitCode {
     let done = match &arguments.command {
         Command::Run(args) => run::main(args),
         Command::Record(args) => record::main(args).map(|()| 0),
+        Command::Cost(args) => cost::main(args),
         Command::On(args) => switch::on(args).map(|()| 0),
         Command::Off(args) => switch::off(args).map(|()| 0),
         Command::Status => switch::status().map(|()| 0),
         Command::Doctor(args) => doctor::main(args),
+        Command::Man { directory } => clap_mangen::generate_to(Arguments::command(), directory)
+            .map_err(failed(shown_path(directory)))
+            .map(|()| 0),
         Command::Become(args) => return become_main(args),
         Command::Witness(args) => witness_main(args).map(|()| 0),
     };

@@ -12,7 +12,7 @@
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
 //! - `page`: the state that the process publishes; `is_parents`: it is the parent's, as the process was forked and has
-//!   published nothing since; `unseen`: the process can't be examined, with the errno;
+//!   published nothing since; `is_forked`: the process has its parent's, too; `unseen`: the process can't be examined, with the errno;
 //! - `link`: the file that the marker's descriptor refers to now; missing if it is closed;
 //! - `is_it`: the descriptor still refers to the marker;
 //! - `is_place`, `has_place`: the path that the marker was opened with still leads to the marker, or to any file;

@@ -29,7 +29,7 @@ use atrace_sys::properties::Properties;
 use atrace_sys::state::NAME;
 use atrace_sys::{probe, process};
 
-use super::facts::{Facts, Published};
+use super::facts::{Facts, Published as Lines};
 use crate::errands;
 use crate::process::{Process, Status};
 
@@ -38,9 +38,17 @@ const THREADS: usize = 1 << 16;
 /// The most state pages that are read. A process has its own page and those that it inherited by `fork`.
 const STATES: usize = 64;
 
-/// The state that a process publishes, and whether it is the parent's; `None` if the process publishes nothing; the
-/// errno if it can't be examined.
-pub(super) type Page = Result<Option<(Vec<u8>, bool)>, i32>;
+/// The state that a process publishes; `None` if it publishes nothing; the errno if it can't be examined.
+pub(super) type Page = Result<Option<Published>, i32>;
+
+/// The state that a process publishes.
+pub(super) struct Published {
+    text: Vec<u8>,
+    /// The text is the parent's.
+    is_parents: bool,
+    /// The process has the state of another process, too, which it got by a fork.
+    is_forked: bool,
+}
 
 /// Returns the user whose ids the child takes on to examine a process: the first of the process's ids that is not
 /// root's.
@@ -76,7 +84,7 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
 pub(super) fn own() -> Facts {
     let pid = std::process::id();
     atrace::atrace_init();
-    let page = Ok(Some((atrace::state::text(), false)));
+    let page = Ok(Some(Published { text: atrace::state::text(), is_parents: false, is_forked: false }));
     let variable = |name: &str| process::variable(name).map(OsStringExt::into_vec);
     complete(pid, User::present().uid, page, variable)
 }
@@ -96,9 +104,10 @@ fn complete(pid: u32, uid: u32, page: Page, variable: impl Fn(&str) -> Option<Ve
         variable(name).into_iter().for_each(|value| facts.add(name, value));
     }
     match page {
-        Ok(Some((text, is_parents))) => {
-            facts.add("page", text);
-            facts.note("is_parents", is_parents);
+        Ok(Some(published)) => {
+            facts.add("page", published.text);
+            facts.note("is_parents", published.is_parents);
+            facts.note("is_forked", published.is_forked);
         }
         Ok(None) => {}
         Err(errno) => facts.add("unseen", errno.to_string()),
@@ -135,15 +144,17 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
         .collect();
     // In a nested PID namespace a process has several ids.
     let is_own = |text: &Vec<u8>| {
-        let state = Published::parse(text);
+        let state = Lines::parse(text);
         state.get("pid").is_some_and(|pid| numbers.split_whitespace().any(|number| number == pid))
     };
-    let own = texts.iter().find(|text| is_own(text)).map(|text| (text.clone(), false));
-    Ok(own.or_else(|| Some((texts.into_iter().next()?, true))))
+    let (own, others): (Vec<_>, Vec<_>) = texts.into_iter().partition(is_own);
+    let (is_parents, is_forked) = (own.is_empty(), !others.is_empty());
+    let text = own.into_iter().chain(others).next();
+    Ok(text.map(|text| Published { text, is_parents, is_forked }))
 }
 
 /// Examines the marker's descriptor with the help of `/proc`.
-fn descriptor(pid: u32, state: &Published, facts: &mut Facts) {
+fn descriptor(pid: u32, state: &Lines, facts: &mut Facts) {
     let Some((fd, identity)) = state.marker() else { return };
     let own = Process(pid).path(&format!("fd/{fd}"));
     let is_it = |path: &Path| fs::metadata(path).is_ok_and(|data| (data.dev(), data.ino()) == identity);
@@ -281,8 +292,8 @@ fn answer_of(processes: &Processes, patience: Duration) -> Vec<u8> {
         if !is_whole {
             break;
         }
-        let Ok(Some((text, false))) = page(*pid, numbers) else { continue };
-        if let Some(said) = Published::parse(&text).get("perfetto") {
+        let Ok(Some(Published { text, is_parents: false, .. })) = page(*pid, numbers) else { continue };
+        if let Some(said) = Lines::parse(&text).get("perfetto") {
             let word = [&pid.to_le_bytes(), &said.as_bytes()[..said.len().min(TEXT_MAX)]].concat();
             length += word.len() + 4;
             found.push(word);

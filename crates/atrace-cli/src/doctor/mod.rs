@@ -26,14 +26,15 @@
 //!
 //! - `look` collects the facts about a process, and asks many processes for the state of their connection to Perfetto's
 //!   service; `facts` encodes and decodes the facts, and parses the published state;
-//! - `sink` and `properties` judge the facts: where events go and whether a test event arrives, whether the properties
-//!   let events pass;
+//! - `service` judges the way to Perfetto's service, `sink` and `properties` that of ATrace: where events go and
+//!   whether a test event arrives, whether the properties let events pass;
 //! - `report` holds the findings.
 
 mod facts;
 mod look;
 mod properties;
 mod report;
+mod service;
 mod sink;
 
 use std::time::Duration;
@@ -103,19 +104,24 @@ fn uid_of(status: &Status) -> String {
 }
 
 impl Patient {
+    /// Asks about Perfetto's way first, which needs no rights, then about ATrace's.
     fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
+        if self.by_service(published.as_ref(), &mut report) {
+            return report;
+        }
         let marker = match &published {
             Some(published) => self.sink(published, &mut report),
             None => self.unknown_sink(&mut report),
         };
-        if self.by_service(published.as_ref(), &mut report) {
-            return report;
-        }
         self.properties(&mut report);
         if let Some(published) = &published {
             self.follows(published, &mut report);
         }
         self.event(published.is_some(), marker, &mut report);
+        if self.is_new && self.name.is_none() && !report.arrives() && service::can_run() {
+            report.forgive();
+            report.good(Topic::Event, "an event of a program that `atrace run -- CMD` starts arrives");
+        }
         report
     }
 

@@ -105,7 +105,9 @@ impl Patient {
             let mend = "have it call atrace_set_tracing_enabled(true)";
             report.bad(Topic::Disabled, "the program disabled tracing for itself", mend);
         }
-        let filters = published.number("filters").unwrap_or(0);
+        // Where no event can be written by ATrace, no thread watches the properties.
+        let is_nowhere = published.get("sink").is_none_or(|sink| sink == "None");
+        let filters = if is_nowhere { 0 } else { published.number("filters").unwrap_or(0) };
         // A thread that was just started sets its name a little later.
         for _ in 0..20 {
             if self.facts.is("has_watch") || filters == 0 {
@@ -117,9 +119,14 @@ impl Patient {
         if is_watched {
             report.good(Topic::Filter, "a thread tells its subscriber when the tags change");
         } else if filters > 0 {
-            let text =
-                "its subscriber keeps what it was told of the tags, and no thread tells it: it was forked";
-            report.bad(Topic::Filter, text, "have the child call atrace_subscriber::after_fork()");
+            let text = "its subscriber keeps what it was told of the tags, and no thread tells it";
+            if self.facts.is("is_forked") {
+                let mend = "have the child call atrace_subscriber::after_fork()";
+                report.bad(Topic::Filter, format!("{text}: it was forked"), mend);
+            } else {
+                let mend = "raise the limit for threads (ulimit -u), and start it again";
+                report.bad(Topic::Filter, format!("{text}: none could be started"), mend);
+            }
         }
         if !self.is_new {
             self.serial(is_watched, report);
@@ -161,7 +168,7 @@ pub(crate) fn tag_names(tags: AtraceTag) -> String {
 }
 
 /// Quotes a text as one word of a shell, even if the word needs no quotes.
-fn in_quotes(text: &[u8]) -> String {
+pub(super) fn in_quotes(text: &[u8]) -> String {
     match quoted(text) {
         word if word.starts_with(['\'', '$']) => word,
         word => format!("'{word}'"),

@@ -129,6 +129,18 @@ impl Report {
         self.add(topic, Level::Note, text, None);
     }
 
+    /// Adds a finding that does not keep events from arriving, with something to do about it.
+    pub(super) fn hint(&mut self, topic: Topic, text: impl Into<String>, mend: impl Into<String>) {
+        self.add(topic, Level::Note, text, Some(mend.into()));
+    }
+
+    /// Makes notes of all faults, because events arrive in another way.
+    pub(super) fn forgive(&mut self) {
+        self.0.retain(|it| it.topic != Topic::Event);
+        let wrong = self.0.iter_mut().filter(|it| it.level == Level::Wrong);
+        wrong.for_each(|it| it.level = Level::Note);
+    }
+
     pub(super) fn bad(&mut self, topic: Topic, text: impl Into<String>, mend: impl Into<String>) {
         self.add(topic, Level::Wrong, text, Some(mend.into()));
     }

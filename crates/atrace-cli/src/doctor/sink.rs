@@ -18,17 +18,11 @@ use crate::escape::shown;
 use crate::process::Process;
 use crate::tracefs::{self, Instance};
 
-/// The start of the reason that a process publishes if it writes to Perfetto's service only, and nothing by ATrace.
-const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
-
 impl Patient {
     /// Reports where the events go. Returns the target if a test event can be written to it.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
-        if let Some(standing) = published.get("perfetto") {
-            report.note(Topic::Service, format!("as the process said last: {standing}"));
-        }
         match kind {
             "None" => {
                 self.nowhere(published.get("reason").unwrap_or("no event was written yet"), report);
@@ -80,40 +74,12 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
-    /// Reports on a process that takes part in a session of Perfetto's service, or that writes to that service only.
-    /// Properties do not matter for such a process. Returns whether it is one.
-    pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
-        let Some(published) = published else {
-            let is_alone = self.facts.get("ATRACE_BACKEND") == Some(b"perfetto");
-            if is_alone {
-                let text = "it writes for sessions of Perfetto's service alone; whether one wants its events can't be seen";
-                report.note(Topic::Event, text);
-            }
-            return is_alone;
-        };
-        let is_alone = published.get("reason").is_some_and(|reason| reason.starts_with(PERFETTO_ALONE));
-        if published.sessions() > 0 {
-            let text = "an event written now, of a category that a session wants, is in its trace";
-            report.good(Topic::Event, text);
-        } else if is_alone && self.is_new {
-            report.note(Topic::Event, "whether a session wants its events shows when it runs");
-        } else if is_alone {
-            let text = "an event written now would not arrive: no session of Perfetto's service wants it";
-            report.bad(Topic::Event, text, "atrace record -a PATTERN");
-        } else {
-            return false;
-        }
-        true
-    }
-
     /// Reports why events go nowhere.
     fn nowhere(&self, reason: &str, report: &mut Report) {
         let again = "start the program again";
         let value = |name| self.facts.get(name).unwrap_or_default();
         let backend = value("ATRACE_BACKEND");
-        if reason.starts_with(PERFETTO_ALONE) {
-            report.note(Topic::Backend, reason.to_owned());
-        } else if reason.starts_with("ATRACE_BACKEND") {
+        if reason.starts_with("ATRACE_BACKEND") {
             let text = format!("events go nowhere: {reason}");
             report.bad(Topic::Backend, text, "start it without ATRACE_BACKEND");
         } else if backend.starts_with(b"cutils") || backend.starts_with(b"ndk") {
@@ -133,6 +99,10 @@ impl Patient {
         } else if tracefs::root().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
             let mend = format!("{MOUNT_COMMAND}; then {again}");
             report.bad(Topic::Mount, format!("tracefs is not mounted: {reason}"), mend);
+        } else if reason.contains(MOUNT_COMMAND) {
+            let text = format!("tracefs is not mounted where it runs, as in a chroot or container: {reason}");
+            let mend = "record it with `atrace run -- PROGRAM`, or mount tracefs there and start it again";
+            report.bad(Topic::Mount, text, mend);
         } else if reason.contains("propert") {
             report.bad(Topic::Properties, format!("the property store can't be used: {reason}"), again);
         } else {

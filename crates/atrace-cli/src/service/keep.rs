@@ -136,6 +136,12 @@ impl Kept {
         true
     }
 
+    /// Stores a packet that is not a producer's.
+    pub(crate) fn add_own(&mut self, packet: &[u8]) {
+        let own = self.own;
+        self.add(packet, Facts::default(), &own, false);
+    }
+
     /// Stores a packet of the service's own sequence.
     fn say(&mut self, packet: &[u8]) {
         add(&mut self.bytes, packet, &self.own, false);

@@ -37,9 +37,10 @@ mod sequence;
 mod serve;
 
 pub use self::keep::Keep;
-pub(crate) use self::packets::{bytes, number, source_config, thread};
+pub(crate) use self::packets::{bytes, number, packet, source_config, thread};
 pub use self::report::{Counts, CutOff, Ended, Fault, Lost, Report};
 pub use self::serve::Service;
+pub(crate) use self::serve::Terms;
 
 /// The data source that is recorded.
 const SOURCE: &[u8] = b"track_event";

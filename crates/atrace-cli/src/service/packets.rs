@@ -76,8 +76,12 @@ pub(crate) fn look_again(kept: &[u8]) -> Facts {
 }
 
 /// Writes the `DataSourceConfig` of the session: track events of all categories.
-pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32) {
+pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32, waits: bool) {
     config.bytes(1, super::SOURCE).number(2, buffer.into());
+    if waits {
+        const STALL_THEN_DROP: u64 = 3;
+        config.number(9, STALL_THEN_DROP); // buffer_exhausted_policy
+    }
     config.message(113, |categories| {
         // The pattern that enables all categories.
         categories.bytes(2, b"*");
@@ -85,7 +89,7 @@ pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32) {
 }
 
 /// Returns a packet of at most `room` bytes, written by `body`.
-fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+pub(crate) fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; room];
     let mut writer = Writer::new(&mut bytes);
     body(&mut writer);
@@ -127,7 +131,7 @@ pub(crate) fn config(kib: u64, is_ring: bool) -> Vec<u8> {
                 buffer.number(1, kib).number(4, if is_ring { 1 } else { 2 });
             });
             config.message(2, |source| {
-                source.message(1, |source| source_config(source, 0));
+                source.message(1, |source| source_config(source, 0, false));
             });
         });
     })

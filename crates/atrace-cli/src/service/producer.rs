@@ -22,7 +22,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use atrace_perfetto::abi::CHUNKS_MAX;
-use atrace_perfetto::foreign::{Foreign, PAGES, SIZE_MAX, State};
+use atrace_perfetto::foreign::{Foreign, Head, PAGES, SIZE_MAX, State};
 use atrace_perfetto::memory::Loss;
 use atrace_perfetto::proto::{Reader, Writer};
 use atrace_perfetto::trace_file::Whose;
@@ -76,6 +76,10 @@ pub(crate) struct Books {
     pub(crate) patterns: Vec<CString>,
     /// The number of sessions, each of which starts every source.
     pub(crate) sessions: u32,
+    /// Whether no source is to be started at present.
+    pub(crate) is_paused: bool,
+    /// Threads of the producers wait for room before they lose an event.
+    pub(crate) waits: bool,
     /// The size of all producers' unfinished data in bytes.
     pub(crate) unfinished: usize,
     /// The work done for all producers: bytes that were received or copied.
@@ -84,10 +88,26 @@ pub(crate) struct Books {
 
 impl Books {
     /// Returns the state of a service without producers.
-    pub(crate) fn new(kept: Kept, patterns: Vec<CString>, sessions: u32) -> Self {
+    pub(crate) fn new(kept: Kept, patterns: Vec<CString>, sessions: u32, waits: bool) -> Self {
         let counts = Counts::default();
         // Sequence 1 is the service's own.
-        Self { kept, counts, sequences: 1, mapped: 0, patterns, sessions, unfinished: 0, work: 0 }
+        Self {
+            kept,
+            counts,
+            sequences: 1,
+            mapped: 0,
+            patterns,
+            sessions,
+            waits,
+            is_paused: false,
+            unfinished: 0,
+            work: 0,
+        }
+    }
+
+    /// Returns whether a producer may have memory of this size: an eighth of what the others leave, or the usual size.
+    const fn has_room_for(&self, size: usize) -> bool {
+        size <= SIZE || size <= MAPPED_MAX.saturating_sub(self.mapped) / 8
     }
 
     /// Returns what takes the packets of a writer: it checks, counts and stores each. `own` is the size of the
@@ -187,6 +207,15 @@ pub(crate) struct Producer {
     /// The size of this producer's unfinished data, and the part of it that is in `inbox` and `outbox`.
     unfinished: usize,
     buffers: usize,
+}
+
+/// A chunk in use, sorted by its writer and then by its place in the writer's sequence.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Present {
+    writer: u16,
+    age: u32,
+    page: u32,
+    chunk: u32,
 }
 
 /// A memory file that can be mapped, or why a descriptor can't be used as one.
@@ -341,6 +370,9 @@ impl Producer {
         let Some(file) = self.received.take().filter(|_| is_offered) else { return Ok(false) };
         let map = |file: OwnedFd| Foreign::map(file.as_fd(), self.hints.0);
         let memory = file.and_then(map).map_err(Fault::memory)?;
+        if !books.has_room_for(memory.size()) {
+            return Ok(false);
+        }
         self.adopt(memory, books)?;
         Ok(true)
     }
@@ -372,12 +404,16 @@ impl Producer {
 
     fn is_wanted(&self, patterns: &[CString]) -> bool {
         let name = CString::new(self.name.as_slice()).unwrap_or_default();
-        patterns.is_empty() || patterns.iter().any(|pattern| process::matches(pattern, &name))
+        patterns.is_empty() || patterns.iter().any(|pattern| process::matches_name(pattern, &name))
     }
 
     /// Starts the sources that are recorded, once the producer accepts commands.
-    fn start(&mut self, books: &mut Books) -> Result {
-        if self.commands.is_none() || books.kept.is_over() || !self.is_wanted(&books.patterns) {
+    pub(crate) fn start(&mut self, books: &mut Books) -> Result {
+        if self.commands.is_none()
+            || books.is_paused
+            || books.kept.is_over()
+            || !self.is_wanted(&books.patterns)
+        {
             return Ok(());
         }
         let wanted = |source: &&mut Source| source.name == SOURCE && !source.is_started;
@@ -392,7 +428,7 @@ impl Producer {
                 self.command(|command| {
                     command.message(field, |start| {
                         start.number(1, instance);
-                        start.message(2, |config| packets::source_config(config, BUFFER));
+                        start.message(2, |config| packets::source_config(config, BUFFER, books.waits));
                     });
                 });
             }
@@ -404,7 +440,8 @@ impl Producer {
     fn provide_memory(&mut self, books: &mut Books) -> Result {
         let page = if PAGES.contains(&self.hints.0) { self.hints.0 } else { PAGES[0] };
         let is_size = |size: &usize| (page..=SIZE_MAX).contains(size) && size.is_multiple_of(page);
-        let size = Some(self.hints.1).filter(is_size).unwrap_or(SIZE);
+        let size =
+            Some(self.hints.1).filter(|size| is_size(size) && books.has_room_for(*size)).unwrap_or(SIZE);
         let (memory, file) = Foreign::make(size, page).map_err(Fault::memory)?;
         self.adopt(memory, books)?;
         self.descriptor = Some((self.outbox.len(), file));
@@ -419,6 +456,18 @@ impl Producer {
     /// Asks the producer to stop all sources that were started.
     pub(crate) fn stop(&mut self) {
         self.command_started(2);
+    }
+
+    /// Asks the producer to stop all sources, so that they can be started again, under other numbers.
+    pub(crate) fn pause(&mut self, books: &mut Books) -> Result {
+        self.stop();
+        for source in self.sources.iter_mut().filter(|source| source.is_started) {
+            self.instances += 1;
+            (source.instance, source.is_started, source.has_stopped) = (self.instances, false, false);
+        }
+        // Meanwhile events are not counted as lost; those of before are.
+        self.count_lost(books);
+        Ok(())
     }
 
     /// Sends a command for each source that was started.
@@ -521,23 +570,39 @@ impl Producer {
         Ok(())
     }
 
+    /// Returns the chunks that are in use, but for those that are older than the last one that was taken.
+    fn present(&self) -> impl Iterator<Item = Present> {
+        let chunks = self.memory.iter().flat_map(|memory| {
+            (0..memory.touched()).flat_map(move |page| {
+                (0..memory.chunks(page).unwrap_or(0)).map(move |chunk| (memory, page, chunk))
+            })
+        });
+        chunks.filter_map(|(memory, page, chunk)| {
+            let is_used = !matches!(memory.state(page, chunk), None | Some(State::Free));
+            let Head { writer, number, .. } =
+                memory.head(page, chunk).filter(|head| is_used && head.writer != 0)?;
+            let age = self.tracks.get(&writer).map_or(number, |it| it.sequence.age(number));
+            (age.cast_signed() >= 0).then_some(Present { writer, age, page, chunk })
+        })
+    }
+
     /// Takes the packets that were not committed. The chunks are not freed.
     pub(crate) fn scrape(&mut self, books: &mut Books) -> Result {
         self.count_lost(books);
-        let Some(memory) = &self.memory else { return Ok(()) };
-        let mut found = Vec::new();
-        for page in 0..memory.pages() {
-            for chunk in 0..memory.chunks(page).unwrap_or(0) {
-                let is_free = matches!(memory.state(page, chunk), None | Some(State::Free));
-                if let Some(head) = memory.head(page, chunk).filter(|head| !is_free && head.writer != 0) {
-                    let age =
-                        self.tracks.get(&head.writer).map_or(head.number, |it| it.sequence.age(head.number));
-                    found.push((head.writer, age, page, chunk));
-                }
-            }
-        }
+        // While one round goes through the pages, a thread may complete a chunk on a page behind it and open the next one
+        // before it. Only this service frees chunks, so a second round finds all chunks before those of the first.
+        let newest: HashMap<u16, u32> =
+            self.present().map(|it| (it.writer, it.age)).fold(HashMap::new(), |mut newest, (writer, age)| {
+                let known = newest.entry(writer).or_insert(age);
+                *known = age.max(*known);
+                newest
+            });
+        let mut found: Vec<_> = self
+            .present()
+            .filter(|it| newest.get(&it.writer).is_some_and(|newest| it.age <= *newest))
+            .collect();
         found.sort_unstable();
-        for (_, _, page, chunk) in found {
+        for Present { page, chunk, .. } in found {
             // The state is read again: a chunk of this writer may have been completed since. Once a later chunk of a
             // writer exists, the earlier ones are complete.
             let state = self.memory.as_ref().and_then(|memory| memory.state(page, chunk));

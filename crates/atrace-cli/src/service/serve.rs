@@ -61,8 +61,9 @@ const CLOCKS: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long the producers have to stop their data sources.
 const END: Duration = Duration::from_secs(1);
-/// The time limit for the whole end of the service, including the last look at the producers' memory.
-const FINISH: Duration = Duration::from_secs(2);
+/// How long the last look at the producers' memory may take after that, but for the producer that is being read. Reading
+/// 32 MiB takes a busy machine seconds.
+const FINISH: Duration = Duration::from_secs(3);
 /// How long the thread pauses after `accept` or `poll` failed for lack of resources. Otherwise it would wake up again
 /// at once.
 const REST: Duration = Duration::from_millis(50);
@@ -90,8 +91,31 @@ pub struct Service {
     thread: Option<JoinHandle<Report>>,
 }
 
-/// An order to save the ring in a file, and the channel for the result.
-type Order = (File, mpsc::Sender<io::Result<()>>);
+/// What the handle asks of the service.
+enum Order {
+    /// To save the ring in a file, and the channel for the result.
+    Save(File, mpsc::Sender<io::Result<()>>),
+    /// To store packets.
+    Add(Vec<Vec<u8>>),
+    /// To start or stop the programs' data sources, and to send a message when they were told.
+    Switch(bool, mpsc::Sender<()>),
+}
+
+/// What is recorded, and how.
+pub(crate) struct Terms<'a> {
+    /// Patterns for the names of the programs. If there is none, all programs are recorded.
+    pub(crate) patterns: &'a [String],
+    /// The number of sessions, which all record the same.
+    pub(crate) sessions: u32,
+    /// A thread waits for room, at most a second at a time, before it loses an event.
+    pub(crate) waits: bool,
+}
+
+impl Default for Terms<'_> {
+    fn default() -> Self {
+        Self { patterns: &[], sessions: 1, waits: false }
+    }
+}
 
 impl Service {
     /// Starts to serve the programs of this user that connect to `listener`.
@@ -100,7 +124,7 @@ impl Service {
     ///
     /// Fails if no pipe or thread can be created.
     pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
-        Self::start_for(listener, uid, &[], 1, keep)
+        Self::start_for(listener, uid, &Terms::default(), keep)
     }
 
     /// Like [`start`](Self::start), with several sessions that all record the same. For measuring the cost of a
@@ -110,19 +134,17 @@ impl Service {
     ///
     /// The same as for [`start`](Self::start).
     pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
-        Self::start_for(listener, uid, &[], sessions, keep)
+        Self::start_for(listener, uid, &Terms { sessions, ..Terms::default() }, keep)
     }
 
-    /// Like [`start_sessions`](Self::start_sessions), for programs whose names match one of these patterns. An empty
-    /// list means all programs. Also fails if a pattern contains a NUL.
+    /// Like [`start`](Self::start), on these terms. Also fails if a pattern contains a NUL.
     pub(crate) fn start_for(
         listener: UnixListener,
         uid: u32,
-        patterns: &[String],
-        sessions: u32,
+        terms: &Terms<'_>,
         keep: Keep,
     ) -> io::Result<Self> {
-        let patterns = patterns.iter().map(|pattern| CString::new(pattern.as_str()));
+        let patterns = terms.patterns.iter().map(|pattern| CString::new(pattern.as_str()));
         let patterns = patterns.collect::<std::result::Result<_, _>>()?;
         listener.set_nonblocking(true)?;
         let (woken, wake) = pipe()?;
@@ -145,7 +167,7 @@ impl Service {
             receiving: 0,
             pool_events,
             notify: Arc::new(notify),
-            books: Books::new(kept, patterns, sessions),
+            books: Books::new(kept, patterns, terms.sessions, terms.waits),
             report: Report::default(),
             events: Arc::clone(&events),
             is_to_end: Arc::clone(&is_to_end),
@@ -186,11 +208,31 @@ impl Service {
     pub fn save(&self, file: File) -> io::Result<()> {
         let (done, waits) = mpsc::channel();
         let gone = || io::Error::other("the recording has ended");
-        self.orders.send((file, done)).map_err(|_| gone())?;
+        self.order(Order::Save(file, done)).ok_or_else(gone)?;
+        waits.recv().map_err(|_| gone())?
+    }
+
+    /// Stops the recording of all programs, or starts it again, as often as wanted. Returns when the programs were told,
+    /// which follow within milliseconds. Returns false if the service has ended.
+    pub(crate) fn switch(&self, is_on: bool) -> bool {
+        let (done, waits) = mpsc::channel();
+        self.order(Order::Switch(is_on, done)).and_then(|()| waits.recv().ok()).is_some()
+    }
+
+    /// Stores packets that are not a producer's, such as events of the kernel. Packets that come after the end of the
+    /// recording are dropped.
+    pub(crate) fn add(&self, packets: Vec<Vec<u8>>) {
+        if !packets.is_empty() {
+            let _ = self.order(Order::Add(packets));
+        }
+    }
+
+    fn order(&self, order: Order) -> Option<()> {
+        self.orders.send(order).ok()?;
         if let Some(mut wake) = self.wake.as_ref() {
             let _ = wake.write_all(&[0]);
         }
-        waits.recv().map_err(|_| gone())?
+        Some(())
     }
 
     /// Ends the service. Everything that programs have written until now is recorded.
@@ -276,13 +318,27 @@ impl Serving {
             let timeout = if self.connections.is_empty() { CLOCKS } else { LOOK };
             let ready = self.wait(Some(&wake), timeout);
             if ready.wake && matches!((&wake).read(&mut [0; 16]), Ok(0)) {
-                return;
+                break;
             }
             self.serve(&ready);
-            while let Ok((file, done)) = orders.try_recv() {
-                self.look();
-                let counts = self.counts();
-                let _ = done.send(self.books.kept.save(file, &counts));
+            self.obey(orders);
+        }
+        self.obey(orders);
+    }
+
+    fn obey(&mut self, orders: &mpsc::Receiver<Order>) {
+        while let Ok(order) = orders.try_recv() {
+            match order {
+                Order::Save(file, done) => {
+                    self.look();
+                    let counts = self.counts();
+                    let _ = done.send(self.books.kept.save(file, &counts));
+                }
+                Order::Add(packets) => packets.iter().for_each(|packet| self.books.kept.add_own(packet)),
+                Order::Switch(is_on, done) => {
+                    self.switch(is_on);
+                    let _ = done.send(());
+                }
             }
         }
     }
@@ -314,7 +370,7 @@ impl Serving {
             let ready = self.wait(None, left.min(Duration::from_millis(50)));
             self.serve(&ready);
         }
-        self.ends_at = Some(start + FINISH);
+        self.ends_at = Some(Instant::now() + FINISH);
         // Producers with less memory come first, so that those with much memory can't use up the time.
         self.connections.sort_by_key(|connection| connection.producer.memory());
         for mut connection in std::mem::take(&mut self.connections) {
@@ -522,6 +578,20 @@ impl Serving {
                 drop(socket);
                 let _ = (&*notify).write(&[0]);
             });
+        }
+    }
+
+    /// Stops or starts the data sources of all producers.
+    fn switch(&mut self, is_on: bool) {
+        self.books.is_paused = !is_on;
+        for mut connection in std::mem::take(&mut self.connections) {
+            let Connection { socket, producer, .. } = &mut connection;
+            let done = if is_on { producer.start(&mut self.books) } else { producer.pause(&mut self.books) };
+            send(socket, producer);
+            match done {
+                Ok(()) => self.connections.push(connection),
+                fault => self.close(connection, fault),
+            }
         }
     }
 

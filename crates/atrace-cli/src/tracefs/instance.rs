@@ -245,7 +245,7 @@ fn check_name(name: &str, problem: &str) -> io::Result<()> {
 
 /// Reads a short text in one call. The kernel generates the text anew for each `read`, so two calls could return
 /// parts of two different texts.
-fn read_at_once(path: &Path) -> io::Result<String> {
+pub(crate) fn read_at_once(path: &Path) -> io::Result<String> {
     let mut text = vec![0; 4096];
     let len = fs::File::open(path)?.read(&mut text)?;
     text.truncate(len);

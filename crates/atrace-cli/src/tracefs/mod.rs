@@ -45,7 +45,7 @@ use atrace_sys::marker::{MARKER_PATHS, MOUNT_COMMAND};
 use crate::escape::shown;
 
 pub use self::instance::{Instance, Stats, Swept, sweep};
-pub(crate) use self::instance::{instances, sweep_where};
+pub(crate) use self::instance::{instances, read_at_once, sweep_where};
 pub use self::markers::{Marker, Markers};
 
 /// The option that makes an instance receive a copy of each message written to the top-level marker (Linux 6.16).

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -48,6 +49,7 @@ impl Here {
         }
         command.env("ATRACE_TEST_CASE", case).current_dir(self.0.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        with_usual_signals(&mut command);
         command
     }
 
@@ -69,6 +71,7 @@ impl Here {
         command.args(["-m", "sh", "-c", script]).current_dir(self.0.path());
         command.env_remove("SUDO_UID").env_remove("ATRACE_PROPERTIES");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        with_usual_signals(&mut command);
         command
     }
 
@@ -90,6 +93,19 @@ impl Here {
 
 pub fn end(command: &mut Command) -> Ran {
     common::end_of(command.spawn().unwrap())
+}
+
+/// The program ignores none of the signals that ask for its end, even if this process does, as under `nohup`.
+fn with_usual_signals(command: &mut Command) {
+    let reset = || {
+        for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: the default action is no function.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: `signal` may be called between fork and exec.
+    unsafe { command.pre_exec(reset) };
 }
 
 pub fn signal(child: &Child, number: i32) {

@@ -3,9 +3,13 @@
 //! # Tasks
 //!
 //! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms,
-//! and then after pauses that double up to 30 s. It opens and closes sessions as the service says (`sessions.rs`),
+//! and then after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
+//! [seeks](crate::producer::seek) a service, it sleeps instead, until a word says that there may be one. It opens and closes sessions as the service says (`sessions.rs`),
 //! and tells the service which chunks are complete (`requests.rs`): every 4 ms while there are any, then at intervals
-//! that double up to one second. Without a session it sleeps until the service sends something. Events never wake it.
+//! that double up to 50 ms. An event wakes it when half of the memory has been written since the last time, and in a
+//! session whose threads wait for room, when one waits (`filling.rs`). It can't sleep on the socket and on that word at once,
+//! so during a session it looks at the socket at the same intervals. Without a session it sleeps until the service sends
+//! something.
 //!
 //! # Rules
 //!
@@ -23,19 +27,19 @@
 //! is retired, and the thread connects again. If the socket broke when the memory's descriptor was sent, there may be a
 //! relay, which takes none: the thread connects again at once, and sends none.
 
+mod attempts;
 mod requests;
 mod sessions;
 
 use std::ffi::OsString;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use self::attempts::Attempts;
+pub(crate) use self::attempts::{be_persistent, is_persistent, set_serial, wait_for_first};
 use crate::clock::{self, Speed};
 use crate::memory::{Arena, Buffer};
 use crate::names::Names;
-use crate::options::STALL;
-use crate::pool::{self, SERVICES, Shared};
-use crate::presence::Epoch;
+use crate::pool::{SERVICES, Shared};
 use crate::socket::{self, Socket};
 use crate::standing::Standing;
 use crate::startup;
@@ -43,16 +47,11 @@ use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
 use atrace_sys::{Descriptor, process, thread};
 
-/// The shortest and the longest time between two looks for completed chunks, in milliseconds.
+/// The shortest and the longest time between two looks for completed chunks and at the socket, in milliseconds.
 const SHORTEST: u64 = 4;
-const LONGEST: u64 = 1000;
-/// The longest time in a session whose threads wait for room.
-const LONGEST_OF_STALLED: u64 = 32;
-/// The longest time if the service can't read the memory: an exit of the process waits for the next look.
-const LONGEST_SENDING: u64 = 50;
-/// The first and the longest pause between two attempts to connect, in milliseconds.
-const FIRST_BACK_OFF: u64 = 100;
-const LAST_BACK_OFF: u64 = 30_000;
+const LONGEST: u64 = 50;
+/// How often a thread with rights looks whether the process still has them, in milliseconds.
+const RIGHTS: u64 = 1000;
 
 /// The methods of the service that are used. The constants below are indices of this list.
 const METHODS: Names = Names(
@@ -193,17 +192,20 @@ pub(crate) fn run(
     say: fn(Standing),
     changed: fn(),
 ) {
-    thread::have_descriptors_of_its_own();
-    let mut back_off = FIRST_BACK_OFF;
+    let has_own = thread::have_descriptors_of_its_own();
     let mut link = Link::new(shared, environment, changed);
+    let mut attempts = Attempts::new(has_own);
     loop {
+        let mut was_connected = false;
+        attempts.begin();
         let (name, trust) = socket::producers(environment.socket.as_deref());
         match (Socket::connect(name, trust), Buffer::new(PREFIX + FRAME_MAX)) {
             (Ok(socket), Ok(mut inbox)) => {
+                was_connected = true;
                 link.socket = Some(socket);
                 let gone = link.serve(inbox.bytes(), say);
                 if link.is_greeted() {
-                    back_off = FIRST_BACK_OFF;
+                    attempts.had_success();
                 }
                 link.withholds ^= link.is_initializing();
                 let is_again = link.is_initializing() && link.withholds;
@@ -222,11 +224,9 @@ pub(crate) fn run(
                 say(Standing::memory(error));
             }
         }
-        if link.has_stale_rights() {
+        if !attempts.pause(was_connected, link.rights != 0, || link.has_stale_rights()) {
             return;
         }
-        thread::pause(Duration::from_millis(back_off));
-        back_off = LAST_BACK_OFF.min(2 * back_off);
     }
 }
 
@@ -256,33 +256,20 @@ impl Link {
             let is_new = self.anchored == 0 || self.is_speed_unknown() || self.notify_again > 0;
             let mut timeout = if is_idle && !is_new { None } else { Some(Duration::from_millis(period)) };
             if self.rights != 0 {
-                timeout = timeout.or(Some(Duration::from_millis(LONGEST)));
+                timeout = timeout.or(Some(Duration::from_millis(RIGHTS)));
                 if self.has_stale_rights() {
                     return Err(Standing::CONNECTING);
                 }
             }
             self.send(None)?;
-            let is_told = self.socket.as_ref().is_some_and(|socket| socket.wait(timeout));
-            if is_told {
-                self.receive(inbox, &mut len, say)?;
-            }
+            let on_memory = self.arena.zip(timeout).filter(|_| !is_idle);
+            let is_told = match on_memory.is_some_and(|(arena, time)| arena.sleep(time)) {
+                true => true,
+                false => self.socket.as_ref().is_some_and(|socket| socket.wait(timeout)),
+            } && self.receive(inbox, &mut len, say)?;
             // After any activity the next look comes soon: a session that starts is followed by events, which may
             // fill the memory within milliseconds.
-            period = if self.tick()? || is_told { SHORTEST } else { self.longest().min(2 * period) };
-        }
-    }
-
-    /// Returns the longest time between two looks for completed chunks.
-    fn longest(&self) -> u64 {
-        let is_stalled = |session: &pool::Session| {
-            Epoch::is_open(session.epoch.now()) && session.options.load(Ordering::Relaxed) & STALL != 0
-        };
-        if self.shared.sessions.iter().any(is_stalled) {
-            LONGEST_OF_STALLED
-        } else if self.terms.sends_bytes {
-            LONGEST_SENDING
-        } else {
-            LONGEST
+            period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(2 * period) };
         }
     }
 

@@ -113,10 +113,11 @@ impl Link {
     }
 
     fn initialize(&mut self) -> Result<(), Standing> {
-        let pages = self.pages()?;
+        let mut pages = self.pages()?;
         let mut file = None;
         if !self.withholds {
             let (arena, made) = Arena::make(pages).map_err(Standing::memory)?;
+            pages = arena.pages();
             self.use_arena(arena);
             file = Some(made);
         }
@@ -210,20 +211,21 @@ impl Link {
         send(self.socket.as_ref(), requests, descriptor)
     }
 
-    /// Receives bytes behind the `len` bytes of an incomplete message, and handles all messages that are complete.
+    /// Receives bytes behind the `len` bytes of an incomplete message, if any came, and handles all messages that are
+    /// complete. Returns whether any came.
     pub(super) fn receive(
         &mut self,
         inbox: &mut [u8],
         len: &mut usize,
         say: fn(Standing),
-    ) -> Result<(), Standing> {
-        let Some((socket, room)) = self.socket.as_ref().zip(inbox.get_mut(*len..)) else { return Ok(()) };
+    ) -> Result<bool, Standing> {
+        let Some((socket, room)) = self.socket.as_ref().zip(inbox.get_mut(*len..)) else { return Ok(false) };
         match socket.receive(room) {
             Ok(Some((received, descriptor))) => {
                 *len += received;
                 self.received = descriptor.or(self.received.take());
             }
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(false),
             Err(code) => return Err(Standing::ended(code)),
         }
         let mut rest = inbox.get(..*len).unwrap_or_default();
@@ -234,7 +236,7 @@ impl Link {
         let done = *len - rest.len();
         inbox.copy_within(done..*len, 0);
         *len -= done;
-        Ok(())
+        Ok(true)
     }
 
     /// Tells the service which chunks were completed; returns whether there were any. Then answers the flush with

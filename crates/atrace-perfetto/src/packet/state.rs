@@ -13,7 +13,7 @@
 use crate::memory::Chunk;
 use atrace_sys::{process, thread};
 
-use super::cursor::Cursor;
+use super::cursor::{BOOTTIME, Cursor};
 use super::{called_full as full, called_spread as spread};
 use crate::category;
 
@@ -25,8 +25,7 @@ const NAME_MAX: usize = 100;
 /// Values of `TracePacket.SequenceFlags`.
 const STATE_CLEARED: u8 = 1;
 const NEEDS_STATE: u8 = 2;
-/// Clock ids: a `BuiltinClock`, and the sequence's own clock, which counts from packet to packet.
-const BOOTTIME: u8 = 6;
+/// The id of the sequence's own clock, which counts from packet to packet.
 const OWN_CLOCK: u8 = 64;
 
 /// Writes the state of the calling thread's sequence. Returns false if there is no room.

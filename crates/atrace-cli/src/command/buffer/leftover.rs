@@ -15,8 +15,9 @@ use uzers::os::unix::UserExt as _;
 use crate::command::buffer::copies::{self, copied};
 use crate::command::buffer::ring::{NAMES, PREFIX, Processes, is_kept, keep, rescue, save_from};
 use crate::command::buffer::top::Silence;
+use crate::command::buffer::typed;
 use crate::command::caller::Caller;
-use crate::command::file::Output;
+use crate::command::file::{Existing, Output};
 use crate::command::notes;
 use crate::command::terminal::{Result, say, shown_path};
 use crate::process::{holders, name_holders};
@@ -50,6 +51,8 @@ pub(crate) fn sweep() -> Result {
     // The names of processes and the copies are needed until the recording is saved.
     let is_left = |pid: &u32| left.iter().any(|(left, _)| left == pid);
     tracefs::sweep_where(NAMES, |_, pid| !is_left(&pid))?;
+    // What was read from these is in the trace beside the file.
+    tracefs::sweep_where(typed::PREFIX, |_, _| true)?;
     let copies = tracefs::sweep_where(copies::PREFIX, |path, pid| !is_left(&pid) && !is_kept(path))?;
     if !swept.removed.is_empty() || !copies.removed.is_empty() {
         Silence::undo(&tracefs::root()?);
@@ -119,7 +122,7 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
 fn output(instance: &Path, pid: u32) -> Result<Output> {
     if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
-        match Output::create(&noted.path, false, owner.as_ref(), false) {
+        match Output::create(&noted.path, Existing::Refuse, owner.as_ref(), false) {
             Ok(output) => return Ok(output),
             Err(e) => say(format_args!("a recording whose command (process {pid}) was killed: {e}")),
         }
@@ -130,7 +133,7 @@ fn output(instance: &Path, pid: u32) -> Result<Output> {
         Some(root) if geteuid().is_root() => root.home_dir().to_owned(),
         _ => PathBuf::new(),
     };
-    Output::create(&home.join(name), false, None, false)
+    Output::create(&home.join(name), Existing::Number, None, false)
 }
 
 /// Returns the instance with this prefix that a command created.

@@ -331,9 +331,6 @@ fn thread_names() -> Result<HashMap<u32, String>> {
     Ok(text::kept(&text))
 }
 
-/// The size of the pages that a ring buffer consists of, in bytes.
-const PAGE: f64 = 4096.0;
-
 /// Statistics of how full a buffer became, read from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -373,11 +370,13 @@ impl Tally {
         let cpus = self.last.len().max(1) as u64;
         let mean = |cpu: &Stats| if cpu.entries == 0 { 0.0 } else { cpu.bytes as f64 / cpu.entries as f64 };
         let size = self.last.iter().map(mean).fold(self.largest, f64::max).max(8.0);
+        // A ring buffer consists of pages of the kernel's size.
+        let page = atrace_sys::memory::page_size() as f64;
         let kb = |events: u64, margin: f64| {
             // A page has a header, and unused space at its end where the next event did not fit.
-            let in_page = ((PAGE - 16.0) / size).floor().max(1.0);
+            let in_page = ((page - 16.0) / size).floor().max(1.0);
             let pages = (events as f64 / in_page).ceil() * margin + 8.0;
-            ((pages * PAGE / 1024.0) as u64).next_multiple_of(64)
+            ((pages * page / 1024.0) as u64).next_multiple_of(64)
         };
         let alone = kb(Stats::sum(&self.last).written(), 1.15);
         if alone.saturating_mul(cpus) <= available_kb / 2 {
@@ -485,7 +484,7 @@ mod tests {
             Tally { last: vec![stats(1000, 499_000, 48), stats(1000, 499_000, 40)], ..Tally::default() };
         assert_eq!((tally.written(), tally.lost()), (1_000_000, 998_000));
         let kb = tally.needed_kb(u64::MAX);
-        // A page holds 85 events of 48 bytes.
+        // A page of 4 KiB holds 85 events of 48 bytes, a larger one no fewer for each KiB.
         assert!((1_000_000 / 85 * 4..1_000_000 / 85 * 5).contains(&kb), "{kb}");
         // If that is too much memory: the events as they were spread over the CPUs, with a margin.
         let less = tally.needed_kb(kb);
@@ -497,8 +496,8 @@ mod tests {
         let last = vec![stats(1000, 9000, 40)];
         let small = Tally { last: last.clone(), ..Tally::default() }.needed_kb(u64::MAX);
         let large = Tally { largest: 1050.0, last, ..Tally::default() }.needed_kb(u64::MAX);
-        // Three of these events fill a page.
-        assert!(large >= 10_000 / 3 * 4 && small < large / 10, "{small} {large}");
+        // Each of these events takes more than a KiB, however large a page is.
+        assert!(large >= 10_000 && small < large / 10, "{small} {large}");
     }
 
     #[test]

@@ -5,4 +5,4 @@ pub(crate) mod systrace;
 mod target;
 
 pub(crate) use self::output::Output;
-pub(crate) use self::target::{chance, roots_own};
+pub(crate) use self::target::{Existing, chance, numbered, roots_own};

@@ -33,7 +33,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
 use crate::command::caller::Caller;
-use crate::command::file::target::{Target, open_directory, parent, roots_own, unwritable};
+use crate::command::file::target::{Existing, Target, open_directory, parent, roots_own, unwritable};
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
 /// A file that is being written. Unless [`finish`](Self::finish) is called, it is removed on drop.
@@ -53,18 +53,23 @@ pub(crate) struct Output {
 impl Output {
     /// Creates the file, so that the user learns of problems before there is anything to write. A file that `is_live` is
     /// useful at any moment: if the command is killed, or the file can't be moved at the end, it stays.
-    pub(crate) fn create(path: &Path, replace: bool, owner: Option<&Caller>, is_live: bool) -> Result<Self> {
+    pub(crate) fn create(
+        path: &Path,
+        existing: Existing,
+        owner: Option<&Caller>,
+        is_live: bool,
+    ) -> Result<Self> {
         let roots = owner.and_then(|_| roots_own(parent(path)));
         let actor = owner.filter(|_| roots.is_none()).cloned();
         let by_root = geteuid().is_root();
         let work = || {
             let target = match roots {
-                Some(directory) => Target::of_root(directory, path, replace)?,
+                Some(directory) => Target::of_root(directory, path, existing)?,
                 None if by_root && owner.is_none() => {
                     let directory = open_directory(parent(path)).map_err(unwritable(path))?;
-                    Target::of_root(directory, path, replace)?
+                    Target::of_root(directory, path, existing)?
                 }
-                None => Target::of_user(path, replace)?,
+                None => Target::of_user(path, existing)?,
             };
             target.sweep();
             let (temporary, file) = target.make_temporary(by_root, is_live).map_err(unwritable(path))?;
@@ -100,13 +105,17 @@ impl Output {
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
         self.is_moved = self.is_live;
         let done = self.file.sync_data().map_err(Failure::from);
-        if let Err(e) = done.and_then(|()| self.act(|| self.target.put(&self.temporary))) {
-            let left = shown(self.temporary.as_bytes());
-            let stays = format!("{e}\natrace: it is complete beside its place: {left}");
-            return Err(if self.is_live { Failure::new(stays) } else { e });
+        match done.and_then(|()| self.act(|| self.target.put(&self.temporary))) {
+            Ok(path) => {
+                self.is_moved = true;
+                Ok(path)
+            }
+            Err(e) if self.is_live => {
+                let left = shown(self.temporary.as_bytes());
+                Err(Failure::new(format!("{e}\natrace: it is complete beside its place: {left}")))
+            }
+            Err(e) => Err(e),
         }
-        self.is_moved = true;
-        Ok(std::mem::take(&mut self.target.named))
     }
 
     fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -145,9 +154,9 @@ mod tests {
     fn a_file_is_whole_or_not_there() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
-        drop(Output::create(&path, false, None, false).unwrap());
+        drop(Output::create(&path, Existing::Refuse, None, false).unwrap());
         assert_eq!(names(place.path()), [""; 0]);
-        let output = Output::create(&path, false, None, false).unwrap();
+        let output = Output::create(&path, Existing::Refuse, None, false).unwrap();
         output.file().unwrap().write_all(b"text").unwrap();
         assert!(!path.exists());
         output.finish().unwrap();
@@ -159,37 +168,54 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
         fs::write(&path, "mine").unwrap();
-        let refused = Output::create(&path, false, None, false).unwrap_err().to_string();
+        let refused = Output::create(&path, Existing::Refuse, None, false).unwrap_err().to_string();
         assert!(refused.contains("exists already") && refused.contains("--force"), "{refused}");
         // Somebody creates the file in the meantime.
         fs::remove_file(&path).unwrap();
-        let output = Output::create(&path, false, None, false).unwrap();
+        let output = Output::create(&path, Existing::Refuse, None, false).unwrap();
         fs::write(&path, "mine").unwrap();
         assert!(output.finish().unwrap_err().to_string().contains("exists already"));
         assert_eq!((fs::read(&path).unwrap(), names(place.path())), (b"mine".to_vec(), vec!["out".into()]));
-        let output = Output::create(&path, true, None, false).unwrap();
+        let output = Output::create(&path, Existing::Replace, None, false).unwrap();
         output.file().unwrap().write_all(b"new").unwrap();
         output.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 
     #[test]
+    fn a_file_that_was_not_named_takes_a_free_name() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("out.pftrace");
+        let save = || {
+            let output = Output::create(&path, Existing::Number, None, true).unwrap();
+            output.finish().unwrap().file_name().unwrap().to_owned()
+        };
+        assert_eq!([save(), save(), save()], ["out.pftrace", "out.2.pftrace", "out.3.pftrace"]);
+        // What a command had that can't be running gets such a name, too.
+        fs::write(place.path().join(".out.pftrace.4294967295"), "trace").unwrap();
+        assert_eq!(save(), "out.5.pftrace");
+        assert_eq!(fs::read(place.path().join("out.4.pftrace")).unwrap(), b"trace");
+        assert_eq!(names(place.path()).len(), 5);
+    }
+
+    #[test]
     fn only_files_are_replaced() {
         let place = tempfile::tempdir().unwrap();
         for path in [Path::new("/dev/null"), place.path()] {
-            let refused = Output::create(path, true, None, false).unwrap_err().to_string();
+            let refused = Output::create(path, Existing::Replace, None, false).unwrap_err().to_string();
             assert!(refused.contains("no regular file"), "{refused}");
         }
         let link = place.path().join("link");
         std::os::unix::fs::symlink(place.path().join("file"), &link).unwrap();
         fs::write(place.path().join("file"), "old").unwrap();
-        Output::create(&link, true, None, false).unwrap().finish().unwrap();
+        Output::create(&link, Existing::Replace, None, false).unwrap().finish().unwrap();
         // Root's own links are replaced, too, so it does not matter whose link it is.
         let (replaced, text) = if geteuid().is_root() { (true, "old") } else { (false, "") };
         assert_eq!(fs::symlink_metadata(&link).unwrap().is_file(), replaced);
         assert_eq!(fs::read_to_string(place.path().join("file")).unwrap(), text);
-        let missing =
-            Output::create(&place.path().join("no/out"), false, None, false).unwrap_err().to_string();
+        let missing = Output::create(&place.path().join("no/out"), Existing::Refuse, None, false)
+            .unwrap_err()
+            .to_string();
         assert!(missing.contains("can't write to") && missing.contains("-o"), "{missing}");
     }
 }

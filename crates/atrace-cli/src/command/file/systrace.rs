@@ -140,13 +140,14 @@ fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Res
 /// process id, as happens while another recording ends, the id in the message is used.
 pub(crate) fn owner(line: &[u8]) -> Option<(&[u8], u32, u32)> {
     let header = Header::parse(line)?;
-    let process = header.tgid.or_else(|| writer(line.get(header.len..)?))?;
+    let message = || line.get(header.len..)?.strip_prefix(b"tracing_mark_write: ");
+    let process = header.tgid.or_else(|| writer(message()?))?;
     Some((header.task, header.tid, process))
 }
 
-/// Returns the process id in a message: `B|PID|…`.
-fn writer(event: &[u8]) -> Option<u32> {
-    let mut parts = event.strip_prefix(b"tracing_mark_write: ")?.trim_ascii_end().split(|&byte| byte == b'|');
+/// Returns the process id in a message to a marker: `B|PID|…`.
+pub(crate) fn writer(message: &[u8]) -> Option<u32> {
+    let mut parts = message.trim_ascii_end().split(|&byte| byte == b'|');
     let kind = parts.next()?;
     let process = std::str::from_utf8(parts.next()?).ok()?;
     process.parse().ok().filter(|_| kind.len() == 1)

@@ -20,8 +20,32 @@ use crate::process::Process;
 /// The end of a file's name while it is written. The process id stands before it.
 const UNFINISHED: &str = ".atrace";
 
+/// The numbers of files whose names would be equal end before this one.
+const NUMBER_MAX: u32 = 10_000;
+
 /// The end of the names of files that are written while events arrive.
 const LIVE: &str = ".pftrace";
+
+/// What to do if a file with the name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// Fail, and leave the file.
+    Refuse,
+    Replace,
+    /// Take the first free name of `out.pftrace`, `out.2.pftrace`, `out.3.pftrace`, …
+    Number,
+}
+
+impl Existing {
+    /// The rule for a file that the user named or did not name.
+    pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
+        match (is_forced, is_named) {
+            (true, _) => Self::Replace,
+            (false, true) => Self::Refuse,
+            (false, false) => Self::Number,
+        }
+    }
+}
 
 /// A name in an open directory.
 #[derive(Debug)]
@@ -30,20 +54,21 @@ pub(crate) struct Target {
     pub(crate) named: PathBuf,
     directory: OwnedFd,
     name: OsString,
-    replace: bool,
+    existing: Existing,
     /// The rules for root apply: links are replaced, and files of other users are not.
     is_roots: bool,
 }
 
 impl Target {
     /// The target for an ordinary user. If the file exists and is a link, the link is followed.
-    pub(crate) fn of_user(path: &Path, replace: bool) -> Result<Self> {
+    pub(crate) fn of_user(path: &Path, existing: Existing) -> Result<Self> {
         let named = path.to_owned();
         let mut path = path.to_owned();
         match fs::symlink_metadata(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => return Err(failed(shown_path(&path))(e)),
-            Ok(_) if !replace => return Err(exists(&path)),
+            Ok(_) if existing == Existing::Refuse => return Err(exists(&path)),
+            Ok(_) if existing == Existing::Number => {}
             Ok(_) => {
                 path = fs::canonicalize(&path).map_err(failed(shown_path(&path)))?;
                 if !fs::metadata(&path).is_ok_and(|data| data.is_file()) {
@@ -53,11 +78,11 @@ impl Target {
         }
         let name = name_of(&path)?;
         let directory = open_directory(parent(&path)).map_err(unwritable(&path))?;
-        Ok(Self { named, directory, name, replace, is_roots: false })
+        Ok(Self { named, directory, name, existing, is_roots: false })
     }
 
     /// The target for root: links are replaced, and files of other users are not.
-    pub(crate) fn of_root(directory: OwnedFd, path: &Path, replace: bool) -> Result<Self> {
+    pub(crate) fn of_root(directory: OwnedFd, path: &Path, existing: Existing) -> Result<Self> {
         let name = name_of(path)?;
         let mode = Mode::from_raw_mode(fstat(&directory).map_err(failed(shown_path(path)))?.st_mode);
         if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
@@ -66,7 +91,7 @@ impl Target {
                 shown_path(parent(path))
             )));
         }
-        let target = Self { named: path.to_owned(), directory, name, replace, is_roots: true };
+        let target = Self { named: path.to_owned(), directory, name, existing, is_roots: true };
         target.check_present()?;
         Ok(target)
     }
@@ -75,8 +100,10 @@ impl Target {
     fn check_present(&self) -> Result {
         let path = self.named.as_path();
         let Some(data) = self.status(&self.name).map_err(failed(shown_path(path)))? else { return Ok(()) };
-        if !self.replace {
-            return Err(exists(path));
+        match self.existing {
+            Existing::Refuse => return Err(exists(path)),
+            Existing::Number => return Ok(()),
+            Existing::Replace => {}
         }
         if !matches!(kind(&data), FileType::RegularFile | FileType::Symlink) {
             return Err(irregular(path));
@@ -125,23 +152,47 @@ impl Target {
         }
     }
 
-    /// Moves the temporary file to its final name.
-    pub(crate) fn put(&self, temporary: &OsStr) -> Result {
+    /// Moves the temporary file to its final name. Returns its path.
+    pub(crate) fn put(&self, temporary: &OsStr) -> Result<PathBuf> {
         let directory = &self.directory;
-        let rename = || renameat(directory, temporary, directory, &self.name).map_err(io::Error::from);
-        if self.replace {
-            if self.is_roots {
-                self.check_present()?;
+        match self.existing {
+            Existing::Replace => {
+                if self.is_roots {
+                    self.check_present()?;
+                }
+                renameat(directory, temporary, directory, &self.name).map_err(io::Error::from)?;
+                Ok(self.named.clone())
             }
-            return Ok(rename()?);
+            Existing::Refuse if self.move_to(temporary, &self.name)? => Ok(self.named.clone()),
+            Existing::Refuse => Err(exists(&self.named)),
+            Existing::Number if self.move_to(temporary, &self.name)? => Ok(self.named.clone()),
+            Existing::Number => Ok(self.named.with_file_name(self.move_to_free(temporary, &self.name)?)),
         }
-        match linkat(directory, temporary, directory, &self.name, AtFlags::empty()) {
-            Ok(()) => Ok(self.remove(temporary)?),
-            Err(Errno::EXIST) => Err(exists(&self.named)),
+    }
+
+    /// Moves a file to a name that no file has. Returns false if a file has it.
+    fn move_to(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
+        let directory = &self.directory;
+        match linkat(directory, from, directory, to, AtFlags::empty()) {
+            Ok(()) => self.remove(from)?,
+            Err(Errno::EXIST) => return Ok(false),
             // The file system has no hard links.
-            Err(_) if matches!(self.status(&self.name), Ok(None)) => Ok(rename()?),
-            Err(e) => Err(io::Error::from(e).into()),
+            Err(_) if matches!(self.status(to), Ok(None)) => renameat(directory, from, directory, to)?,
+            Err(_) if matches!(self.status(to), Ok(Some(_))) => return Ok(false),
+            Err(e) => return Err(e.into()),
         }
+        Ok(true)
+    }
+
+    /// Moves a file to the first name like `out.2.pftrace` that no file has, and returns that name.
+    fn move_to_free(&self, from: &OsStr, like: &OsStr) -> io::Result<OsString> {
+        for number in 2..NUMBER_MAX {
+            let name = numbered(like, number);
+            if self.move_to(from, &name)? {
+                return Ok(name);
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
     }
 
     /// Removes a file from the directory.
@@ -150,24 +201,28 @@ impl Target {
     }
 
     /// Removes the temporary files of killed commands from the directory. Nothing is lost, because the recordings are
-    /// still in the kernel's buffers. A file that was written while events arrived is useful as it is, so the user is
-    /// only told about it.
+    /// still in the kernel's buffers. A file that was written while events arrived is a trace, so it gets a name that
+    /// is not hidden.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let Some((pid, is_live)) = maker(&name, &self.name) else { continue };
+            let Some((pid, live)) = maker(&name, &self.name) else { continue };
             if !Process(pid).exists() && self.is_leftover(&name) {
                 let shown = shown(name.as_bytes());
-                match if is_live { Err(None) } else { self.remove(&name).map_err(Some) } {
-                    Err(None) => say(format_args!(
-                        "{shown} is what a recording had whose command (process {pid}) was killed: it can be opened as it is"
-                    )),
-                    Ok(()) => {
-                        say(format_args!("removed {shown}, which an earlier recording left unfinished"))
-                    }
-                    Err(Some(e)) => say(format_args!("removing {shown}: {e}")),
-                }
+                let done = match live {
+                    Some(of) => self.move_to_free(&name, of).map(|to| {
+                        format!(
+                            "{} is what a recording had, whose command (process {pid}) ended before it could name the file: \
+                             it was killed, or the directory could not be written to",
+                            crate::escape::shown(to.as_bytes())
+                        )
+                    }),
+                    None => self
+                        .remove(&name)
+                        .map(|()| format!("removed {shown}, which an earlier recording left unfinished")),
+                };
+                say(done.unwrap_or_else(|e| format!("{shown} of an earlier recording: {e}")));
             }
         }
     }
@@ -190,9 +245,9 @@ impl Target {
 }
 
 /// Parses the name of a temporary file: `.NAME.PID.atrace`; or, for a file written while events arrive,
-/// `.NAME.pftrace.PID`, or `.NAME.PID` if the target is called NAME. Returns the process id, and whether it is of the
-/// second kind.
-fn maker(name: &OsStr, beside: &OsStr) -> Option<(u32, bool)> {
+/// `.NAME.pftrace.PID`, or `.NAME.PID` if the target is called NAME. Returns the process id, and for the second kind the
+/// name of the target.
+fn maker<'a>(name: &'a OsStr, beside: &OsStr) -> Option<(u32, Option<&'a OsStr>)> {
     let name = name.as_bytes().strip_prefix(b".")?;
     let unfinished = name.strip_suffix(UNFINISHED.as_bytes());
     let mut parts = unfinished.unwrap_or(name).rsplitn(2, |&byte| byte == b'.');
@@ -200,7 +255,19 @@ fn maker(name: &OsStr, beside: &OsStr) -> Option<(u32, bool)> {
     let is_known = unfinished.is_some() || of == beside.as_bytes() || of.ends_with(LIVE.as_bytes());
     let is_number = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
     let pid = std::str::from_utf8(pid).ok().filter(|_| is_number && is_known)?.parse().ok()?;
-    Some((pid, unfinished.is_none()))
+    Some((pid, unfinished.is_none().then(|| OsStr::from_bytes(of))))
+}
+
+/// Returns the name with a number: `out.2.pftrace`.
+pub(crate) fn numbered(name: &OsStr, number: u32) -> OsString {
+    let path = Path::new(name);
+    let mut numbered = path.file_stem().unwrap_or_default().to_owned();
+    numbered.push(format!(".{number}"));
+    if let Some(extension) = path.extension() {
+        numbered.push(".");
+        numbered.push(extension);
+    }
+    numbered
 }
 
 pub(crate) fn parent(path: &Path) -> &Path {
@@ -287,12 +354,14 @@ mod tests {
 
     #[test]
     fn leftovers_are_known_by_their_names() {
-        let maker = |name: &str| maker(name.as_ref(), "out".as_ref());
+        let out = OsStr::new("out");
         for (name, pid) in [(".out.12.atrace", 12), (".a.b.12-ff.atrace", 12)] {
-            assert_eq!(maker(name), Some((pid, false)), "{name}");
+            assert_eq!(maker(name.as_ref(), out), Some((pid, None)), "{name}");
         }
-        for (name, pid) in [(".out.12", 12), (".out.12-ff", 12), (".a.b.pftrace.7", 7)] {
-            assert_eq!(maker(name), Some((pid, true)), "{name}");
+        for (name, pid, of) in
+            [(".out.12", 12, "out"), (".out.12-ff", 12, "out"), (".a.b.pftrace.7", 7, "a.b.pftrace")]
+        {
+            assert_eq!(maker(name.as_ref(), out), Some((pid, Some(of.as_ref()))), "{name}");
         }
         for name in [
             ".else.12",
@@ -303,7 +372,14 @@ mod tests {
             ".out.+1",
             ".out.-1.atrace",
         ] {
-            assert_eq!(maker(name), None, "{name}");
+            assert_eq!(maker(name.as_ref(), out), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_number_stands_before_the_extension() {
+        for (name, expected) in [("out.pftrace", "out.2.pftrace"), ("out", "out.2"), ("a.b.c", "a.b.2.c")] {
+            assert_eq!(numbered(name.as_ref(), 2), expected);
         }
     }
 

@@ -91,13 +91,14 @@ pub(crate) fn start(
 }
 
 /// Waits for the program. Forwards the signals of this process, and calls `look` from time to time. The argument of
-/// `look` tells whether SIGUSR1 came, which is not forwarded.
+/// `look` tells whether SIGUSR1 came, which is not forwarded. Also returns whether a signal asked this command to end.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
     mut witness: Option<Witness>,
     mut look: impl FnMut(bool) -> Result,
-) -> Result<ExitStatus> {
+) -> Result<(ExitStatus, bool)> {
+    let mut is_asked = false;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new("the program has no number"))?;
     let (ended, end) = std::io::pipe()?;
@@ -113,6 +114,7 @@ pub(crate) fn wait(
             signals.wait(Some(ended.as_fd()), Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
         let asks = came.is_some_and(|came| came.signal == Signal::USR1);
         if let Some(came) = came.filter(|_| !asks) {
+            is_asked = true;
             let is_groups = witness.as_mut().is_some_and(|witness| witness.saw(came.signal));
             // The terminal sends its signals to all processes of its foreground job, so they are not forwarded. A
             // signal that a process sent to the group has reached the program, unless the program has left the group.
@@ -128,7 +130,7 @@ pub(crate) fn wait(
         }
         look(asks)?;
     }
-    child.wait().map_err(failed("waiting for the program"))
+    Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
 /// Tells whether the program has ended, without waiting. Used in case the pipe can't be waited for.

@@ -179,7 +179,7 @@ impl ProgramStore {
     }
 
     /// Switches everything off again, for children of the program that still run.
-    pub(crate) fn close(self) {
+    pub(crate) fn switch_off(&self) {
         for (_, closed) in stores::perform([&self.store], |_| Work::All(false)) {
             if let Err(e) = closed {
                 say(format_args!("switching off what is left of the program: {}", shown(&e)));

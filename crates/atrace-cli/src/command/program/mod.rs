@@ -3,14 +3,17 @@
 //! - `child` starts the program and waits for it;
 //! - `signals` finds out which signals have to be forwarded;
 //! - `directory` holds the service's socket or the program's property store;
+//! - `outliving` waits for the processes that outlive it;
 //! - `tree` finds the processes of the program that can't be recorded.
 
 mod child;
 mod directory;
+mod outliving;
 mod signals;
 mod tree;
 
 pub(crate) use self::child::{FAILED, StageArgs, become_main, code, start, wait};
 pub(crate) use self::directory::{ProgramStore, ServiceSocket};
+pub(crate) use self::outliving::wait_for_rest;
 pub(crate) use self::signals::{Signals, Witness, WitnessArgs, witness_main};
 pub(crate) use self::tree::Tree;

@@ -12,7 +12,7 @@ use crate::tracefs::{self, Instance};
 use super::{RecordArgs, wait};
 use crate::command::buffer::{self, Silence, Tally, Top};
 use crate::command::caller::Caller;
-use crate::command::file::Output;
+use crate::command::file::{Existing, Output};
 use crate::command::notes::{self, Note};
 use crate::command::program::Signals;
 use crate::command::stores::{self, Content};
@@ -88,7 +88,8 @@ pub(super) fn record(args: &RecordArgs) -> Result {
             "there is nothing to record: name programs with -a PATTERN, or events of the kernel with -c sched",
         ));
     }
-    let output = Output::create(&path, args.force, caller.as_ref(), false)?;
+    let existing = Existing::rule(args.force, args.output.is_some());
+    let output = Output::create(&path, existing, caller.as_ref(), false)?;
     let mut note = match Note::write(&path, caller.as_ref()) {
         Err(e) if !args.apps.is_empty() => return Err(e),
         note => note.ok(),

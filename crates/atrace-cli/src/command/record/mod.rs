@@ -1,12 +1,14 @@
 //! `atrace record`: records programs that are already running, and the kernel, for a while.
 //!
 //! If Perfetto's system service runs, the command asks it to record (`perfetto::by_system`). Otherwise root records
-//! with the kernel's ring buffer (`kernel`). For other users, the command is itself the service for their programs
+//! with the kernel's ring buffer: as text (`kernel`) or, with events of the kernel, as packets (`typed`). For other users, the command is itself the service for their programs
 //! (`perfetto::by_this`).
 
 mod kernel;
 mod losses;
 mod perfetto;
+mod silence;
+mod typed;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -24,13 +26,14 @@ pub(crate) struct RecordArgs {
     /// How long, such as 10s, 500ms or 2m [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
-    /// Switch on programs whose name (argv[0]) matches, for the recording; may be given several times
+    /// Record programs whose name (argv[0]), whole or after its last '/', matches; may be given several times
     #[arg(short, long = "app", value_name = "PATTERN")]
     apps: Vec<String>,
     /// Events of the kernel: sched, freq, idle, irq, disk, …, or its own groups; separated by commas
     #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',')]
     categories: Vec<String>,
-    /// The file to save [default: recording.pftrace; by the kernel's buffer recording.ftrace]
+    /// The file to save [default: recording.pftrace, by the kernel's buffer recording.ftrace, with a number if the file
+    /// exists]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
@@ -64,12 +67,13 @@ pub(crate) fn main(args: &RecordArgs) -> Result {
         Err(refused) if args.categories.is_empty() && !geteuid().is_root() => {
             perfetto::by_this(args, refused)
         }
+        Err(refused) if !args.categories.is_empty() && typed::is_possible() => typed::record(args, refused),
         Err(_) => kernel::record(args),
     }
 }
 
 /// Parses a time such as `10s`.
-fn duration(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let scale = match unit {

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::consumer::{Consumer, State, Wanted};
 use crate::escape::shown;
-use crate::service::{Keep, Service};
+use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
+use atrace::control::Control;
 use atrace_perfetto::socket::{self, Refused, Socket, Trust};
 use atrace_sys::fork::{Generation, generation};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -18,10 +19,10 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::losses::Losses;
-use super::{RecordArgs, wait};
+use super::{RecordArgs, silence, wait};
 use crate::command::buffer;
 use crate::command::caller::Caller;
-use crate::command::file::Output;
+use crate::command::file::{Existing, Output};
 use crate::command::notes::{self, Note};
 use crate::command::program::Signals;
 use crate::command::run;
@@ -39,12 +40,14 @@ const SWITCHES: bool = cfg!(not(target_os = "android"));
 
 fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
     let path = args.output.as_deref().unwrap_or("recording.pftrace".as_ref());
-    Output::create(path, args.force, caller, true)
+    Output::create(path, Existing::rule(args.force, args.output.is_some()), caller, true)
 }
 
 /// Lets the system's service record. If the service ends the recording early, what it wrote until then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
+    // Programs that found no service when they started look again. Without a store of this user there are none.
+    let _ = Control::open().and_then(|control| control.announce_service());
     let state = consumer.state().map_err(failed(asked))?;
     let mut events = events(args, &state)?;
     let (patterns, stores) = by_atrace(args, &state)?;
@@ -124,7 +127,7 @@ fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
 }
 
 /// The socket of a service, removed on drop.
-struct Listening {
+pub(super) struct Listening {
     path: PathBuf,
     /// The socket file itself. While it is open here, its inode number is not reused, so it identifies the file.
     own: OwnedFd,
@@ -134,7 +137,7 @@ struct Listening {
 impl Listening {
     /// Listens at the path where programs look for a service, unless a service listens there already. `refused` tells
     /// why that service can't be asked to record.
-    fn start(refused: Refused) -> Result<(Self, UnixListener)> {
+    pub(super) fn start(refused: Refused) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
         let listen = || -> io::Result<_> {
             let listener = UnixListener::bind(&path)?;
@@ -190,21 +193,29 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
+/// Lets this user's programs that already run find the service here.
+pub(super) fn announce() {
+    if let Err(e) = Control::open().and_then(|control| control.announce_service()) {
+        say(format_args!("{e}: programs that already run may need 30 s to connect"));
+    }
+}
+
 /// Records as the service itself, for programs of this user.
 pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result {
     let output = output(args, Caller::behind_sudo()?.as_ref())?;
     let signals = Signals::catch(None)?;
     let (listening, listener) = Listening::start(refused)?;
     let keep = Keep::File { file: output.file()?, max: None };
-    let service = Service::start_for(listener, geteuid().as_raw(), &args.apps, 1, keep);
+    let terms = Terms { patterns: &args.apps, ..Terms::default() };
+    let service = Service::start_for(listener, geteuid().as_raw(), &terms, keep);
     let service = service.map_err(failed("starting a service"))?;
-    say(format_args!(
-        "no service of Perfetto's runs here: this is one, at {}; programs that look for one connect within 30 s",
-        shown_path(&listening.path)
-    ));
+    say(format_args!("no service of Perfetto's runs here: this is one, at {}", shown_path(&listening.path)));
+    announce();
     let waited = wait(args.time, &signals, || Ok(format!("{} events", thousands(service.events()))));
+    let path = listening.path.clone();
     drop(listening);
     let report = service.finish();
     waited?;
-    run::finish(output, report, Ok(()))
+    let why = silence::why(&report.counts, &args.apps, &path);
+    run::finish(output, report, Ok(()), why)
 }

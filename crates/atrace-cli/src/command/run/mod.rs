@@ -1,11 +1,12 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
-//! By default, this command is a tracing service for them (`service`), which needs no special rights. With
-//! `--kernel`, or for events of the kernel, it records with a separate ring buffer of the kernel, which needs root. The
-//! program inherits the buffer's open marker, and its environment names a property store in which everything is
+//! By default, this command is a tracing service for them (`service`), which needs no special rights. As root, it adds
+//! events of the kernel to that trace (`kernel`). With `--kernel`, it records with a separate ring buffer of the kernel,
+//! as text; also where the kernel's events can't be in the service's trace. The program inherits the buffer's open marker, and its environment names a property store in which everything is
 //! switched on. The same holds for its children, whatever their names. What they write to the kernel's top-level marker,
 //! as C and C++ programs do, is copied to a second buffer (Linux 6.16).
 
+mod kernel;
 mod service;
 
 pub(crate) use self::service::finish;
@@ -16,18 +17,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use rustix::process::geteuid;
+use tracing_subscriber::filter::Targets;
 
 use crate::command::buffer::{self, Copies, Names, Tally};
 use crate::command::caller::Caller;
-use crate::command::file::Output;
+use crate::command::file::{Existing, Output};
 use crate::command::notes::Note;
-use crate::command::program::{FAILED, ProgramStore, Signals, Tree, Witness, code, start, wait};
+use crate::command::program::{
+    FAILED, ProgramStore, Signals, Tree, Witness, code, start, wait, wait_for_rest,
+};
 use crate::command::terminal::{Failure, Result, say, shown_path};
 use crate::tracefs;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The file to save [default: the program's name, then .pftrace; by the kernel's buffer .ftrace]
+    /// The file to save [default: the program's name, then .pftrace, with a number if the file exists; by the kernel's buffer
+    /// .ftrace]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
@@ -39,6 +44,9 @@ pub(crate) struct RunArgs {
     /// Keep the last events in memory: saved when the program ends, and each time that this command gets SIGUSR1
     #[arg(long)]
     ring: bool,
+    /// Have the program's threads wait for room, at most a second at a time, before they lose an event
+    #[arg(short, long, conflicts_with_all = ["kernel", "categories"])]
+    wait: bool,
     /// How much --ring keeps, in KB [default: 65536]; by the kernel's buffer its size for each CPU [default: 16384, less where
     /// memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
@@ -46,22 +54,32 @@ pub(crate) struct RunArgs {
     /// Record by a ring buffer of the kernel's, as root: also what C and C++ programs write to trace_marker
     #[arg(long, conflicts_with_all = ["ring", "max_size"])]
     kernel: bool,
-    /// Events of the kernel, too, by its buffer: sched, freq, idle, irq, disk, …, or its own groups; separated by commas
-    #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',', conflicts_with_all = ["ring", "max_size"])]
+    /// Events of the kernel, too, as root: sched, freq, idle, irq, disk, …, or its own groups; separated by commas
+    #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',', conflicts_with = "ring")]
     categories: Vec<String>,
+    /// Record only spans and events of `tracing` that pass, such as info,sqlx=off or my_crate::db=trace (targets and levels);
+    /// the program must use atrace-subscriber
+    #[arg(long, value_name = "DIRECTIVES", value_parser = directives)]
+    filter: Option<String>,
     /// Run the program as root, although sudo was called by somebody else
     #[arg(long)]
     root: bool,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    /// The program and its arguments; after `--`, if its name begins with a hyphen
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 /// Records the program. If this command itself fails, the exit status is [`FAILED`].
 pub(crate) fn main(args: &RunArgs) -> Result<u8> {
-    let is_kernels = args.kernel || !args.categories.is_empty();
-    let done = if is_kernels { record_by_kernel(args) } else { service::record(args) };
+    let done = is_kernels(args)
+        .and_then(|is_kernels| if is_kernels { record_by_kernel(args) } else { service::record(args) });
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
+}
+
+/// Tells whether everything is recorded by the kernel's buffer, as text: if that was asked for, or if the kernel's events
+/// can't be in the service's trace, as their clock is another.
+fn is_kernels(args: &RunArgs) -> Result<bool> {
+    Ok(args.kernel || !args.categories.is_empty() && !buffer::has_clock()?)
 }
 
 /// The names of signals, from number 1 on.
@@ -94,6 +112,25 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     if size < 4096 { Err("a trace has 4096 bytes at least".to_owned()) } else { Ok(size) }
 }
 
+/// Checks the filter. The program parses it again.
+fn directives(text: &str) -> std::result::Result<String, String> {
+    match text.parse::<Targets>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(e) => Err(format!("{e}: write targets and levels, such as info,sqlx=off")),
+    }
+}
+
+impl RunArgs {
+    /// Adds the variable that passes the filter to the program. Without the option, the program inherits the variable.
+    fn with_filter<'a>(
+        &'a self,
+        variables: &[(&'a str, Option<&'a Path>)],
+    ) -> Vec<(&'a str, Option<&'a Path>)> {
+        let filter = self.filter.as_deref().map(|filter| ("ATRACE_FILTER", Some(Path::new(filter))));
+        variables.iter().copied().chain(filter).collect()
+    }
+}
+
 /// Returns the default file: the program's name with this extension, in the current directory.
 fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     let program = command.first().map(Path::new);
@@ -118,7 +155,8 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let instance = buffer::make(buffer::PREFIX, args.buffer)?;
     let mut copies = Copies::make(args.buffer)?;
     let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".ftrace"));
-    let output = Output::create(&path, args.force, caller.as_ref(), false)?;
+    let existing = Existing::rule(args.force, args.output.is_some());
+    let output = Output::create(&path, existing, caller.as_ref(), false)?;
     let _note = Note::write(&path, caller.as_ref());
     let user = if args.root { None } else { caller.as_ref() };
     let store = ProgramStore::make(user)?;
@@ -130,22 +168,24 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let mut tree = Tree::new(marker.clone(), properties, uid);
     buffer::enable(&instance, &events)?;
     let stage = [("--marker", Some(&*marker)), ("--names", names.directory())];
-    let variables = [("ATRACE_PROPERTIES", Some(properties)), ("ATRACE_BACKEND", None)];
+    let variables = args.with_filter(&[("ATRACE_PROPERTIES", Some(properties)), ("ATRACE_BACKEND", None)]);
     copies.iter_mut().try_for_each(Copies::start)?;
     let mut child = start(&args.command, user, &stage, &variables)?;
     let pid = child.id();
     let mut tally = Tally::default();
-    let status = wait(&mut child, &signals, witness, |_| {
+    let mut look = || {
         tally.look(&instance)?;
         tree.look(&names.living(pid), tally.written() == 0);
         copies.iter_mut().for_each(Copies::look);
-        Ok(())
-    })?;
-
+        Ok(true)
+    };
+    let (status, is_asked) = wait(&mut child, &signals, witness, |_| look().map(drop))?;
     tell_end(status);
-    // Children of the program may still run. They find tracing switched off in their store, then the buffer switched
-    // off.
-    store.close();
+    if !is_asked {
+        wait_for_rest(uid, ("ATRACE_PROPERTIES", properties), &signals, |_| look())?;
+    }
+    // Processes that still run find tracing switched off in their store, then the buffer switched off.
+    store.switch_off();
     copies.iter_mut().try_for_each(Copies::stop)?;
     instance.set_tracing_on(false)?;
     tally.look(&instance)?;

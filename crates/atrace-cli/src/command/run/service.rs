@@ -5,19 +5,23 @@
 //! renamed. If the command is killed, the hidden file stays.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::escape::shown;
-use crate::service::{Counts, CutOff, Ended, Keep, Lost, Report, Service};
+use crate::service::{Counts, CutOff, Ended, Keep, Lost, Report, Service, Terms};
 use rustix::process::{Signal, geteuid};
 
 use atrace_sys::memory::has_memory_files;
 
+use super::kernel::Kernel;
 use super::{RunArgs, default_name, tell_end};
 use crate::command::caller::Caller;
-use crate::command::file::Output;
-use crate::command::program::{ServiceSocket, Signals, Witness, code, start, wait};
+use crate::command::file::{Existing, Output, numbered};
+use crate::command::program::{ServiceSocket, Signals, Witness, code, start, wait, wait_for_rest};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
+
+/// The variable that names the socket to the program.
+const SOCKET: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 
 /// The default size of a ring in KB.
 const RING: u64 = 65536;
@@ -26,7 +30,9 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let caller = Caller::behind_sudo()?;
     let signals = Signals::catch(args.ring.then_some(Signal::USR1))?;
     let path = args.output.clone().unwrap_or_else(|| default_name(&args.command, ".pftrace"));
-    let output = Output::create(&path, args.force, caller.as_ref(), true)?;
+    let mut kernel = Kernel::make(args)?;
+    let existing = Existing::rule(args.force, args.output.is_some());
+    let output = Output::create(&path, existing, caller.as_ref(), true)?;
     let file = output.file().map_err(failed(shown_path(&path)))?;
     let user = if args.root { None } else { caller.as_ref() };
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
@@ -42,40 +48,68 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     } else {
         Keep::File { file: file.try_clone()?, max: args.max_size }
     };
-    let service = Service::start(listener, uid, keep).map_err(failed("starting the service"))?;
+    let terms = Terms { waits: args.wait, ..Terms::default() };
+    let service = Service::start_for(listener, uid, &terms, keep).map_err(failed("starting the service"))?;
     let mut witness = Some(Witness::start(&signals)?);
-    let variables = [
-        ("PERFETTO_PRODUCER_SOCK_NAME", Some(&*place.path)),
+    // The most that there can be, as pages that are never touched take no memory.
+    let memory = std::env::var_os("ATRACE_SHMEM_KB").filter(|size| !size.is_empty());
+    let memory = memory.unwrap_or_else(|| LARGEST.to_string().into());
+    let variables = args.with_filter(&[
+        (SOCKET, Some(&*place.path)),
         ("ATRACE_BACKEND", Some(Path::new("perfetto"))),
         ("ATRACE_MARKER", None),
-    ];
-    let mut child = start(&args.command, user, &[], &variables)?;
+        ("ATRACE_SHMEM_KB", Some(Path::new(&memory))),
+    ]);
+    if let Some(kernel) = &mut kernel {
+        service.add(kernel.start()?);
+    }
+    let stage = [("--names", kernel.as_ref().and_then(Kernel::names))];
+    let mut child = start(&args.command, user, &stage, &variables)?;
     let (mut is_over, mut saves) = (false, 0);
-    let status = wait(&mut child, &signals, witness.take().flatten(), |asks| {
+    let mut look = |asks| {
+        if let Some(kernel) = &mut kernel {
+            service.add(kernel.take()?);
+        }
         if asks {
             saves += 1;
-            save_once(&service, &numbered(&path, saves), args.force, caller.as_ref());
+            let path = path.with_file_name(numbered(path.file_name().unwrap_or_default(), saves));
+            save_once(&service, &path, existing, caller.as_ref());
         }
         if service.is_over() && !is_over {
             is_over = true;
             say("no more is recorded; the program goes on");
         }
-        Ok(())
-    })?;
+        Ok(!is_over)
+    };
+    let (status, is_asked) =
+        wait(&mut child, &signals, witness.take().flatten(), |asks| look(asks).map(drop))?;
+    tell_end(status);
+    if !is_asked {
+        wait_for_rest(uid, (SOCKET, &place.path), &signals, look)?;
+    }
+    if let Some(kernel) = &mut kernel {
+        service.add(kernel.end()?);
+    }
     let saved = if args.ring { service.save(file) } else { Ok(()) };
     let report = service.finish();
     drop(place);
-    tell_end(status);
-    finish(output, report, saved)?;
+    let why = silence(&report.counts);
+    kernel.map_or(Ok(()), |kernel| kernel.finish().map(say))?;
+    finish(output, report, saved, why)?;
     Ok(code(status))
 }
 
-/// Saves the file, and reports what was recorded and lost.
-pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>) -> Result {
+/// Saves the file, and reports what was recorded and lost, and `why` it is nothing.
+pub(crate) fn finish(
+    output: Output,
+    report: Report,
+    saved: std::io::Result<()>,
+    why: Option<String>,
+) -> Result {
     let problem = format!("can't save {}", shown_path(output.named()));
     saved.map_err(failed(&problem))?;
     let path = output.finish().map_err(failed(problem))?;
-    lines(&report).into_iter().for_each(say);
+    lines(&report).into_iter().chain(why).for_each(say);
     if let Some(Ended::Failed(e)) = report.ended {
         let unsaved = thousands(report.counts.unsaved);
         let path = shown_path(&path);
@@ -88,8 +122,8 @@ pub(crate) fn finish(output: Output, report: Report, saved: std::io::Result<()>)
 }
 
 /// Saves the ring's present content in another file. If that fails, the recording goes on.
-fn save_once(service: &Service, path: &Path, replace: bool, owner: Option<&Caller>) {
-    let saved = Output::create(path, replace, owner, true).and_then(|output| {
+fn save_once(service: &Service, path: &Path, existing: Existing, owner: Option<&Caller>) {
+    let saved = Output::create(path, existing, owner, true).and_then(|output| {
         let problem = format!("can't save {}", shown_path(path));
         let file: File = output.file()?;
         service.save(file).map_err(failed(problem))?;
@@ -99,17 +133,6 @@ fn save_once(service: &Service, path: &Path, replace: bool, owner: Option<&Calle
         Ok(path) => say(format_args!("saved {}", shown_path(&path))),
         Err(e) => say(e),
     }
-}
-
-/// Returns the name of a file that is saved before the end: `out.1.pftrace`.
-fn numbered(path: &Path, number: u32) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!(".{number}"));
-    if let Some(extension) = path.extension() {
-        name.push(".");
-        name.push(extension);
-    }
-    path.with_file_name(name)
 }
 
 /// Returns the lines that report what was recorded and lost, and why.
@@ -139,17 +162,21 @@ fn lines(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if counts.producers == 0 {
-        lines.push(
+    lines
+}
+
+/// Returns why the program was not recorded, if it was not.
+fn silence(counts: &Counts) -> Option<String> {
+    let text = match counts {
+        Counts { producers: 0, .. } => {
             "nobody connected: the program uses neither this library nor Perfetto's SDK, ended before its first event, has \
              elevated rights, or was started with another environment (env -i, sudo, su: keep PERFETTO_PRODUCER_SOCK_NAME \
              and ATRACE_BACKEND)"
-                .to_owned(),
-        );
-    } else if counts.events == 0 && counts.lost == 0 {
-        lines.push("the program connected and traced nothing".to_owned());
-    }
-    lines
+        }
+        Counts { events: 0, lost: 0, .. } => "the program connected and traced nothing",
+        _ => return None,
+    };
+    Some(text.to_owned())
 }
 
 /// The maximum size of the memory that a program may share, in KiB.
@@ -176,7 +203,9 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
                 ": its memory has {kib} KB; ATRACE_SHMEM_KB={needed} in its environment makes it {needed} KB"
             );
         } else {
-            text += &format!(": its memory has {kib} KB, the most there can be");
+            text += &format!(
+                ": its memory has {kib} KB, the most there can be; `atrace run --wait` has it wait for room instead"
+            );
         }
         lines.push(text);
     }
@@ -201,13 +230,6 @@ fn counted(count: u64, text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_saved_before_the_end_has_a_number() {
-        for (path, name) in [("a/out.pftrace", "a/out.2.pftrace"), ("out", "out.2"), ("a.b.c", "a.b.2.c")] {
-            assert_eq!(numbered(Path::new(path), 2), Path::new(name));
-        }
-    }
 
     fn said(lost: Lost) -> String {
         let counts =

@@ -133,7 +133,7 @@ impl Follower {
 
     /// Tells whether an app pattern matches the process's name.
     pub(crate) fn matches(&self, pattern: &CStr) -> bool {
-        self.name.as_ref().is_some_and(|name| atrace_sys::process::matches(pattern, name))
+        self.name.as_ref().is_some_and(|name| atrace_sys::process::matches_name(pattern, name))
     }
 }
 

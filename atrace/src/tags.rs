@@ -1,4 +1,14 @@
 //! Tags: the part of the system that an event belongs to, by which it is switched on.
+//!
+//! [`AtraceTag`] is at the top of the crate, too. AOSP's `libatrace_rust` has it in both places, so code that names this
+//! module compiles with either.
+//!
+//! ```
+//! use atrace::tags::AtraceTag;
+//!
+//! atrace::atrace_begin(AtraceTag::App, "load");
+//! atrace::atrace_end(atrace::AtraceTag::App);
+//! ```
 
 use atrace_sys::bindings as c;
 use bitflags::bitflags;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Interval;
+use crate::Interval;
 
 /// Two slices ran at the same speed if the durations of the chains beside them differ by at most this fraction.
 pub const SAME_SPEED: f64 = 0.03;
@@ -12,8 +12,7 @@ pub const SAME_SPEED: f64 = 0.03;
 pub struct Sample {
     /// The nanoseconds of one operation.
     pub ns: f64,
-    /// The nanoseconds of a [chain](crate::instruments::chain::time), work of a known length, directly before and
-    /// directly after the slice. 0 for a wait, whose time does not depend on the processor's speed.
+    /// The nanoseconds of a chain, work of a known length, directly before and directly after the slice. 0 for a wait, whose time does not depend on the processor's speed.
     pub chain: [f64; 2],
 }
 
@@ -104,7 +103,7 @@ fn compare_pairs(
 
 /// Returns the interval of `f` over slices that ran side by side at the same speed. If these are too few, the interval
 /// is over all slices, converted to the reference speed, and is not [sure](Interval::sure).
-pub(crate) fn compare<const N: usize>(
+pub fn compare<const N: usize>(
     clusters: &[Vec<[Sample; N]>],
     reference: f64,
     f: impl Fn([Sample; N]) -> f64,
@@ -129,7 +128,7 @@ pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
 
 /// Returns the interval that `median` makes of converted times. If it is outside the range of the measured times, the time
 /// of the operation does not follow the processor's speed, and the interval is made of the measured times.
-pub(crate) fn in_range(
+pub fn in_range(
     samples: &[Sample],
     median: impl Fn(fn(&Sample, f64) -> f64) -> Option<Interval>,
 ) -> Option<Interval> {

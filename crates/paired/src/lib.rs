@@ -1,11 +1,13 @@
-//! Medians and their confidence intervals.
+//! Medians and their confidence intervals, for comparisons on a shared machine.
 //!
 //! Rounds on a shared machine have outliers in one direction and no known distribution, so this module assumes no
 //! distribution. The bounds of a median's interval are two of the samples. Each sample is below the true median with a
 //! probability of one half, so the number of samples below is binomially distributed. The ranks of the bounds are
 //! chosen so that the median is outside with a probability of at most 5 %.
 
+pub mod looks;
 pub mod sample;
+pub mod simulated;
 
 use fastrand::Rng;
 
@@ -41,6 +43,11 @@ impl Interval {
     /// Returns the median of `samples` with its interval, or `None` if there is no sample, or if a sample is not a
     /// finite number.
     pub fn of(samples: &[f64]) -> Option<Self> {
+        Self::at(samples, CONFIDENCE)
+    }
+
+    /// Like [`of`](Self::of), with another confidence than 95 %. It takes more samples to be sure of more.
+    pub fn at(samples: &[f64], confidence: f64) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
         }
@@ -48,7 +55,7 @@ impl Interval {
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0;
-        let outside = outside(n);
+        let outside = outside(n, confidence);
         let cut = outside.unwrap_or(0);
         Some(Self { median, low: sorted[cut], high: sorted[n - 1 - cut], sure: outside.is_some() })
     }
@@ -91,7 +98,7 @@ impl Interval {
             median,
             low: low.min(median),
             high: high.max(median),
-            sure: outside(clusters.len()).is_some(),
+            sure: outside(clusters.len(), CONFIDENCE).is_some(),
         })
     }
 
@@ -167,21 +174,71 @@ fn widening(clusters: f64) -> Option<f64> {
 }
 
 /// Returns how many of `n` sorted samples are outside the interval at each end, or `None` if even the outermost samples
-/// do not contain the median with 95 % confidence.
-fn outside(n: usize) -> Option<usize> {
+/// do not contain the median with this confidence.
+fn outside(n: usize, confidence: f64) -> Option<usize> {
     // Logarithms, because 0.5^n is below the smallest f64 for 1075 samples and more.
     let f = |x: usize| x as f64;
     let mut ln_p = -f(n) * std::f64::consts::LN_2;
     let mut tail = 0.0;
     for k in 0..=n / 2 {
         tail += ln_p.exp();
-        if 2.0 * tail > 1.0 - CONFIDENCE {
+        if 2.0 * tail > 1.0 - confidence {
             return k.checked_sub(1);
         }
         ln_p += (f(n - k) / f(k + 1)).ln();
     }
     // Unreachable: the tail up to the middle is at least a half.
     None
+}
+
+/// Two groups of samples that lie apart, as the times of a program have that takes one of two ways.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Groups {
+    /// The medians of the lower and of the upper group.
+    pub medians: [f64; 2],
+    /// The part of the samples that is in the upper group.
+    pub upper: f64,
+}
+
+impl Groups {
+    /// Finds the groups, if the samples lie in two: each has at least a tenth of the samples, and little variation
+    /// is left within them. The samples are above zero. Returns `None` for fewer than twenty.
+    ///
+    /// The boundary is the one with the least variation within the groups (Otsu, "A threshold selection method from
+    /// gray-level histograms", 1979), of the samples' logarithms. Of evenly distributed samples, a quarter of the
+    /// variation is left; of normally distributed ones, more than a third.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        const LEFT: f64 = 0.1;
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        if n < 20 {
+            return None;
+        }
+        let logs: Vec<f64> = sorted.iter().map(|x| x.ln()).collect();
+        let variation = |all: &[f64]| {
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            all.iter().map(|x| (x - mean).powi(2)).sum::<f64>()
+        };
+        let mean = logs.iter().sum::<f64>() / n as f64;
+        // The variation between the groups grows with the distance of their sums from the expected ones.
+        let (mut sum, mut best) = (0.0, (0.0, 0));
+        for (at, x) in logs.iter().enumerate().take(n - n.div_ceil(10)) {
+            sum += x - mean;
+            let count = (at + 1) as f64;
+            let between = sum * sum * n as f64 / (count * (n as f64 - count));
+            if at + 1 >= n.div_ceil(10) && between > best.0 {
+                best = (between, at + 1);
+            }
+        }
+        let (_, at) = best;
+        let (low, high) = logs.split_at(at);
+        let is_apart = at > 0 && variation(low) + variation(high) <= LEFT * variation(&logs);
+        is_apart.then(|| Self {
+            medians: [sorted[at / 2], sorted[at + (n - at) / 2]],
+            upper: (n - at) as f64 / n as f64,
+        })
+    }
 }
 
 /// Returns the median of the ratios of `a` to `b`, round by round.
@@ -214,12 +271,35 @@ mod tests {
         // From tables of the sign test, 5 % two-sided: the number of samples outside at each end.
         let table = [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (12, Some(2)), (20, Some(5))];
         for (n, expected) in table {
-            assert_eq!(outside(n), expected, "n = {n}");
+            assert_eq!(outside(n, CONFIDENCE), expected, "n = {n}");
         }
-        assert_eq!(outside(100), Some(39));
+        assert_eq!(outside(100, CONFIDENCE), Some(39));
+        // 1 %, two-sided.
+        assert_eq!([7, 8, 20, 100].map(|n| outside(n, 0.99)), [None, Some(0), Some(3), Some(36)]);
         // For large n, the normal approximation holds: n/2 - 1.96 sqrt(n)/2.
         let (n, expected) = (10_000, 5_000 - 98);
-        assert!(outside(n).unwrap().abs_diff(expected) <= 1);
+        assert!(outside(n, CONFIDENCE).unwrap().abs_diff(expected) <= 1);
+    }
+
+    #[test]
+    fn two_groups_are_found_and_one_is_not_split() {
+        let mut random = Rng::with_seed(3);
+        let mut normal = move || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        let two: Vec<f64> =
+            (0..60).map(|i| if i % 3 == 0 { 140.0 } else { 100.0 } * (1.0 + 0.02 * normal())).collect();
+        let Groups { medians: [low, high], upper } = Groups::of(&two).unwrap();
+        assert!((low - 100.0).abs() < 3.0 && (high - 140.0).abs() < 4.0 && (upper - 1.0 / 3.0).abs() < 0.01);
+        for _ in 0..200 {
+            let one: Vec<f64> = (0..25).map(|_| 100.0 * (0.05 * normal()).exp()).collect();
+            // A tail, and a few outliers, are no group.
+            let tailed: Vec<f64> = (0..40).map(|_| 100.0 + normal().exp()).collect();
+            let outliers: Vec<f64> = (0..40).map(|i| if i < 3 { 300.0 } else { 100.0 + normal() }).collect();
+            for samples in [one, tailed, outliers] {
+                assert_eq!(Groups::of(&samples), None, "{samples:?}");
+            }
+        }
+        assert_eq!(Groups::of(&two[..19]), None);
+        assert_eq!(Groups::of(&[1.0; 30]), None);
     }
 
     #[test]

@@ -1,0 +1,260 @@
+//! Lanes: the tracks that spans' lives are drawn on.
+//!
+//! Slices on one track must nest. A lane is a track that takes the life of one root span at a time, and above it those
+//! descendants that fit: a life nests on its parent's lane if the parent is the innermost one there, and if the lane had no
+//! event since the life began. A life that does not fit takes a lane of its own, as a root does. A free lane is used again by the
+//! next life of the same name. So the number of lanes follows the number of lives at the same time.
+//!
+//! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`). Lanes are
+//! allocated in chunks and never move. No thread waits.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use atrace_sys::OnceRef;
+
+use crate::callsites::Callsite;
+use crate::parts;
+use crate::slots::{Free, Link, NONE_FREE};
+
+/// The number of lanes in the first chunk.
+const FIRST_CHUNK: usize = 16;
+/// The maximum number of chunks.
+const CHUNKS: usize = 20;
+/// The number of names that have free lanes of their own. Further names share them.
+const NAMES: usize = 256;
+/// How many entries of the table of names are tried.
+const TRIES: usize = 8;
+/// How many free lanes are tried for a life that began earlier.
+const PASSED: usize = 8;
+
+/// A lane, by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lane(u32);
+
+struct Entry {
+    link: Link,
+    /// The index of its name, and its number among the lanes of that name.
+    name: AtomicU32,
+    number: AtomicU32,
+    /// The callsite of the first life on it. That gives the track its name.
+    callsite: AtomicU32,
+    /// The number of the innermost life; 0: the lane is free.
+    top: AtomicU64,
+    /// The time of its last event.
+    last: AtomicU64,
+}
+
+impl Entry {
+    fn new() -> Self {
+        Self {
+            link: Link::new(),
+            name: AtomicU32::new(0),
+            number: AtomicU32::new(0),
+            callsite: AtomicU32::new(0),
+            top: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The lanes of one name.
+struct Name {
+    /// The hash of the name; 0: not in use.
+    hash: AtomicU64,
+    free: Free,
+    made: AtomicU32,
+}
+
+static OF_NAMES: [Name; NAMES] = [const {
+    Name { hash: AtomicU64::new(0), free: Free::new(AtomicU64::new(NONE_FREE)), made: AtomicU32::new(0) }
+}; NAMES];
+static CHUNK: [OnceRef<Box<[Entry]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
+/// The number of lanes that were ever made.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+fn entry(index: u32) -> Option<&'static Entry> {
+    let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
+    CHUNK.get(chunk)?.get()?.get(at)
+}
+
+fn link(index: u32) -> Option<&'static Link> {
+    Some(&entry(index)?.link)
+}
+
+/// Returns the index of a name among [`OF_NAMES`]. If there are too many names, some share an index.
+fn index_of(name: &str) -> usize {
+    // 64-bit FNV-1a.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, mix).max(1);
+    let first = hash as usize % NAMES;
+    let is_of = |at: &usize| {
+        let taken = OF_NAMES[*at].hash.compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed);
+        taken.is_ok() || taken == Err(hash)
+    };
+    (0..TRIES).map(|more| (first + more) % NAMES).find(is_of).unwrap_or(first)
+}
+
+impl Lane {
+    pub(crate) const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Takes a free lane of the callsite's name for a life that began at `time`, or makes one. `None` if there is no room.
+    pub(crate) fn take(callsite: Callsite, life: u64, time: u64) -> Option<Self> {
+        let name = index_of(callsite.metadata()?.name());
+        let of_name = &OF_NAMES[name];
+        let mut passed = [0; PASSED];
+        let mut count = 0;
+        let mut found = None;
+        // A life that is begun after the fact does not fit on a lane that another one left meanwhile.
+        while let Some(index) = of_name.free.take(link) {
+            if entry(index).is_some_and(|lane| lane.last.load(Ordering::Relaxed) < time) {
+                found = Some(index);
+                break;
+            }
+            passed[count] = index;
+            count += 1;
+            if count == PASSED {
+                break;
+            }
+        }
+        for index in passed[..count].iter().rev() {
+            link(*index).into_iter().for_each(|link| of_name.free.put_back(*index, link));
+        }
+        let index = found.or_else(|| Self::make(name))?;
+        let lane = entry(index)?;
+        lane.callsite.store(callsite.number(), Ordering::Relaxed);
+        lane.last.store(time, Ordering::Relaxed);
+        lane.top.store(life, Ordering::Release);
+        Some(Self(index))
+    }
+
+    #[cold]
+    fn make(name: usize) -> Option<u32> {
+        let most = u32::try_from(parts::room(CHUNKS, FIRST_CHUNK)).unwrap_or(u32::MAX);
+        let more = |made| (made < most).then_some(made + 1);
+        let index = MADE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
+        let make = || (0..FIRST_CHUNK << chunk).map(|_| Entry::new()).collect();
+        let lane = CHUNK.get(chunk)?.get_or_make(make).get(at)?;
+        lane.name.store(name as u32, Ordering::Relaxed);
+        lane.number.store(OF_NAMES[name].made.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Puts a life that began at `time` on its parent's lane. Returns false if it does not fit there.
+    pub(crate) fn nest(self, parent: u64, life: u64, time: u64) -> bool {
+        let Some(lane) = entry(self.0) else { return false };
+        let fits = || lane.last.load(Ordering::Acquire) < time;
+        if !fits() || lane.top.compare_exchange(parent, life, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        // Another child may have come and gone since the first look.
+        let still_fits = fits();
+        if still_fits {
+            lane.last.store(time, Ordering::Release);
+        } else {
+            lane.top.store(parent, Ordering::Release);
+        }
+        still_fits
+    }
+
+    /// Takes the innermost life from the lane, which ends at `now`. `below` is the life that it is nested in; 0: none, and the
+    /// lane becomes free when this life's end was written by `end`. That gets the time of the end.
+    ///
+    /// Threads read the clock one after the other, but not in the order in which they come here. An end is never at the time
+    /// of an earlier event of the lane.
+    pub(crate) fn leave(self, below: u64, now: u64, end: impl FnOnce(u64)) {
+        let Some(lane) = entry(self.0) else { return end(now) };
+        let time = now.max(lane.last.load(Ordering::Acquire) + 1);
+        lane.last.store(time, Ordering::Release);
+        end(time);
+        lane.top.store(below, Ordering::Release);
+        if below == 0 {
+            OF_NAMES[lane.name.load(Ordering::Relaxed) as usize].free.put_back(self.0, &lane.link);
+        }
+    }
+
+    /// Returns the name of the track.
+    pub(crate) fn name(self) -> &'static str {
+        let callsite = entry(self.0).map(|lane| Callsite::from_number(lane.callsite.load(Ordering::Relaxed)));
+        callsite.and_then(Callsite::metadata).map_or("", |metadata| metadata.name())
+    }
+
+    /// Returns what tells the tracks of one name apart.
+    pub(crate) fn cookie(self) -> i32 {
+        // The high bits avoid the small numbers that programs choose, and those of spans.
+        let number = entry(self.0).map_or(0, |lane| lane.number.load(Ordering::Relaxed));
+        (number | 0xc000_0000).cast_signed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::callsites::metadata_of_a_test;
+
+    fn callsite(name: &'static str) -> Callsite {
+        Callsite::of(metadata_of_a_test(name, "target")).unwrap()
+    }
+
+    #[test]
+    fn a_free_lane_is_used_again_by_lives_of_its_name() {
+        let (one, other, same) = (callsite("lanes one"), callsite("lanes other"), callsite("lanes one"));
+        let first = Lane::take(one, 1, 10).unwrap();
+        let second = Lane::take(one, 2, 11).unwrap();
+        assert_ne!((first, first.cookie()), (second, second.cookie()));
+        assert_eq!((first.name(), second.name()), ("lanes one", "lanes one"));
+        first.leave(0, 20, |time| assert_eq!(time, 20));
+        assert_ne!(Lane::take(other, 3, 21), Some(first));
+        assert_eq!(Lane::take(same, 4, 21), Some(first));
+        // This one began before the lane was left.
+        second.leave(0, 30, |_| ());
+        let late = Lane::take(one, 5, 29).unwrap();
+        assert!(late != first && late != second);
+        assert_eq!(Lane::take(one, 6, 31), Some(second));
+    }
+
+    #[test]
+    fn a_life_nests_while_it_fits() {
+        let lane = Lane::take(callsite("lanes nested"), 1, 10).unwrap();
+        assert!(lane.nest(1, 2, 11));
+        // A sibling that overlaps, and a child of it.
+        assert!(!lane.nest(1, 3, 12) && !lane.nest(3, 4, 12));
+        assert!(lane.nest(2, 5, 13));
+        lane.leave(2, 14, |_| ());
+        // The clock has gone back.
+        lane.leave(1, 13, |time| assert_eq!(time, 15));
+        assert!(!lane.nest(1, 6, 15) && lane.nest(1, 6, 16));
+        lane.leave(1, 17, |_| ());
+        lane.leave(0, 18, |_| ());
+        assert!(!lane.nest(1, 7, 19));
+    }
+
+    #[test]
+    fn threads_share_lanes_and_make_no_more_than_they_need() {
+        let callsite = callsite("lanes shared");
+        let time = AtomicU64::new(1);
+        let now = || time.fetch_add(1, Ordering::Relaxed);
+        let lanes: Vec<_> = std::thread::scope(|scope| {
+            let run = |thread: u64| {
+                (0..if cfg!(miri) { 10 } else { 1000 })
+                    .map(|_| {
+                        let lane = Lane::take(callsite, thread, now()).unwrap();
+                        lane.leave(0, now(), |_| ());
+                        lane.cookie()
+                    })
+                    .collect::<std::collections::HashSet<_>>()
+            };
+            let threads: Vec<_> = (1..=4).map(|thread| scope.spawn(move || run(thread))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let lanes: std::collections::HashSet<_> = lanes.into_iter().collect();
+        // A thread that was stopped between two steps may find that a lane has a later event.
+        assert!(lanes.len() <= 4 * (1 + PASSED), "{}", lanes.len());
+    }
+}

@@ -1,0 +1,67 @@
+//! The meter that the environment asks for: `ATRACE_BILL=PATH`.
+//!
+//! All subscribers and layers of this crate share it. At the end of the process it writes the bill to `PATH` and `PATH.json`: each
+//! is written beside its place and renamed, so a reader finds a whole file. If several processes have the variable, the file is that of
+//! the one that ended last.
+
+use std::ffi::OsString;
+use std::io;
+use std::panic::catch_unwind;
+
+use atrace_sys::{OnceRef, fork, process};
+
+use super::Meter;
+
+const VARIABLE: &str = "ATRACE_BILL";
+
+struct Asked {
+    path: OsString,
+    meter: Meter,
+    by: fork::Generation,
+}
+
+static ASKED: OnceRef<Option<Asked>> = OnceRef::new();
+
+/// Returns the meter of this crate's subscribers and layers, if the environment asks for one.
+pub(crate) fn asked() -> Option<Meter> {
+    let asked = ASKED.get_or_make(|| {
+        let path = process::variable(VARIABLE)?;
+        if !process::at_exit(write_at_exit) {
+            process::complain(&format!("atrace: {VARIABLE} has no effect: there is no bill on this system"));
+            return None;
+        }
+        let meter = Meter::new("AtraceSubscriber, or AtraceLayer without the rest of its stack", false);
+        Some(Asked { path, meter, by: fork::generation() })
+    });
+    asked.as_ref().map(|asked| asked.meter)
+}
+
+extern "C" fn write_at_exit() {
+    let written = catch_unwind(|| {
+        let Some(Some(asked)) = ASKED.get() else { return };
+        if asked.by == fork::generation()
+            && let Err(error) = asked.write()
+        {
+            let path = asked.path.display();
+            process::complain(&format!("atrace: {VARIABLE}: can't write the bill to {path}: {error}"));
+        }
+    });
+    if let Err(thrown) = written {
+        std::mem::forget(thrown); // Dropping it may panic.
+    }
+}
+
+impl Asked {
+    fn write(&self) -> io::Result<()> {
+        let bill = self.meter.bill();
+        let write = |ending: &str, text: String| {
+            let [mut path, mut new] = [self.path.clone(), self.path.clone()];
+            path.push(ending);
+            new.push(format!(".{}.new", process::raw_id()));
+            std::fs::write(&new, text)?;
+            std::fs::rename(&new, path).inspect_err(|_| drop(std::fs::remove_file(&new)))
+        };
+        write("", bill.to_string())?;
+        write(".json", bill.to_json())
+    }
+}

@@ -1,0 +1,96 @@
+//! Filter directives that would save most.
+//!
+//! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with that text, and disables what is
+//! more verbose than its level. What it saves is the sum of those callsites.
+
+use tracing_core::{Level, LevelFilter};
+
+use super::bill::Bill;
+use super::estimate::Estimate;
+
+/// No more are shown.
+const MOST: usize = 5;
+/// A directive that saves less of the bill is not worth it.
+const LEAST: f64 = 0.01;
+
+/// A directive, and what it saves.
+#[derive(Debug, PartialEq)]
+pub(super) struct Directive {
+    pub(super) text: String,
+    pub(super) ns: Estimate,
+}
+
+/// Returns the directives that save most, the best first. They are not to be added up: one may include another.
+pub(super) fn best(bill: &Bill) -> Vec<Directive> {
+    let known = || bill.lines.iter().filter_map(|line| Some((line.target_and_level()?, line.ns)));
+    let all = known().map(|((target, _), _)| target);
+    // Each target, and the crate that it belongs to.
+    let mut targets: Vec<_> = all.flat_map(|it| [it, it.split("::").next().unwrap_or(it)]).collect();
+    targets.sort_unstable_by_key(|target| (std::cmp::Reverse(target.len()), *target));
+    targets.dedup();
+    let mut found: Vec<Directive> = Vec::new();
+    for target in targets.into_iter().filter(|target| is_valid(target)) {
+        // A wider target must save notably more than a narrower one, and so must a stricter level.
+        let narrower = found.iter().filter(|other| other.text.starts_with(target));
+        let mut least =
+            narrower.fold(LEAST * bill.total_ns.sum, |least, other| least.max(1.1 * other.ns.sum));
+        for level in [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR] {
+            let saved = known().filter(|((of, its), _)| of.starts_with(target) && *its >= level);
+            let ns = saved.fold(Estimate::default(), |sum, (_, ns)| sum.plus(ns));
+            if ns.sum > least {
+                least = 1.1 * ns.sum;
+                found.push(Directive { text: format!("{target}={}", below(level)), ns });
+            }
+        }
+    }
+    found.sort_by(|one, other| other.ns.sum.total_cmp(&one.ns.sum));
+    found.truncate(MOST);
+    found
+}
+
+/// Returns the most verbose level that disables this one.
+fn below(level: Level) -> LevelFilter {
+    match level {
+        Level::TRACE => LevelFilter::DEBUG,
+        Level::DEBUG => LevelFilter::INFO,
+        Level::INFO => LevelFilter::WARN,
+        Level::WARN => LevelFilter::ERROR,
+        Level::ERROR => LevelFilter::OFF,
+    }
+}
+
+/// Returns whether `EnvFilter`, which is the stricter one, takes the target.
+fn is_valid(target: &str) -> bool {
+    !target.is_empty() && target.chars().all(|char| char.is_ascii_alphanumeric() || "_:-".contains(char))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::filter::Targets;
+
+    use super::super::table::tests::bill;
+    use super::*;
+
+    #[test]
+    fn directives_are_valid_and_save_what_they_say() {
+        let bill = bill();
+        let best = best(&bill);
+        let texts: Vec<_> = best.iter().map(|directive| &*directive.text).collect();
+        assert_eq!(texts, ["app=warn", "app::state=info"]);
+        for directive in best {
+            let filter: Targets = format!("trace,{}", directive.text).parse().unwrap();
+            let known = bill.lines.iter().filter_map(|line| Some((line.target_and_level()?, line.ns.sum)));
+            let saved: f64 = known
+                .filter(|((target, level), _)| !filter.would_enable(target, level))
+                .map(|(_, ns)| ns)
+                .sum();
+            assert_eq!(saved, directive.ns.sum, "{}", directive.text);
+        }
+    }
+
+    #[test]
+    fn a_target_that_no_filter_can_name_has_no_directive() {
+        assert!(is_valid("my_crate::state") && is_valid("my-crate"));
+        assert!(["", "a b", "a=b", "a[b]", "ä", "a,b"].iter().all(|target| !is_valid(target)));
+    }
+}

@@ -1,0 +1,192 @@
+//! Estimates a sum from a random sample: with its interval, at 99 %.
+//!
+//! The first calls are all timed, so their sum is exact. Of the others, each is in the sample with the same chance. Their sum is
+//! estimated as their number times the sample's mean; its variance is the sample's, with the correction for a finite
+//! population (W. G. Cochran, "Sampling Techniques", 1977, chapter 2). Student's quantile is approximated as in Abramowitz
+//! and Stegun, 26.7.5.
+
+/// What was measured of one kind of call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sampled {
+    /// The calls that were counted.
+    pub(super) calls: u64,
+    /// The calls that were timed in any way.
+    pub(super) timed: u64,
+    /// The timed first calls, and their sum.
+    pub(super) firsts: u64,
+    pub(super) of_firsts: f64,
+    /// Of the others: a sample of calls, in which long ones are 0; how many were long; and the times of long calls, from
+    /// another sample.
+    pub(super) short: Sample,
+    pub(super) longs: u64,
+    pub(super) long: Sample,
+    /// The time of a long call, if that sample has none.
+    pub(super) long_at_least: f64,
+}
+
+/// A random sample: its size, its sum, and the sum of its squares.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    pub(super) number: u64,
+    pub(super) sum: f64,
+    pub(super) squares: f64,
+}
+
+/// A sum, and by how much it may be wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Estimate {
+    pub(super) sum: f64,
+    pub(super) half: f64,
+}
+
+/// The quantile of the normal distribution for 99 % on two sides.
+const Z: f64 = 2.576;
+
+fn student(freedom: f64) -> f64 {
+    Z + (Z.powi(3) + Z) / (4.0 * freedom)
+        + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * freedom * freedom)
+}
+
+impl Sampled {
+    pub(super) fn estimate(&self) -> Estimate {
+        let others = self.calls.saturating_sub(self.firsts) as f64;
+        let first = Estimate { sum: self.of_firsts, half: 0.0 };
+        if others < 1.0 {
+            return first;
+        }
+        if self.short.number < 2 {
+            // Nothing is known about their spread: they may as well be twice as long, or nothing.
+            let timed = self.firsts + self.short.number;
+            let rest = others * (self.of_firsts + self.short.sum) / timed.max(1) as f64;
+            return Estimate { sum: self.of_firsts + rest, half: rest };
+        }
+        first.plus(self.short.estimate(others)).plus(self.of_long(others))
+    }
+
+    /// Estimates the sum of the long ones of `all` calls: their share times their mean.
+    fn of_long(&self, all: f64) -> Estimate {
+        let (number, share) = (self.short.number as f64, self.longs as f64 / self.short.number as f64);
+        let one = match self.long.number {
+            0 => Estimate { sum: self.long_at_least, half: self.long_at_least },
+            1 => Estimate { sum: self.long.sum, half: self.long.sum },
+            _ => self.long.mean(),
+        };
+        let of_share = student(number - 1.0) * (share * (1.0 - share) / number).sqrt();
+        Estimate { sum: all * share * one.sum, half: all * (of_share * one.sum).hypot(share * one.half) }
+    }
+}
+
+impl Sample {
+    /// Estimates the mean of infinitely many calls. There must be at least two in the sample.
+    fn mean(&self) -> Estimate {
+        let number = self.number as f64;
+        let mean = self.sum / number;
+        let variance = ((self.squares - number * mean * mean) / (number - 1.0)).max(0.0);
+        Estimate { sum: mean, half: student(number - 1.0) * (variance / number).sqrt() }
+    }
+
+    /// Estimates the sum of `all` calls.
+    fn estimate(&self, all: f64) -> Estimate {
+        let Estimate { sum: mean, half } = self.mean();
+        let missed = (1.0 - self.number as f64 / all).max(0.0);
+        Estimate { sum: all * mean, half: all * half * missed.sqrt() }
+    }
+}
+
+impl Estimate {
+    /// Adds an independent estimate.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { sum: self.sum + other.sum, half: self.half.hypot(other.half) }
+    }
+
+    pub(super) fn times(self, factor: f64) -> Self {
+        Self { sum: self.sum * factor, half: self.half * factor }
+    }
+
+    pub(super) fn low(self) -> f64 {
+        (self.sum - self.half).max(0.0)
+    }
+
+    pub(super) fn high(self) -> f64 {
+        self.sum + self.half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random numbers, the same in each run.
+    struct Random(u64);
+
+    impl Random {
+        fn uniform(&mut self) -> f64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            ((self.0 >> 11) + 1) as f64 / (1_u64 << 53) as f64
+        }
+
+        fn normal(&mut self) -> f64 {
+            (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+        }
+    }
+
+    /// Returns how often the interval holds the truth, for calls whose time is `time`.
+    fn coverage(calls: usize, mut time: impl FnMut(&mut Random) -> f64) -> f64 {
+        const FIRSTS: usize = 16;
+        let rounds = if cfg!(miri) { 2 } else { 1000 };
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut held = 0;
+        for _ in 0..rounds {
+            let (mut truth, mut sampled) = (0.0, Sampled { calls: calls as u64, ..Sampled::default() });
+            for call in 0..calls {
+                let took = time(&mut random);
+                truth += took;
+                if call < FIRSTS {
+                    sampled.firsts += 1;
+                    sampled.of_firsts += took;
+                } else if random.uniform() < 1.0 / 16.0 {
+                    sampled.short.number += 1;
+                    sampled.short.sum += took;
+                    sampled.short.squares += took * took;
+                }
+            }
+            let estimate = sampled.estimate();
+            held += usize::from(estimate.low() <= truth && truth <= estimate.high());
+        }
+        held as f64 / rounds as f64
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "slow")]
+    fn intervals_hold_the_truth() {
+        let even = coverage(2_000, |random| 100.0 + 10.0 * random.normal());
+        let few = coverage(200, |random| 100.0 + 10.0 * random.normal());
+        let skewed = coverage(10_000, |random| (4.0 + 1.0 * random.normal()).exp());
+        let heavy = coverage(10_000, |random| (4.0 + 1.5 * random.normal()).exp());
+        println!("NOTE even {even}, few {few}, skewed {skewed}, heavy {heavy}");
+        assert!(even >= 0.98 && few >= 0.97, "{even} {few}");
+        assert!(skewed >= 0.97 && heavy >= 0.95, "{skewed} {heavy}");
+    }
+
+    #[test]
+    fn what_was_timed_whole_is_exact_and_what_is_unknown_is_wide() {
+        let exact = Sampled { calls: 4, firsts: 4, of_firsts: 40.0, ..Sampled::default() };
+        assert_eq!(exact.estimate(), Estimate { sum: 40.0, half: 0.0 });
+        let unknown = Sampled { calls: 8, ..exact };
+        assert_eq!(unknown.estimate(), Estimate { sum: 80.0, half: 40.0 });
+        assert_eq!(Sampled { calls: 9, ..Sampled::default() }.estimate(), Estimate::default());
+        let short = Sample { number: 2, sum: 30.0, squares: 500.0 };
+        let all = Sampled { calls: 2, short, ..Sampled::default() };
+        assert_eq!(all.estimate(), Estimate { sum: 30.0, half: 0.0 });
+        // One of four calls is long.
+        let short = Sample { number: 4, sum: 30.0, squares: 300.0 };
+        let long = Sample { number: 2, sum: 200.0, squares: 20_000.0 };
+        let both = Sampled { calls: 1000, short, longs: 1, long, ..Sampled::default() }.estimate();
+        assert_eq!(both.sum, 1000.0 * (7.5 + 0.25 * 100.0));
+        assert!(both.half > both.sum, "{both:?}");
+        let unread = Sampled { calls: 1000, short, longs: 1, long_at_least: 40.0, ..Sampled::default() };
+        assert_eq!(unread.estimate().sum, 1000.0 * (7.5 + 0.25 * 40.0));
+    }
+}

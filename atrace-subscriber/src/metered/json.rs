@@ -1,0 +1,87 @@
+//! The bill as JSON.
+
+use std::fmt::Write as _;
+
+use super::bill::{Bill, Line, NOT_BILLED};
+use super::directives;
+use super::estimate::Estimate;
+use super::meter::Call;
+
+impl Bill {
+    /// Returns the bill as a JSON object, with all callsites.
+    ///
+    /// Times are in nanoseconds. A time has the members `ns`, `low` and `high`, the bounds at 99 %. `whole_ns` is the processor time of
+    /// the process without what metering has taken; if `whole` is `"elapsed time"`, the system does not tell that. `file`,
+    /// `line`, `target` and `level` are missing where they are unknown. `calls` of a callsite counts each kind of call.
+    pub fn to_json(&self) -> String {
+        let callsites: Vec<_> = self.lines.iter().map(callsite).collect();
+        let directive =
+            |it: directives::Directive| format!("{{\"directive\":{},{}}}", text(&it.text), time(it.ns));
+        let directives: Vec<_> = directives::best(self).into_iter().map(directive).collect();
+        format!(
+            "{{\"subject\":{},\"whole\":{},\"whole_ns\":{:.0},\"elapsed_ns\":{:.0},\"metering_ns\":{:.0},\
+             \"untimed_call_ns\":{:.2},\"calls\":{},\"timed_calls\":{},\"total\":{{{}}},\"not_billed\":{},\
+             \"callsites\":[{}],\"directives\":[{}]}}",
+            text(self.subject),
+            text(if self.is_processor_time { "processor time" } else { "elapsed time" }),
+            self.whole_ns,
+            self.elapsed_ns,
+            self.metering_ns,
+            self.untimed_ns,
+            self.calls,
+            self.timed,
+            time(self.total_ns),
+            text(NOT_BILLED),
+            callsites.join(","),
+            directives.join(",")
+        )
+    }
+}
+
+fn callsite(line: &Line) -> String {
+    let kind = match line.callsite {
+        None => "unknown",
+        Some(_) if line.is_span() => "span",
+        Some(_) => "event",
+    };
+    let mut all = format!("{{\"name\":{},\"kind\":{}", text(line.name()), text(kind));
+    if let Some((target, level)) = line.target_and_level() {
+        let level = level.as_str().to_ascii_lowercase();
+        let _ = write!(all, ",\"target\":{},\"level\":{}", text(target), text(&level));
+    }
+    if let Some((file, number)) = line.place() {
+        let _ = write!(all, ",\"file\":{},\"line\":{number}", text(file));
+    }
+    let calls =
+        Call::ALL.map(|call| format!("{}:{}", text(&format!("{call:?}").to_lowercase()), line.calls(call)));
+    let _ = write!(
+        all,
+        ",\"fields\":{},\"uses\":{},\"each_ns\":{:.1},{},\"calls\":{{{}}}}}",
+        line.fields(),
+        line.uses(),
+        line.each_ns(),
+        time(line.ns),
+        calls.join(",")
+    );
+    all
+}
+
+fn time(ns: Estimate) -> String {
+    format!("\"ns\":{:.0},\"low\":{:.0},\"high\":{:.0}", ns.sum, ns.low(), ns.high())
+}
+
+/// Returns a JSON string.
+fn text(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => quoted.extend(['\\', char]),
+            char if char < ' ' => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(char));
+            }
+            char => quoted.push(char),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

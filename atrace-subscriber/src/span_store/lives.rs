@@ -1,0 +1,361 @@
+//! Lives: one slice for each asynchronous span, from its creation until it closes, on a lane (`lanes.rs`).
+//!
+//! # Which spans are asynchronous
+//!
+//! That is not known when a span begins. A *synchronous* span is entered once, and closes right after it was left. Its slice on
+//! its thread shows all of it, so it has no life. Every other span that is entered is asynchronous. Its life is *begun* as soon
+//! as that is known, with the time of its creation:
+//!
+//! - when it is entered again;
+//! - when its thread enters another span after it has left this one;
+//! - when the life of a span is begun whose parent it is;
+//! - by the next tick but one, if it was left or has not been entered yet ([`tick`]): so it is in the trace even if its thread has
+//!   nothing more to do, or the process is killed;
+//! - when it closes.
+//!
+//! If the last span of the callsite was asynchronous, the life is begun at the creation, as it is with `AsyncSpans::Instead`.
+//!
+//! # Order
+//!
+//! A life lies within its parent's, as in a `Registry`: a life holds its parent's span, which closes only after it.
+//!
+//! # Threads and signals
+//!
+//! One compare-and-swap of a slot's state decides which thread begins the life. That thread holds the span meanwhile, so the span
+//! closes after its life was begun. All of this may run in a signal handler.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use atrace::AtraceTag;
+use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, TrackSlice, now};
+
+use super::{Slot, StoredSpan, Texts, USED, patiently, slot};
+use crate::callsites::{Callsite, CallsiteInfo};
+use crate::lanes::Lane;
+use crate::slots::{high, low, pair};
+
+/// What a life needs to know of its span.
+pub(super) struct Origin {
+    /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`; 0: the span has no life, whatever it is.
+    created: AtomicU64,
+    /// The [identity](StoredSpan::identity) of the parent; 0: none.
+    parent: AtomicU64,
+    flow: AtomicU64,
+    tag: AtomicU64,
+    /// The bits below. Threads may overwrite each other's bits; then a life is begun a little later.
+    marks: AtomicU32,
+    /// The span's generation and, below it, [`UNBEGUN`], [`BEGINS`], or the number of the lane with two more bits:
+    /// [`ON_LANE`] and [`IS_NESTED`].
+    state: AtomicU64,
+}
+
+/// The span was entered.
+const ENTERED: u32 = 1;
+/// The span was entered more than once.
+const AGAIN: u32 = 2;
+/// The span was left.
+const LEFT: u32 = 4;
+/// A tick has seen the span outside of its threads.
+const SEEN: u32 = 8;
+/// The span's arguments have its number.
+const IDENTIFIED: u32 = 16;
+
+const UNBEGUN: u32 = 0;
+const BEGINS: u32 = 1;
+const ON_LANE: u32 = 1 << 31;
+const IS_NESTED: u32 = 1 << 30;
+
+/// How many ancestors get a life with a span's.
+const ANCESTORS: usize = 16;
+
+impl Origin {
+    pub(super) fn new() -> Self {
+        Self {
+            created: AtomicU64::new(0),
+            parent: AtomicU64::new(0),
+            flow: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
+            marks: AtomicU32::new(0),
+            state: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns whether the span may have a life.
+    #[inline(always)]
+    pub(super) fn is_known(&self) -> bool {
+        self.created.load(Ordering::Acquire) != 0
+    }
+
+    fn marks(&self) -> u32 {
+        self.marks.load(Ordering::Relaxed)
+    }
+
+    fn mark(&self, marks: u32) {
+        self.marks.store(self.marks() | marks, Ordering::Relaxed);
+    }
+
+    fn is_unbegun(&self, generation: u32) -> bool {
+        self.state.load(Ordering::Relaxed) == pair(generation, UNBEGUN)
+    }
+
+    fn parent(&self) -> Option<StoredSpan> {
+        self.parent.load(Ordering::Relaxed).checked_sub(1).map(StoredSpan::from_number)
+    }
+
+    /// Returns the lane of the life of this generation, if there is one, and whether it is nested there.
+    fn lane(&self, generation: u32) -> Option<(Lane, bool)> {
+        let state = self.state.load(Ordering::Acquire);
+        let is_on_lane = high(state) == generation && low(state) & ON_LANE != 0;
+        is_on_lane
+            .then(|| (Lane::from_number(low(state) & !(ON_LANE | IS_NESTED)), low(state) & IS_NESTED != 0))
+    }
+}
+
+/// What is known about a span at its creation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Birth {
+    /// The time, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub(crate) time: u64,
+    pub(crate) parent: Option<StoredSpan>,
+    /// The flow of its slices.
+    pub(crate) flow: u64,
+    pub(crate) tag: AtraceTag,
+}
+
+/// Adds the arguments `span` and `parent`: the numbers of the span and of its parent.
+pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<StoredSpan>) {
+    let mut args = Encoder::new();
+    args.scalar(ArgKey::Text("span"), span.identity().into());
+    if let Some(parent) = parent {
+        args.scalar(ArgKey::Text("parent"), parent.identity().into());
+    }
+    texts.args.extend_from_slice(args.finish());
+}
+
+/// Begins the lives of spans that are on no thread, and were so at the last tick.
+pub(crate) fn tick() {
+    for index in 0..USED.load(Ordering::Acquire) {
+        let Some(slot) = slot(index) else { continue };
+        let state = slot.origin.state.load(Ordering::Relaxed);
+        if !slot.origin.is_known() || low(state) != UNBEGUN {
+            continue;
+        }
+        let marks = slot.origin.marks();
+        if marks & (ENTERED | LEFT) == ENTERED {
+            continue;
+        }
+        if marks & SEEN == 0 {
+            slot.origin.mark(SEEN);
+        } else {
+            StoredSpan(pair(high(state), index)).begin_life_if_alive(true);
+        }
+    }
+}
+
+impl StoredSpan {
+    /// Returns the number by which arguments refer to the span, which is never 0. No other span of the process has it before 2^30
+    /// others were in its slot.
+    pub(crate) const fn identity(self) -> u64 {
+        self.0 + 1
+    }
+
+    /// Notes what is known at the span's creation, while its life has not begun. The caller has not shown the span to others.
+    /// `is_identified`: its arguments have its number.
+    pub(crate) fn expect_life(self, birth: &Birth, is_identified: bool) {
+        let Some(Slot { origin, .. }) = slot(low(self.0)) else { return };
+        origin.parent.store(birth.parent.map_or(0, Self::identity), Ordering::Relaxed);
+        origin.flow.store(birth.flow, Ordering::Relaxed);
+        origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
+        origin.marks.store(if is_identified { IDENTIFIED } else { 0 }, Ordering::Relaxed);
+        origin.state.store(pair(high(self.0), UNBEGUN), Ordering::Relaxed);
+        origin.created.store(birth.time.max(1), Ordering::Release);
+    }
+
+    /// Notes that the span was entered, and begins its life if that was not for the first time. Returns whether the thread
+    /// must tell when it leaves the span: [`leave`](Self::leave).
+    #[inline(never)]
+    pub(crate) fn enter(self) -> bool {
+        let Some(slot) = self.slot().filter(|slot| slot.origin.is_known()) else { return false };
+        let marks = slot.origin.marks();
+        if marks & ENTERED == 0 {
+            slot.origin.marks.store((marks | ENTERED) & !SEEN, Ordering::Relaxed);
+        } else if marks & AGAIN == 0 {
+            self.enter_again(slot);
+        }
+        slot.origin.is_unbegun(high(self.0))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_again(self, slot: &Slot) {
+        slot.origin.mark(AGAIN);
+        slot.learn(true);
+        self.begin_life();
+    }
+
+    /// Notes that the thread has left the span.
+    #[inline]
+    pub(crate) fn leave(self) {
+        if let Some(slot) = self.slot() {
+            slot.origin.mark(LEFT);
+        }
+    }
+
+    /// Begins the life of a span that this thread has left, if it is alive.
+    pub(crate) fn outlive(self) {
+        self.begin_life_if_alive(true);
+    }
+
+    fn begin_life_if_alive(self, is_async: bool) {
+        let Some(slot) = self.slot() else { return };
+        if slot.origin.is_known() && slot.origin.is_unbegun(high(self.0)) {
+            if is_async && slot.origin.marks() & ENTERED != 0 {
+                slot.learn(true);
+            }
+            self.begin_life();
+        }
+    }
+
+    /// Begins the span's life, unless it has begun, and before it those of its ancestors.
+    pub(crate) fn begin_life(self) {
+        self.begin_ancestors();
+        self.begin_own_life();
+    }
+
+    fn begin_ancestors(self) {
+        let mut ancestors = [self; ANCESTORS];
+        let mut count = 0;
+        let mut last = self;
+        while count < ANCESTORS {
+            let parent = last.slot().and_then(|slot| slot.origin.parent());
+            let is_unbegun = |parent: &Self| {
+                parent
+                    .slot()
+                    .is_some_and(|slot| slot.origin.is_known() && slot.origin.is_unbegun(high(parent.0)))
+            };
+            let Some(parent) = parent.filter(is_unbegun) else { break };
+            ancestors[count] = parent;
+            count += 1;
+            last = parent;
+        }
+        ancestors[..count].iter().rev().for_each(|ancestor| ancestor.begin_own_life());
+    }
+
+    fn begin_own_life(self) {
+        // The span may be closing on another thread. With this holder, its life ends after it has begun.
+        if let Some(slot) = slot(low(self.0)).filter(|slot| slot.life.hold(high(self.0))) {
+            self.begin_in(slot);
+            self.release(|| false);
+        }
+    }
+
+    /// Begins the life, unless it has begun or tracing is off. The caller holds the span, or has closed it.
+    #[cold]
+    #[inline(never)]
+    fn begin_in(self, slot: &Slot) {
+        let Slot { origin, .. } = slot;
+        let tag = AtraceTag::from_bits_retain(origin.tag.load(Ordering::Relaxed));
+        let enabled = PreparedTag::new(tag).glance().and_then(Glance::enabled);
+        let Some(enabled) = enabled.filter(|enabled| origin.is_known() && enabled.is_perfetto()) else {
+            return;
+        };
+        let state = |state| pair(high(self.0), state);
+        let claim = origin.state.compare_exchange(
+            state(UNBEGUN),
+            state(BEGINS),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if claim.is_ok() {
+            let on_lane = self.write_begin(slot, enabled);
+            origin.state.store(state(on_lane.unwrap_or(UNBEGUN)), Ordering::Release);
+        }
+    }
+
+    /// Writes the begin. Returns the state, or `None` if that failed.
+    fn write_begin(self, slot: &Slot, enabled: Enabled) -> Option<u32> {
+        let Slot { origin, .. } = slot;
+        let callsite = slot.callsite();
+        let metadata = callsite.metadata()?;
+        let time = origin.created.load(Ordering::Relaxed);
+        let mut texts = patiently(|| slot.texts.try_write())?;
+        let parent = origin.parent();
+        let held = parent.filter(|parent| parent.hold());
+        let of_parent = held.and_then(|parent| Some((parent, parent.slot()?.origin.lane(high(parent.0))?.0)));
+        let nested = of_parent.filter(|(parent, lane)| lane.nest(parent.identity(), self.identity(), time));
+        let is_nested = nested.is_some();
+        let lane = nested.map(|(_, lane)| lane).or_else(|| Lane::take(callsite, self.identity(), time));
+        let Some(lane) = lane else {
+            held.into_iter().for_each(|parent| _ = parent.release(|| false));
+            return None;
+        };
+        if origin.marks() & IDENTIFIED == 0 {
+            origin.mark(IDENTIFIED);
+            identify(&mut texts, self, parent);
+        }
+        if held.is_none() {
+            origin.parent.store(0, Ordering::Relaxed);
+        }
+        texts.at_begin = texts.args.len() as u32;
+        let flow = origin.flow.load(Ordering::Relaxed);
+        let site = CallsiteInfo(metadata);
+        texts.async_slice = enabled.begin_on_track_at(
+            (lane.name(), lane.cookie()),
+            site.site(),
+            texts.own_name(),
+            flow,
+            &texts.args,
+            time,
+        );
+        Some(ON_LANE | if is_nested { IS_NESTED } else { 0 } | lane.number())
+    }
+
+    /// Ends the life of a span that has closed. Returns its parent, which the life held.
+    pub(super) fn end_life(self, slot: &Slot, is_just_left: bool) -> Option<Self> {
+        let Slot { origin, .. } = slot;
+        let marks = origin.marks();
+        let is_sync = is_just_left && marks & (ENTERED | AGAIN) == ENTERED;
+        if is_sync {
+            slot.learn(false);
+        } else if marks & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
+            slot.learn(true);
+            self.begin_ancestors_of(origin);
+            self.begin_in(slot);
+        }
+        let held = self.write_end(slot);
+        origin.created.store(0, Ordering::Relaxed);
+        held
+    }
+
+    /// Begins the lives of the ancestors of a span that has closed.
+    fn begin_ancestors_of(self, origin: &Origin) {
+        if let Some(parent) = origin.parent() {
+            parent.begin_life_if_alive(false);
+        }
+    }
+
+    fn write_end(self, slot: &Slot) -> Option<Self> {
+        let Slot { origin, .. } = slot;
+        let (lane, is_nested) = origin.lane(high(self.0))?;
+        let parent = origin.parent();
+        let below = parent.filter(|_| is_nested).map_or(0, Self::identity);
+        lane.leave(below, now(), |time| {
+            let Some(mut texts) = patiently(|| slot.texts.try_write()) else { return };
+            let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
+            let Some(metadata) = slot.callsite().metadata() else { return };
+            let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
+            slice.end_with(lane.name(), CallsiteInfo(metadata).site(), recorded, lane.cookie(), time);
+        });
+        parent
+    }
+}
+
+impl Slot {
+    fn callsite(&self) -> Callsite {
+        Callsite::from_number(self.callsite.load(Ordering::Relaxed))
+    }
+
+    fn learn(&self, is_async: bool) {
+        self.callsite().learn(is_async);
+    }
+}

@@ -1,0 +1,640 @@
+//! Lives of asynchronous spans, through Perfetto's backend: one slice each, on lanes where they nest, with numbers that join
+//! them with their parents and their polls.
+
+#[path = "../../atrace/tests/common/mod.rs"]
+mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../crates/real-service/src/trace.rs"]
+mod trace;
+
+#[allow(unsafe_code, reason = "one test forks")]
+mod cases {
+    use std::collections::{HashMap, HashSet};
+    use std::future::{Future, poll_fn};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::pin::pin;
+    use std::process::Stdio;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use atrace::perfetto;
+    use atrace_cli::service::{Keep, Service};
+    use atrace_subscriber::{AsyncSpans, AtraceLayer, AtraceSubscriber};
+    use tracing::field::Empty;
+    use tracing::{Dispatch, Instrument as _, Span, info, info_span};
+    use tracing_subscriber::prelude::*;
+
+    use crate::common::{self, case};
+    use crate::trace::{Event, Trace, WRONG, processed};
+
+    /// A slice on a named track.
+    #[derive(Clone, Debug)]
+    struct Life {
+        name: String,
+        track: u64,
+        begin: u64,
+        end: Option<u64>,
+        args: HashMap<String, String>,
+        flows: Vec<u64>,
+        /// The number of the life that it is drawn in.
+        inside: Option<String>,
+        process: u64,
+    }
+
+    impl Life {
+        fn of(&self, arg: &str) -> &str {
+            self.args.get(arg).map_or("", String::as_str)
+        }
+
+        fn span(&self) -> &str {
+            self.of("span")
+        }
+    }
+
+    /// Returns the slices of all named tracks as a reader builds them: events in the order of their times, and each end closes
+    /// the innermost slice. Fails if an end has no begin, or if the arguments of an end are of another slice.
+    fn lives(events: &[Event]) -> Vec<Life> {
+        let mut events: Vec<_> = events.iter().filter(|event| event.track.is_some()).collect();
+        events.sort_by_key(|event| event.time);
+        let (mut open, mut all) = (HashMap::<u64, Vec<usize>>::new(), Vec::<Life>::new());
+        for event in events {
+            let track = event.track.unwrap();
+            let open = open.entry(track).or_default();
+            match event.kind {
+                1 => {
+                    let inside = open.last().map(|outer| all[*outer].span().to_owned());
+                    open.push(all.len());
+                    all.push(Life {
+                        name: event.name(),
+                        track,
+                        begin: event.time,
+                        end: None,
+                        args: event.args.iter().cloned().collect(),
+                        flows: event.flows.clone(),
+                        inside,
+                        process: event.pid,
+                    });
+                }
+                2 => {
+                    let life = open.pop().unwrap_or_else(|| panic!("an end without a begin: {event:?}"));
+                    all[life].end = Some(event.time);
+                    all[life].args.extend(event.args.iter().cloned());
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+
+    fn named<'a>(lives: &'a [Life], name: &str) -> Vec<&'a Life> {
+        lives.iter().filter(|life| life.name == name).collect()
+    }
+
+    /// Returns the slices on threads with this name.
+    fn polls<'a>(events: &'a [Event], name: &str) -> Vec<&'a Event> {
+        let is_poll = |event: &&Event| event.track.is_none() && event.kind == 1 && event.name() == name;
+        events.iter().filter(is_poll).collect()
+    }
+
+    fn arg<'a>(event: &'a Event, name: &str) -> &'a str {
+        event.args.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value)
+    }
+
+    /// Returns the trace of what `body` writes through each kind of subscriber.
+    fn recorded(options: impl Fn(bool) -> Dispatch, body: impl Fn()) -> Vec<(Vec<Event>, Vec<Life>)> {
+        recorded_and(options, body, |_| ())
+    }
+
+    /// Does the same, and passes the path of each trace to `look`.
+    fn recorded_and(
+        options: impl Fn(bool) -> Dispatch,
+        body: impl Fn(),
+        look: impl Fn(&Path),
+    ) -> Vec<(Vec<Event>, Vec<Life>)> {
+        let directory = tempfile::tempdir().unwrap();
+        [true, false]
+            .map(|is_alone| {
+                let path = directory.path().join(format!("trace {is_alone}"));
+                let recording = perfetto::record_to(&path).unwrap();
+                tracing::dispatcher::with_default(&options(is_alone), &body);
+                recording.finish().unwrap();
+                assert_eq!(perfetto::status().lost(), 0);
+                look(&path);
+                let events = Trace::open(&path).events();
+                let lives = lives(&events);
+                (events, lives)
+            })
+            .into()
+    }
+
+    fn by_default(is_alone: bool) -> Dispatch {
+        if is_alone {
+            Dispatch::new(AtraceSubscriber::default())
+        } else {
+            Dispatch::new(tracing_subscriber::registry().with(AtraceLayer::default()))
+        }
+    }
+
+    fn with(mode: AsyncSpans) -> impl Fn(bool) -> Dispatch {
+        move |is_alone| {
+            if is_alone {
+                Dispatch::new(AtraceSubscriber::default().with_async_spans(mode))
+            } else {
+                let layer = AtraceLayer::default().with_async_spans(mode);
+                Dispatch::new(tracing_subscriber::registry().with(layer))
+            }
+        }
+    }
+
+    fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Pends `times` times.
+    async fn pend(mut times: u32) {
+        poll_fn(|_| {
+            times = times.saturating_sub(1);
+            if times == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Runs a future to its end on this thread.
+    fn finish<F: Future>(future: F) -> F::Output {
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = poll(future.as_mut()) {
+                return output;
+            }
+        }
+    }
+
+    async fn request(number: u32) {
+        pend(2).instrument(info_span!("acquire")).await;
+        pend(3).instrument(info_span!("query", number)).await;
+        std::future::ready(()).instrument(info_span!("answer")).await;
+    }
+
+    #[test]
+    fn a_life_is_one_slice_with_its_children_below_and_its_polls_on_threads() {
+        let name = case!({
+            for (events, lives) in recorded(by_default, || {
+                for number in 0..20 {
+                    let future = request(number).instrument(info_span!("request", number));
+                    finish(future);
+                }
+            }) {
+                assert_eq!(lives.len(), 20 * 4, "{lives:#?}");
+                let tracks: HashSet<_> = lives.iter().map(|life| life.track).collect();
+                assert_eq!(tracks.len(), 1);
+                let mut ids = HashSet::new();
+                for request in named(&lives, "request") {
+                    assert!(request.inside.is_none() && ids.insert(request.span()), "{request:#?}");
+                    assert_eq!((request.of("parent"), request.of("level")), ("", "INFO"));
+                    let children: Vec<_> =
+                        lives.iter().filter(|life| life.of("parent") == request.span()).collect();
+                    let names: Vec<_> = children.iter().map(|life| &*life.name).collect();
+                    assert_eq!(names, ["acquire", "query", "answer"]);
+                    for child in &children {
+                        assert_eq!(child.inside.as_deref(), Some(request.span()));
+                        assert!(request.begin < child.begin && child.end < request.end);
+                    }
+                    assert_eq!(children[1].of("number"), request.of("number"));
+                    // Every poll, and the drop of the future, is a slice on a thread. An arrow leads to it.
+                    let of_request: Vec<_> = polls(&events, "request")
+                        .into_iter()
+                        .filter(|poll| arg(poll, "span") == request.span())
+                        .collect();
+                    assert_eq!(of_request.len(), 5);
+                    assert!(of_request[0].time >= request.begin);
+                    assert!(
+                        of_request.iter().all(|poll| poll.flows == request.flows && poll.flows.len() == 1)
+                    );
+                }
+                assert_eq!(ids.len(), 20);
+                for (name, count) in [("request", 5), ("acquire", 3), ("query", 4), ("answer", 2)] {
+                    assert_eq!(polls(&events, name).len(), 20 * count, "{name}");
+                    assert!(polls(&events, name).iter().all(|poll| !arg(poll, "span").is_empty()), "{name}");
+                }
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn a_synchronous_span_has_no_life() {
+        let name = case!({
+            for (events, lives) in recorded(by_default, || {
+                for number in 0..1000 {
+                    let _outer = info_span!("outer").entered();
+                    let _with = info_span!("with fields", number).entered();
+                    let span = info_span!("in scope");
+                    span.in_scope(|| info_span!("inner", number).in_scope(|| info!("event")));
+                }
+            }) {
+                assert!(lives.is_empty(), "{lives:#?}");
+                for name in ["outer", "with fields", "in scope", "inner"] {
+                    let all = polls(&events, name);
+                    assert_eq!(all.len(), 1000);
+                    // Of spans of another kind this would be known by now.
+                    let plain = &all[16..];
+                    let is_identified = |poll: &&&Event| !arg(poll, "span").is_empty();
+                    assert_eq!(plain.iter().filter(is_identified).count(), 0, "{name}");
+                }
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// Whatever a callsite's spans were before.
+    #[test]
+    fn a_span_is_what_it_does_not_what_its_callsite_did() {
+        let name = case!({
+            let make = |number: u32| info_span!("either", number);
+            for (events, lives) in recorded(by_default, || {
+                (0..100).for_each(|number| make(number).in_scope(|| ()));
+                finish(pend(3).instrument(make(100)));
+                (101..200).for_each(|number| make(number).in_scope(|| ()));
+                finish(pend(3).instrument(make(200)));
+                make(201).in_scope(|| ());
+            }) {
+                let shown: Vec<_> = named(&lives, "either").iter().map(|life| life.of("number")).collect();
+                // Two more, because they came right after an asynchronous one.
+                assert_eq!(shown, ["100", "101", "200", "201"]);
+                assert!(lives.iter().all(|life| life.end.is_some() && life.track == lives[0].track));
+                let identified: Vec<_> = polls(&events, "either")
+                    .into_iter()
+                    .filter(|poll| arg(poll, "number") == "200")
+                    .collect();
+                assert_eq!(identified.len(), 4);
+                assert!(identified[1..].iter().all(|poll| arg(poll, "span") == lives[2].span()));
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn a_life_begins_with_its_span_not_with_its_first_poll() {
+        let name = case!({
+            for (events, lives) in recorded(by_default, || {
+                let future = pend(2).instrument(info_span!("queued"));
+                info!("between");
+                finish(future);
+            }) {
+                let [life] = &lives[..] else { panic!("{lives:#?}") };
+                let between = events.iter().find(|event| event.kind == 3).unwrap();
+                assert!(life.begin < between.time && between.time < polls(&events, "queued")[0].time);
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn siblings_that_overlap_have_lanes_that_are_used_again() {
+        let name = case!({
+            for (_, lives) in recorded(by_default, || {
+                for _ in 0..50 {
+                    let both = async {
+                        let (mut one, mut other) = (
+                            pin!(pend(3).instrument(info_span!("one"))),
+                            pin!(pend(5).instrument(info_span!("other"))),
+                        );
+                        let mut done = (false, false);
+                        poll_fn(|context| {
+                            done.0 = done.0 || one.as_mut().poll(context).is_ready();
+                            done.1 = done.1 || other.as_mut().poll(context).is_ready();
+                            if done == (true, true) { Poll::Ready(()) } else { Poll::Pending }
+                        })
+                        .await;
+                    };
+                    finish(both.instrument(info_span!("parent")));
+                }
+            }) {
+                assert_eq!(lives.len(), 150);
+                let tracks: HashSet<_> = lives.iter().map(|life| life.track).collect();
+                assert_eq!(tracks.len(), 2);
+                let parents: HashMap<_, _> =
+                    named(&lives, "parent").iter().map(|life| (life.span(), life.track)).collect();
+                for child in lives.iter().filter(|life| life.name != "parent") {
+                    let is_below = child.track == parents[child.of("parent")];
+                    assert_eq!(child.inside.is_some(), is_below, "{child:#?}");
+                    assert!(child.end.is_some());
+                }
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// Sixteen requests at a time, on four threads. Their trees are those of the program, and there are as many lanes as
+    /// requests at the same time.
+    #[test]
+    fn lanes_follow_concurrency_and_parents_are_found_by_numbers() {
+        const REQUESTS: u32 = 500;
+        const AT_ONCE: usize = 16;
+        let name = case!({
+            let body = || {
+                let dispatch = tracing::dispatcher::get_default(Clone::clone);
+                let runtime = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(4)
+                    .enable_time()
+                    .on_thread_start(move || std::mem::forget(tracing::dispatcher::set_default(&dispatch)))
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let permits = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+                    let mut tasks = Vec::new();
+                    for number in 0..REQUESTS {
+                        let permit = Arc::clone(&permits).acquire_owned().await.unwrap();
+                        let request = async move {
+                            for query in 0..3 {
+                                let wait = async {
+                                    tokio::task::yield_now().await;
+                                    tokio::time::sleep(Duration::from_micros(100)).await;
+                                };
+                                wait.instrument(info_span!("db.query", number, query)).await;
+                            }
+                            info_span!("render").in_scope(|| ());
+                        };
+                        let request = request.instrument(info_span!(parent: None, "request", number));
+                        tasks.push(tokio::spawn(async move {
+                            request.await;
+                            drop(permit);
+                        }));
+                    }
+                    for task in tasks {
+                        task.await.unwrap();
+                    }
+                });
+            };
+            // The queries of docs/perfetto.md, in one.
+            let joined = "WITH life AS MATERIALIZED (SELECT s.*, extract_arg(arg_set_id, 'debug.span') AS span,
+                extract_arg(arg_set_id, 'debug.parent') AS parent FROM slice s JOIN process_track t ON t.id = s.track_id)
+                SELECT count(), sum(q.depth = 1), sum(q.dur > 0 AND q.ts + q.dur < r.ts + r.dur)
+                FROM life q JOIN life r ON r.span = q.parent WHERE q.name = 'db.query' AND r.name = 'request'";
+            let look = |path: &Path| {
+                let Some(answers) = processed(path, &[WRONG, joined]) else { return };
+                assert!(answers[0].ends_with("\"rows\":[]}"), "{answers:?}");
+                let all = 3 * REQUESTS;
+                assert!(answers[1].ends_with(&format!("\"rows\":[[{all},{all},{all}]]}}")), "{answers:?}");
+            };
+            for (events, lives) in recorded_and(by_default, body, look) {
+                let requests: HashMap<_, _> =
+                    named(&lives, "request").into_iter().map(|life| (life.span(), life)).collect();
+                assert_eq!(requests.len(), REQUESTS as usize);
+                let queries = named(&lives, "db.query");
+                assert_eq!(queries.len(), 3 * REQUESTS as usize);
+                for query in queries {
+                    assert_eq!(requests[query.of("parent")].of("number"), query.of("number"));
+                    assert!(query.end.is_some() && query.end < requests[query.of("parent")].end);
+                }
+                let tracks: HashSet<_> = lives.iter().map(|life| life.track).collect();
+                assert!(tracks.len() <= AT_ONCE * 2, "{}", tracks.len());
+                let spans: HashSet<_> = lives.iter().map(Life::span).collect();
+                for name in ["request", "db.query"] {
+                    assert!(polls(&events, name).iter().all(|poll| spans.contains(arg(poll, "span"))));
+                }
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn modes_choose_threads_lives_or_both() {
+        let name = case!({
+            let body = || {
+                finish(pend(3).instrument(info_span!("async")));
+                info_span!("sync").in_scope(|| ());
+            };
+            for (mode, on_threads, as_lives) in
+                [(AsyncSpans::Never, 5, 0), (AsyncSpans::Beside, 5, 1), (AsyncSpans::Instead, 0, 2)]
+            {
+                for (events, lives) in recorded(with(mode), body) {
+                    let polls = polls(&events, "async").len() + polls(&events, "sync").len();
+                    assert_eq!((polls, lives.len()), (on_threads, as_lives), "{mode:?}");
+                    assert!(lives.iter().all(|life| life.end.is_some()));
+                }
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// What a program may do with spans beside polling futures.
+    #[test]
+    fn lives_nest_and_end_whatever_is_done() {
+        let name = case!({
+            for (_, lives) in recorded(by_default, || {
+                // Its child outlives its handles.
+                let parent = info_span!("parent", later = Empty);
+                parent.in_scope(|| ());
+                let child = parent.in_scope(|| info_span!("child"));
+                (0..2).for_each(|_| child.in_scope(|| ()));
+                parent.record("later", 7);
+                drop(parent);
+                std::thread::spawn(move || {
+                    child.in_scope(|| ());
+                    drop(child);
+                })
+                .join()
+                .unwrap();
+                // An explicit parent, which is never entered; none; and one that is followed.
+                let root = info_span!("root");
+                let below = info_span!(parent: &root, "below");
+                below.in_scope(|| ());
+                below.in_scope(|| ());
+                let apart = root.in_scope(|| info_span!(parent: None, "apart", n = 1));
+                apart.follows_from(&below);
+                apart.in_scope(|| ());
+                apart.in_scope(|| ());
+                drop((root, below, apart));
+                // Several threads are in it at once.
+                let shared = info_span!("shared");
+                std::thread::scope(|scope| {
+                    for _ in 0..4 {
+                        let dispatch = tracing::dispatcher::get_default(Clone::clone);
+                        let shared = &shared;
+                        scope.spawn(move || {
+                            tracing::dispatcher::with_default(&dispatch, || {
+                                (0..100).for_each(|_| shared.in_scope(|| ()));
+                            });
+                        });
+                    }
+                });
+            }) {
+                let all = ["parent", "child", "root", "below", "apart", "shared"];
+                let of = |name: &str| match named(&lives, name)[..] {
+                    [life] => life,
+                    _ => panic!("{name}: {lives:#?}"),
+                };
+                assert_eq!(lives.len(), all.len());
+                assert!(lives.iter().all(|life| life.end.is_some()));
+                assert_eq!(of("child").inside.as_deref(), Some(of("parent").span()));
+                assert_eq!(of("parent").of("later"), "7");
+                assert_eq!(of("below").of("parent"), of("root").span());
+                assert_eq!(of("below").inside.as_deref(), Some(of("root").span()));
+                assert_eq!((of("apart").of("parent"), of("apart").inside.is_none()), ("", true));
+                assert!(of("shared").inside.is_none());
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// A session that begins while a span is alive gets no end of it.
+    #[test]
+    fn a_life_ends_only_where_it_began() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let record = |name: &str| perfetto::record_to(directory.path().join(name)).unwrap();
+            let lives = |name: &str| lives(&Trace::open(&directory.path().join(name)).events());
+            tracing::dispatcher::with_default(&by_default(true), || {
+                let before = info_span!("before");
+                let first = record("first");
+                let during = info_span!("during", n = 1);
+                (0..2).for_each(|_| during.in_scope(|| ()));
+                (0..2).for_each(|_| before.in_scope(|| ()));
+                let unknown = info_span!("unknown", n = 1);
+                unknown.in_scope(|| ());
+                first.finish().unwrap();
+                let second = record("second");
+                (0..2).for_each(|_| during.in_scope(|| ()));
+                drop((before, during));
+                let other = info_span!("other", n = 1);
+                (0..2).for_each(|_| other.in_scope(|| ()));
+                drop((other, unknown));
+                second.finish().unwrap();
+            });
+            let shown = |lives: Vec<Life>| -> Vec<_> {
+                lives.into_iter().map(|life| (life.name, life.end.is_some())).collect()
+            };
+            assert_eq!(shown(lives("first")), [("during".to_owned(), false)]);
+            // It began before the session, but was shown for the first time in it.
+            let expected = [("unknown".to_owned(), true), ("other".to_owned(), true)];
+            assert_eq!(shown(lives("second")), expected);
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// A thread that has left a span does nothing more: the life is in the trace nevertheless.
+    #[test]
+    fn the_life_of_a_span_that_hangs_is_in_the_trace() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let mut wait = Duration::from_millis(100);
+            loop {
+                let path = directory.path().join("trace");
+                let recording = perfetto::record_to(&path).unwrap();
+                let span = tracing::dispatcher::with_default(&by_default(true), || info_span!("hangs"));
+                let waits =
+                    tracing::dispatcher::with_default(&by_default(true), || info_span!("waits", n = 1));
+                span.in_scope(|| ());
+                std::thread::sleep(wait);
+                recording.finish().unwrap();
+                let lives = lives(&Trace::open(&path).events());
+                assert!(lives.iter().all(|life| life.end.is_none()));
+                drop((span, waits));
+                if lives.len() == 2 {
+                    break;
+                }
+                assert!(wait < Duration::from_secs(30), "{lives:?}");
+                wait *= 2;
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// Returns the trace of a case that a service records, and that is killed after it was idle for this time.
+    fn killed(case: &str, idle: Duration) -> Trace {
+        let place = common::Place::file();
+        let socket = place.path("socket");
+        let (listener, file) =
+            (UnixListener::bind(&socket).unwrap(), std::fs::File::create(place.path("trace")).unwrap());
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let service = Service::start(listener, user, Keep::File { file, max: None }).unwrap();
+        let mut command = place.command(case);
+        command
+            .env("PERFETTO_PRODUCER_SOCK_NAME", &socket)
+            .env("ATRACE_BACKEND", "perfetto")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert!(lines.any(|line| line.unwrap().contains("LEFT")), "the program has not written");
+        std::thread::sleep(idle);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(service.finish().lost.len(), 0);
+        Trace::open(Path::new(&place.path("trace")))
+    }
+
+    #[test]
+    fn a_span_that_was_polled_once_is_in_the_trace_of_a_killed_program() {
+        let name = case!({
+            tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter()).unwrap();
+            common::until("a session is open", || perfetto::status().sessions() > 0);
+            let mut parent = Span::none();
+            common::until("the filter has followed", || {
+                parent = info_span!("parent", n = 1);
+                !parent.is_none() && !parent.is_disabled()
+            });
+            let mut future = pin!(pend(2).instrument(parent.in_scope(|| info_span!("polled once"))));
+            assert!(poll(future.as_mut()).is_pending());
+            println!("LEFT");
+            loop {
+                std::thread::sleep(Duration::from_secs(100));
+            }
+        });
+        let mut idle = Duration::from_millis(150);
+        loop {
+            let lives = lives(&killed(&name, idle).events());
+            let is_there = |name| named(&lives, name).iter().any(|life| life.end.is_none());
+            if is_there("polled once") && is_there("parent") {
+                let (child, parent) = (named(&lives, "polled once")[0], named(&lives, "parent")[0]);
+                assert_eq!(child.of("parent"), parent.span());
+                return;
+            }
+            assert!(idle < Duration::from_secs(30), "{lives:#?}");
+            idle *= 2;
+        }
+    }
+
+    /// A child has its parent's spans, but they are not in its trace.
+    #[test]
+    fn a_child_ends_no_life_of_its_parents() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("child");
+            tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
+            let recording = perfetto::record_to(directory.path().join("parent")).unwrap();
+            let begun = info_span!("begun");
+            (0..2).for_each(|_| begun.in_scope(|| ()));
+            let unknown = info_span!("unknown");
+            unknown.in_scope(|| ());
+            // SAFETY: the child ends here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let recording = perfetto::record_to(&path).unwrap();
+                drop((begun, unknown));
+                finish(pend(3).instrument(info_span!("own")));
+                recording.finish().unwrap();
+                // SAFETY: no preconditions.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+            drop((begun, unknown));
+            recording.finish().unwrap();
+            let of_parent = lives(&Trace::open(&directory.path().join("parent")).events());
+            let names: HashSet<_> = of_parent.iter().map(|life| (&*life.name, life.end.is_some())).collect();
+            assert!(names.contains(&("begun", true)), "{of_parent:#?}");
+            let of_child = lives(&Trace::open(&path).events());
+            assert!(of_child.iter().all(|life| life.name != "begun" && life.end.is_some()), "{of_child:#?}");
+            assert_eq!(named(&of_child, "own").len(), 1);
+            assert!(of_child.iter().all(|life| life.process != of_parent[0].process));
+        });
+        common::Place::file().run(&name);
+    }
+}

@@ -1,0 +1,55 @@
+//! A program that uses the crate `log` alone: its records are events.
+
+#[path = "../../atrace/tests/common/mod.rs"]
+mod common;
+#[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
+#[path = "../../crates/real-service/src/trace.rs"]
+mod trace;
+
+mod cases {
+    use crate::common::{self, case};
+    use crate::trace::Trace;
+
+    #[test]
+    fn records_are_events_while_it_is_recorded() {
+        let name = case!({
+            atrace_subscriber::init_log().unwrap();
+            assert!(atrace_subscriber::init_log().is_err());
+            assert_eq!(log::max_level(), log::LevelFilter::Off);
+            log::error!("before");
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("trace");
+            let recording = atrace::perfetto::record_to(&path).unwrap();
+            log::info!("{} records", 2);
+            log::trace!(target: "sqlx", "second");
+            recording.finish().unwrap();
+            let events = Trace::open(&path).events();
+            let names: Vec<_> = events.iter().map(|event| event.name.as_deref().unwrap()).collect();
+            assert_eq!(names, [&b"2 records"[..], b"second"]);
+            let target = ("log.target".to_owned(), "sqlx".to_owned());
+            assert!(events[1].args.contains(&target), "{events:?}");
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn the_users_filter_knows_the_targets_of_records() {
+        let name = case!({
+            atrace_subscriber::init_log().unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("trace");
+            let recording = atrace::perfetto::record_to(&path).unwrap();
+            for target in ["sqlx", "app"] {
+                log::info!(target: target, "of {target}");
+                log::debug!(target: target, "less important");
+            }
+            recording.finish().unwrap();
+            let events = Trace::open(&path).events();
+            let names: Vec<_> = events.iter().map(|event| event.name.as_deref().unwrap()).collect();
+            assert_eq!(names, [&b"of app"[..]]);
+        });
+        let place = common::Place::file();
+        let mut command = place.command(&name);
+        common::run(command.env("ATRACE_FILTER", "info,sqlx=off"));
+    }
+}

@@ -1,0 +1,5 @@
+//! Sleeping until a word of memory changes, and waking threads that do.
+//!
+//! Both functions are async-signal-safe and do not change errno.
+
+pub use crate::system::futex::{wait, wake};

@@ -1,0 +1,60 @@
+//! Noticing, on a helper thread, that the process has given up system calls since.
+//!
+//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), also this one, and the kernel may end it
+//! for a call that the filter does not know. So the check is a single `read` of a file that was opened before, which nearly
+//! every filter allows. Only if that shows no new filter, the main thread's file is opened, as filters usually are per thread.
+
+use std::ffi::CStr;
+use std::os::fd::AsRawFd as _;
+
+use crate::system::{Descriptor, c, file};
+
+const OWN: &CStr = c"/proc/thread-self/status";
+const MAIN: &CStr = c"/proc/self/status";
+/// No status is longer.
+const STATUS_MAX: usize = 8192;
+
+/// The number of filters of this thread and of the main thread, when they were looked at first.
+#[derive(Debug)]
+pub struct Confinement {
+    own: u32,
+    main: u32,
+    /// This thread's status, of which nothing has been read yet.
+    unread: Option<Descriptor>,
+    is_new: bool,
+}
+
+impl Confinement {
+    /// Looks at the calling thread, which alone may use the result, and at the main thread. The thread must have a
+    /// descriptor table of its own: the file stays open. Without `/proc`, nothing will be noticed.
+    pub fn now() -> Self {
+        let (own, main) = (open(OWN), open(MAIN));
+        Self { own: filters(own.as_ref()), main: filters(main.as_ref()), unread: open(OWN), is_new: false }
+    }
+
+    /// Returns whether one of the two threads has got a filter since.
+    pub fn is_new(&mut self) -> bool {
+        // A filter stays, so after that nothing is opened any more.
+        self.is_new = self.is_new || filters(self.unread.as_ref()) > self.own;
+        if !self.is_new {
+            self.unread = open(OWN);
+            self.is_new = filters(open(MAIN).as_ref()) > self.main;
+        }
+        self.is_new
+    }
+}
+
+fn open(path: &CStr) -> Option<Descriptor> {
+    file::open_number(libc::AT_FDCWD, path, libc::O_RDONLY).ok()
+}
+
+/// Returns the number of filters in a status; before Linux 5.9, whether there are any.
+fn filters(status: Option<&Descriptor>) -> u32 {
+    let mut text = [0; STATUS_MAX];
+    let read = status.and_then(|status| c::read(status.as_raw_fd(), &mut text).ok());
+    let text = text.get(..read.map_or(0, |len| len as usize)).unwrap_or_default();
+    let value = |key: &[u8]| text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key));
+    let digits = value(b"Seccomp_filters:").or_else(|| value(b"Seccomp:")).unwrap_or_default();
+    let digits = digits.iter().filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
+}

@@ -1,0 +1,94 @@
+//! Times short pieces of work: the processor's counter, and the processor time of a thread and of the process.
+//!
+//! On systems without tracing there are none of them; `std::time::Instant` is then what is left.
+//!
+//! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's, "The Generic Timer".
+
+/// Reads the processor's counter. Only valid if [`has_counter`] returned true.
+#[cfg(all(target_arch = "x86_64", not(any(miri, no_tracing))))]
+#[inline(always)]
+pub fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has it. A process that may not use it was told so by `has_counter`.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Reads the processor's counter. Only valid if [`has_counter`] returned true.
+#[cfg(all(target_arch = "aarch64", not(any(miri, no_tracing))))]
+#[inline(always)]
+pub fn counter() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads the virtual counter; Linux allows programs to do that.
+    unsafe {
+        std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
+    };
+    ticks
+}
+
+/// Returns 0: there is no counter.
+#[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[inline(always)]
+pub fn counter() -> u64 {
+    0
+}
+
+/// Returns whether the counter has a constant speed and may be read. Opens a file, so ask early.
+#[cfg(all(target_arch = "x86_64", not(any(miri, no_tracing))))]
+pub fn has_counter() -> bool {
+    // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
+    #[allow(unused_unsafe, reason = "`__cpuid` is a safe function only in newer compilers")]
+    // SAFETY: every x86-64 processor has the instruction.
+    let is_invariant = unsafe {
+        let most = std::arch::x86_64::__cpuid(0x8000_0000).eax;
+        most >= 0x8000_0007 && std::arch::x86_64::__cpuid(0x8000_0007).edx & 1 << 8 != 0
+    };
+    // The kernel checks whether the counters of all processors agree. If not, it uses another clock source.
+    let mut name = [0; 16];
+    let len = crate::clock::source(&mut name);
+    let is_trusted = len == 0 || name.starts_with(b"tsc\n") || name.starts_with(b"kvm-clock\n");
+    is_invariant && is_trusted && crate::clock::is_allowed()
+}
+
+/// Returns whether the counter has a constant speed and may be read.
+#[cfg(all(target_arch = "aarch64", not(any(miri, no_tracing))))]
+pub fn has_counter() -> bool {
+    true
+}
+
+/// Returns whether the counter has a constant speed and may be read.
+#[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+pub fn has_counter() -> bool {
+    false
+}
+
+/// Returns the processor time that the calling thread has used, in nanoseconds; `None` if the system does not tell. A
+/// system call.
+pub fn thread_time() -> Option<u64> {
+    crate::system::processor_time(true)
+}
+
+/// Returns the processor time that all threads of the process have used, in nanoseconds; `None` if the system does
+/// not tell. A system call.
+pub fn process_time() -> Option<u64> {
+    crate::system::processor_time(false)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no such clocks")]
+    fn processor_time_passes_while_working() {
+        let (thread, process) = (thread_time().unwrap(), process_time().unwrap());
+        while thread_time().unwrap() < thread + 1_000_000 {}
+        assert!(process_time().unwrap() >= process + 1_000_000);
+    }
+
+    #[test]
+    fn the_counter_never_runs_backwards() {
+        if has_counter() {
+            let first = counter();
+            assert!((0..1000).map(|_| counter()).all(|ticks| ticks >= first));
+        }
+    }
+}

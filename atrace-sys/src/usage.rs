@@ -1,0 +1,151 @@
+//! What another process uses: processor time, memory, and instructions.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::FromRawFd as _;
+
+use crate::system::{c, zeros};
+
+/// What a process and the children that it waited for have used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The processor time in nanoseconds, of the program and of the kernel for it. With children, it is known to the
+    /// microsecond.
+    pub processor_ns: u64,
+    /// The number of page faults.
+    pub faults: u64,
+    /// The number of context switches.
+    pub switches: u64,
+    /// The largest resident size of one of the processes, in KiB.
+    pub peak_kib: u64,
+}
+
+/// Returns the processor time of a process in nanoseconds, without that of its children. Its ended threads are
+/// included. A process that has ended and was not waited for still has one.
+///
+/// # Errors
+///
+/// `EINVAL`, if there is no such process.
+pub fn processor_time(process: u32) -> io::Result<u64> {
+    // The kernel's number of a process's clock: the inverted process id, and 2 for the scheduler's precise time.
+    let clock = !(process as libc::clockid_t) << 3 | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable, and an unknown clock is an error.
+    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
+        0 => Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Waits for a child's end. Returns its status, as `wait` encodes it, and what it has used.
+///
+/// # Errors
+///
+/// `ECHILD`, if this process has no such child.
+pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
+    // Its own clock has nanoseconds. `wait4` has microseconds and includes its children.
+    let own_ns = processor_time(child).unwrap_or_default();
+    let (mut status, mut usage) = (0, zeros::<libc::rusage>());
+    while let Err(e) = c::wait4(child as i32, &mut status, &mut usage) {
+        if e.0 != libc::EINTR {
+            return Err(io::Error::from_raw_os_error(e.0));
+        }
+    }
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    let all_ns = (micros(usage.ru_utime) + micros(usage.ru_stime)) * 1000;
+    let used = Usage {
+        processor_ns: own_ns.max(all_ns),
+        faults: usage.ru_minflt as u64 + usage.ru_majflt as u64,
+        switches: usage.ru_nvcsw as u64 + usage.ru_nivcsw as u64,
+        peak_kib: usage.ru_maxrss as u64,
+    };
+    Ok((status, used))
+}
+
+/// Counts the instructions of the processes that this thread starts, and of their children.
+///
+/// The count begins when the process executes a program, and an ended process remains in it.
+#[derive(Debug)]
+pub struct Instructions(File);
+
+impl Instructions {
+    /// Starts to count. Where the kernel's instructions may not be counted, only the program's are.
+    ///
+    /// # Errors
+    ///
+    /// The processor has no such counter (`ENOENT`, as in most virtual machines), or this user may not count (`EACCES`;
+    /// see `perf_event_paranoid`).
+    pub fn of_children() -> io::Result<Self> {
+        Self::open(0, 1)
+    }
+
+    /// Opens a counter of this type and number, as `linux/perf_event.h` lists them.
+    fn open(kind: u32, event: u64) -> io::Result<Self> {
+        const CLOSE_ON_EXEC: i32 = 8;
+        // Disabled, inherited by children, without the hypervisor, enabled by `exec`.
+        const FLAGS: u64 = 1 | 1 << 1 | 1 << 6 | 1 << 12;
+        const NO_KERNEL: u64 = 1 << 5;
+        let first = u64::from_ne_bytes({
+            let [size, kind] = [64_u32, kind].map(u32::to_ne_bytes);
+            [kind, size].concat().try_into().unwrap_or_default()
+        });
+        let with = |flags: u64| c::perf_event_open(&[first, event, 0, 0, 0, flags, 0, 0], CLOSE_ON_EXEC);
+        let opened = with(FLAGS).or_else(|_| with(FLAGS | NO_KERNEL));
+        let fd = opened.map_err(|e| io::Error::from_raw_os_error(e.0))?;
+        // SAFETY: the call has just opened the descriptor, for this file alone.
+        Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
+    }
+
+    /// Returns the count.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    pub fn read(&self) -> io::Result<u64> {
+        let mut count = [0; 8];
+        (&self.0).read_exact(&mut count)?;
+        Ok(u64::from_ne_bytes(count))
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn child(script: &str) -> u32 {
+        Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap().id()
+    }
+
+    #[test]
+    fn a_childs_time_is_known_until_it_is_waited_for() {
+        let process = child("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3");
+        let (status, usage) = wait(process).unwrap();
+        assert_eq!(status, 3 << 8);
+        assert!(usage.processor_ns > 100_000 && usage.faults > 10 && usage.peak_kib > 100, "{usage:?}");
+        assert!(processor_time(process).is_err() && wait(process).is_err());
+        assert!(processor_time(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
+    fn children_of_a_child_are_included() {
+        let loops = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        let [alone, nested] = [loops.to_owned(), format!("(sh -c '{loops}'); :")].map(|script| {
+            let (_, usage) = wait(child(&script)).unwrap();
+            usage.processor_ns
+        });
+        assert!(nested > alone / 4, "{nested} {alone}");
+    }
+
+    #[test]
+    fn a_counter_sees_the_programs_that_are_started() {
+        // Page faults, which every kernel counts by itself.
+        let Ok(counter) = Instructions::open(1, 2) else {
+            return eprintln!("not tested: this user may not count events");
+        };
+        assert_eq!(counter.read().unwrap(), 0);
+        wait(child("(sh -c :)")).unwrap();
+        assert!(counter.read().unwrap() > 20);
+    }
+}

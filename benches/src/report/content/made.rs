@@ -1,0 +1,112 @@
+//! The tables of `docs/costs.md`. Each is a table of the report, or some lines of one, and comes from the rows of one bench.
+
+use super::{events, findings, rows};
+use crate::catalogue::{ATRACE, BENCHES, SUBSCRIBER};
+use crate::report::input::Machine;
+use crate::report::model::{Part, Section};
+use crate::table::Table;
+
+/// Tables of the page, by the name in their mark.
+pub(crate) struct Made {
+    /// The name.
+    pub(crate) name: &'static str,
+    /// The bench that measures the rows, or `None` for all benches.
+    bench: Option<&'static str>,
+    tables: fn(&Machine) -> Vec<Table>,
+}
+
+/// The lines of a workload's table that the page has, and the modes whose columns it has.
+struct Chosen {
+    bench: &'static str,
+    base: &'static str,
+    cases: &'static [&'static str],
+    modes: &'static [&'static str],
+}
+
+const MODES: &[&str] = &["filtered adds", "on adds", "perfetto adds"];
+const SUSPENSION: Chosen = Chosen {
+    bench: "suspension",
+    base: "none",
+    cases: &[
+        "rust/semaphore_as_mutex/inline",
+        "rust/channel_sink/rendezvous/1_spans",
+        "rust/channel_sink/32/1_spans",
+        "rust/channel_sink_no_allocations/32",
+    ],
+    modes: MODES,
+};
+const THREADS: Chosen = Chosen {
+    bench: "threads",
+    base: "none",
+    cases: &[
+        "rust/threads_kernel_nonio",
+        "rust/threads_kernel_io_0ms",
+        "rust/threads_kernel_io_5ms",
+        "rust/threads_task_nonio",
+        "rust/threads_task_io_0ms",
+        "rust/threads_task_io_5ms",
+    ],
+    modes: MODES,
+};
+const COROUTINES: Chosen = Chosen {
+    bench: "coroutines",
+    base: "none",
+    cases: &[
+        "rust/sequential/fib_5/one_core",
+        "rust/thread/fib_5/one_core",
+        "rust/future/fib_5/one_core",
+        "rust/yield/fib_5/one_core",
+        "rust/tokio/fib_5/one_core",
+    ],
+    modes: MODES,
+};
+const LIVE: Chosen = Chosen {
+    bench: "live",
+    base: "DEFAULT",
+    cases: &["rust/launch", "rust/creation", "rust/dump_of_1000_tasks", "rust/dump_of_1000_tasks/fetched"],
+    modes: &["S adds", "C adds", "C_L adds"],
+};
+
+/// All tables of the page that are made.
+pub(crate) const MADE: [Made; 9] = [
+    Made { name: "events", bench: Some(ATRACE), tables: |here| tables(events::wrapper(here)) },
+    Made { name: "perfetto", bench: Some(ATRACE), tables: |here| tables(events::perfetto(here)) },
+    Made { name: "tracing", bench: Some(SUBSCRIBER), tables: |here| tables(events::subscriber(here)) },
+    Made { name: "suspension", bench: Some(SUSPENSION.bench), tables: |here| some(here, &SUSPENSION) },
+    Made { name: "threads", bench: Some(THREADS.bench), tables: |here| some(here, &THREADS) },
+    Made { name: "coroutines", bench: Some(COROUTINES.bench), tables: |here| some(here, &COROUTINES) },
+    Made { name: "live", bench: Some(LIVE.bench), tables: |here| some(here, &LIVE) },
+    Made { name: "published", bench: None, tables: |here| rows::shown(here).into_iter().collect() },
+    Made { name: "promises", bench: None, tables: |here| rows::not_kept(&here.judged).into_iter().collect() },
+];
+
+impl Made {
+    /// Makes the tables, and the line that tells which command made them, when, and on what. Returns `None` if the bench has
+    /// not run.
+    pub(crate) fn text(&self, here: &Machine) -> Option<String> {
+        let tables: Vec<String> = (self.tables)(here).iter().map(Table::markdown).collect();
+        let about = match self.bench {
+            Some(bench) => findings::about_bench(here.benches.get(bench)?)?,
+            None => findings::about_run(here),
+        };
+        let bench = BENCHES.iter().find(|bench| Some(bench.name) == self.bench);
+        let command = bench.map_or_else(|| "cargo bench".to_owned(), crate::catalogue::Bench::command);
+        let made = format!("Made by `{command}` and `report --docs`. {about}\n");
+        (!tables.is_empty()).then(|| format!("{}\n{made}", tables.join("\n")))
+    }
+}
+
+fn tables(section: Option<Section>) -> Vec<Table> {
+    let parts = section.into_iter().flat_map(|section| section.parts);
+    let table = |part| if let Part::Table(table) = part { Some(table) } else { None };
+    parts.filter_map(table).collect()
+}
+
+fn some(here: &Machine, of: &Chosen) -> Vec<Table> {
+    let Some(bench) = here.benches.get(of.bench) else { return Vec::new() };
+    let columns: Vec<&str> = ["case", of.base].into_iter().chain(of.modes.iter().copied()).collect();
+    vec![Table {
+        note: String::new(),
+        ..rows::added(of.bench, &bench.rows, of.base).only(of.cases, &columns)
+    }]
+}

@@ -1,0 +1,148 @@
+//! Writes `docs/originals.md`: every line that the original benchmarks published, the row of ours beside it, and how the
+//! two are alike. Everything comes from the catalogue, and nothing from a run.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::write;
+use crate::catalogue::TracingCase;
+use crate::catalogue::published::{EVENTS, Field, Line, Measured, Original, TRACING, originals};
+use crate::catalogue::{State, Who};
+
+/// The name of the file in `docs`.
+const NAME: &str = "originals.md";
+
+/// Writes the file below `root`.
+pub(super) fn write_to(root: &Path) -> Result<String, String> {
+    let docs = root.join("docs");
+    write(&docs, NAME, &text())?;
+    Ok(docs.join(NAME).display().to_string())
+}
+
+/// Makes the content of the file.
+fn text() -> String {
+    let all = originals();
+    let lines: Vec<&Line> = all.iter().flat_map(|original| original.groups.iter().flatten()).collect();
+    let without = lines.iter().filter(|line| line.here.is_err()).count();
+    let near = lines.iter().filter(|line| line.here.is_err() && line.near.is_some()).count();
+    // Writing to a string cannot fail.
+    let mut out = String::from("# What five benchmarks published, line by line\n\n");
+    let _ = writeln!(
+        out,
+        "`cargo run -p atrace-benches --bin report -- --originals` writes this page from the catalogue \
+         (`benches/src/catalogue/published`); a test fails while it is not up to date. The report \
+         (`target/report/report.html`) has the numbers of a run beside those published here.\n\n\
+         There are {} lines. {without} of them have no number of ours, and {near} of these have a nearest one instead. \
+         Each list begins with how its lines are like ours. \"×\" tells how many of our operations make up one operation \
+         of the original; where a run has not done as many at once, its report says so beside the number.",
+        lines.len(),
+    );
+    out.push_str(&times());
+    for original in &all {
+        out.push_str(&section(original));
+    }
+    out
+}
+
+/// Makes the section of the times of AOSP's two benchmarks, which have intervals.
+fn times() -> String {
+    let mut out = String::from(
+        "\n## The times of AOSP's two benchmarks\n\n\
+         These are beside the lines of the lists below. An event: the same function with the same name and the same tag, in a \
+         loop, with tracing off or on. `rust/` is this library in place of AOSP's wrapper, `aosp-like/` is what the wrapper \
+         does, `cc/` is C++ that calls libcutils (on a host, that of `cc-bench/cutils`). An operation of `tracing`: the same \
+         macro with the same fields, through a layer over the registry as AOSP measures it, and through the subscriber \
+         alone.\n\n| case | there, ns | here |\n|---|---:|---|\n",
+    );
+    for of in &EVENTS {
+        let id = |who| of.id(who).to_string();
+        let state = if of.state == State::Off { "off" } else { "on" };
+        let (event, rust, cc) = (of.event, of.rust.ns, of.cc.ns);
+        let _ = writeln!(
+            out,
+            "| {event}, {state}, Rust | {rust} | `{}`, `{}` |\n| {event}, {state}, C++ | {cc} | `{}` |",
+            id(Who::Rust),
+            id(Who::AospLike),
+            id(Who::Cc),
+        );
+    }
+    for of in &TRACING {
+        let what = match of.case {
+            TracingCase::Event => "an event",
+            TracingCase::EventArgs => "an event with four fields",
+            TracingCase::Span => "a span",
+            TracingCase::SpanArgs => "a span with four fields",
+        };
+        let (kind, layer, alone) = (of.kind, of.as_a_layer(), of.id());
+        let _ = writeln!(out, "| {kind}: {what} | {} | `{layer}`, alone `{alone}` |", of.rust.ns);
+    }
+    out
+}
+
+fn section(original: &Original) -> String {
+    let lines: Vec<&Line> = original.groups.iter().flatten().collect();
+    let mut out = format!("\n## {}: {} lines\n", original.title, lines.len());
+    if let Some(otherwise) = original.otherwise {
+        let _ = write!(out, "\n{otherwise}\n");
+    }
+    for alike in lines.chunk_by(|a, b| a.alike == b.alike) {
+        let _ = write!(
+            out,
+            "\n{}\n\n| line | there | unit | here, in the bench `{}` | × |\n|---|---:|---|---|---:|\n",
+            alike[0].alike, original.bench
+        );
+        for line in alike {
+            let there = line.there.map_or_else(|| "not legible".to_owned(), |there| format!("{there}"));
+            let (here, times) = match &line.here {
+                Ok(of) => (row(of, line.unit), of.times),
+                Err(why) => {
+                    let near = line.near.as_ref().map(|near| format!("; nearest: {}", row(near, "")));
+                    (format!("none: {why}{}", near.unwrap_or_default()), 1.0)
+                }
+            };
+            let times = if times == 1.0 { String::new() } else { format!("{times}") };
+            let what = line.what.replace('<', "\\<");
+            let _ = writeln!(out, "| {what} | {there} | {} | {here} | {times} |", line.unit);
+        }
+    }
+    out
+}
+
+/// Names a row of ours and its field.
+fn row(of: &Measured, unit: &str) -> String {
+    let id = format!("`{}`", of.id);
+    match of.field {
+        Field::Time if unit == "ns" || unit.is_empty() || unit.ends_with("/op") => id,
+        Field::Time => format!("time of {id}"),
+        Field::PerSecond => format!("operations per second of {id}"),
+        Field::Rate => format!("allocated per second by {id}"),
+        Field::Bytes => format!("bytes allocated by {id}"),
+        Field::Allocations => format!("allocations of {id}"),
+        Field::Count(name) => format!("`{name}` of {id}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_up_to_date() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(NAME);
+        let page = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            page == text(),
+            "docs/{NAME} is not up to date: cargo run -p atrace-benches --bin report -- --originals"
+        );
+    }
+
+    #[test]
+    fn few_lines_have_no_number() {
+        let all = originals();
+        let lines: Vec<&Line> = all.iter().flat_map(|original| original.groups.iter().flatten()).collect();
+        let without: Vec<&&Line> = lines.iter().filter(|line| line.here.is_err()).collect();
+        assert!(lines.len() == 446 && without.len() <= 100, "{} of {}", without.len(), lines.len());
+        assert!(without.iter().all(|line| line.near.is_some()));
+        assert!(lines.iter().all(|line| line.alike.split(' ').count() > 8), "a line has no `~` above it");
+    }
+}

@@ -1,0 +1,225 @@
+//! The kernel's events as packets for a Perfetto trace: with nanoseconds, typed arguments, and the names of processes.
+//!
+//! A ring buffer of its own receives the events. They are read from it in the kernel's binary form (`trace_pipe_raw`)
+//! while it is recorded, so the buffer has to hold only what arrives between two reads. `pages` reads that form,
+//! `packets` encodes the events. Which process a thread belongs to is read from `/proc` at the start; later the kernel's
+//! events `task_newtask` and `task_rename` tell it.
+//!
+//! The timestamps are those of the clock `boot` (Linux 4.10), the clock of the other packets of the trace.
+
+mod packets;
+mod pages;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use atrace_perfetto::clock;
+use rustix::fs::OFlags;
+
+use crate::command::buffer::ring::{self, Tally};
+use crate::command::buffer::{enable, events};
+use crate::command::terminal::{Failure, Result, failed, shown_path};
+use crate::process::{self, Process};
+use crate::service::packet;
+use crate::tracefs::{self, Instance};
+
+use self::packets::{Formats, PRINT};
+use self::pages::Layout;
+
+/// The prefix of the instances whose events become packets.
+pub(crate) const PREFIX: &str = "atrace-kernel";
+
+/// The events that tell the names of processes and threads, and when they end.
+const NAMES: [&str; 4] =
+    ["task/task_newtask", "task/task_rename", "sched/sched_process_exit", "sched/sched_process_free"];
+
+/// The maximum number of pages of one CPU that are read in a row.
+const PAGES: usize = 4096;
+
+/// The most threads in one packet.
+const THREADS: usize = 256;
+
+/// Encoded packets.
+pub(crate) type Packets = Vec<Vec<u8>>;
+
+/// Tells whether this kernel has the clock of the other packets of a trace.
+pub(crate) fn has_clock() -> Result<bool> {
+    let path = tracefs::root()?.join("trace_clock");
+    let text = fs::read_to_string(&path).map_err(failed(shown_path(&path)))?;
+    Ok(text.split_whitespace().any(|word| word.trim_matches(['[', ']']) == "boot"))
+}
+
+/// A ring buffer whose events become packets. Dropping it removes the buffer.
+pub(crate) struct Stream {
+    instance: Instance,
+    reader: Reader,
+    tally: Tally,
+}
+
+impl Stream {
+    /// Creates a buffer that records the events of these categories.
+    pub(crate) fn make(categories: &[String], kb: Option<u64>) -> Result<Self> {
+        let root = tracefs::root()?;
+        let mut events = events(Some(&root), categories)?;
+        let names = NAMES.into_iter().filter(|event| root.join("events").join(event).exists());
+        let names: Vec<_> = names.map(str::to_owned).filter(|event| !events.contains(event)).collect();
+        events.extend(names);
+        let instance = ring::make(PREFIX, kb)?;
+        let reader = Reader::open(&instance, &events)?;
+        enable(&instance, &events)?;
+        instance.clear()?;
+        Ok(Self { instance, reader, tally: Tally::default() })
+    }
+
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// Returns how many events were written.
+    pub(crate) fn written(&self) -> u64 {
+        self.tally.written()
+    }
+
+    /// Reads the events that have arrived.
+    pub(crate) fn take(&mut self) -> Result<Packets> {
+        self.tally.look(&self.instance)?;
+        self.reader.take(|_| true)
+    }
+
+    /// Ends the recording, and reads the rest of the events.
+    pub(crate) fn end(&mut self) -> Result<Packets> {
+        self.instance.set_tracing_on(false)?;
+        let mut packets = Packets::new();
+        loop {
+            let mut more = self.take()?;
+            if more.is_empty() {
+                return Ok(packets);
+            }
+            packets.append(&mut more);
+        }
+    }
+
+    /// Removes the buffer. Returns a line that says how many events there were.
+    pub(crate) fn finish(self) -> Result<String> {
+        let line = self.tally.report("events of the kernel");
+        // The descriptors keep the buffer from being removed.
+        drop(self.reader);
+        ring::remove(self.instance)?;
+        Ok(line)
+    }
+}
+
+/// Reads the messages to markers that a buffer holds, except for those that are not wanted.
+pub(crate) fn messages(instance: &Instance, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
+    Reader::open(instance, &[])?.take(is_wanted)
+}
+
+/// Reads the pages of a buffer.
+struct Reader {
+    layout: Layout,
+    formats: Formats,
+    cpus: Vec<(u32, File)>,
+    page: Vec<u8>,
+}
+
+impl Reader {
+    /// Opens a buffer with these events, and messages to its marker.
+    fn open(instance: &Instance, events: &[String]) -> Result<Self> {
+        let root = tracefs::root()?;
+        let path = root.join("events/header_page");
+        let text = tracefs::read_at_once(&path).map_err(failed(shown_path(&path)))?;
+        let events: Vec<_> = events.iter().cloned().chain([format!("ftrace/{PRINT}")]).collect();
+        let (layout, formats) = (Layout::parse(&text), Formats::read(&root, &events));
+        let (Some(layout), Some(formats)) = (layout, formats) else {
+            return Err(Failure::new(
+                "the format of this kernel's events is not known: record with --kernel, which saves their text",
+            ));
+        };
+        let cpus = instance.path().join("per_cpu");
+        let entries = fs::read_dir(&cpus).map_err(failed(shown_path(&cpus)))?.flatten();
+        let open = |path: &Path| {
+            let cpu = path.file_name()?.to_str()?.strip_prefix("cpu")?.parse().ok()?;
+            let path = path.join("trace_pipe_raw");
+            let flags = OFlags::NONBLOCK.bits().cast_signed();
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(&path);
+            Some(file.map(|file| (cpu, file)).map_err(failed(shown_path(&path))))
+        };
+        let cpus = entries.filter_map(|entry| open(&entry.path())).collect::<Result<_>>()?;
+        let page = vec![0; layout.size()];
+        Ok(Self { layout, formats, cpus, page })
+    }
+
+    fn take(&mut self, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
+        let mut packets = Packets::new();
+        for (cpu, file) in &mut self.cpus {
+            for _ in 0..PAGES {
+                let len = match file.read(&mut self.page) {
+                    Ok(0) => break,
+                    Ok(len) => len,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                    Err(e) => return Err(failed(format!("reading the events of CPU {cpu}"))(e)),
+                };
+                let page = self.page.get(..len).and_then(|page| self.layout.page(page));
+                packets.extend(page.and_then(|page| self.formats.packet(*cpu, page, &is_wanted)));
+            }
+        }
+        Ok(packets)
+    }
+}
+
+/// Returns packets with the names of this system, and of its processes and threads.
+pub(crate) fn names() -> Packets {
+    let processes = std::iter::once(Process::this()).chain(process::all());
+    std::iter::once(system()).chain(processes.flat_map(of_process)).collect()
+}
+
+/// Returns a packet with the version of the kernel, from which the reader knows what the states of threads mean.
+fn system() -> Vec<u8> {
+    let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).unwrap_or_default();
+    packet(1024, |packet| {
+        packet.message(45, |system| {
+            system.message(1, |name| {
+                name.bytes(1, b"Linux").bytes(2, read("version").trim().as_bytes());
+                name.bytes(3, read("osrelease").trim().as_bytes());
+                name.bytes(4, std::env::consts::ARCH.as_bytes());
+            });
+        });
+    })
+}
+
+/// Returns packets with the name of a process and those of its threads.
+fn of_process(process: Process) -> Packets {
+    let Some(status) = process.status() else { return Packets::new() };
+    let tasks = fs::read_dir(process.path("task")).into_iter().flatten().flatten();
+    let threads = tasks.filter_map(|task| {
+        let thread: u32 = task.file_name().to_str()?.parse().ok()?;
+        Some((thread, process.read(&format!("task/{thread}/comm"))?))
+    });
+    let threads: Vec<_> = threads.filter(|(thread, _)| *thread != process.0).collect();
+    let name = process.argv0().and_then(|name| Some(name.to_string_lossy().rsplit('/').next()?.to_owned()));
+    let name = name.or_else(|| status.get("Name").map(str::to_owned)).unwrap_or_default();
+    let parent = status.numbers("PPid").first().copied().unwrap_or(0);
+    let mut parts: Vec<_> = threads.chunks(THREADS).collect();
+    if parts.is_empty() {
+        parts.push(&[]);
+    }
+    let of = |threads: &[(u32, Vec<u8>)]| {
+        packet(8192 + THREADS * 64, |packet| {
+            packet.number(8, clock::asked()).message(2, |tree| {
+                tree.message(1, |it| {
+                    it.number(1, process.0.into()).number(2, parent.into()).bytes(3, name.as_bytes());
+                });
+                for (thread, name) in threads {
+                    let name = String::from_utf8_lossy(name.trim_ascii_end());
+                    tree.message(2, |it| {
+                        it.number(1, (*thread).into()).number(3, process.0.into()).bytes(2, name.as_bytes());
+                    });
+                }
+            });
+        })
+    };
+    parts.into_iter().map(of).collect()
+}

@@ -1,0 +1,312 @@
+//! `atrace cost`: what tracing costs a program.
+//!
+//! The program runs in pairs, once with tracing off and once on, in the order that a coin decides. The ratios of the
+//! pairs give the interval of the difference (`atrace_paired::looks`). A service is not started again; its session is
+//! switched while it works (`service`).
+//!
+//! # Both runs are prepared alike
+//!
+//! With tracing off, too, a session is started, which the program does not find, so what runs before the program is the
+//! same. In both runs it has a property store with nothing switched on, whatever is switched on outside. The first run of
+//! each kind is not counted.
+//!
+//! # What is no result
+//!
+//! A program that fails, ends differently when it is traced, or writes no event has no figure: it is an error.
+//!
+//! # Modules
+//!
+//! - `program`: a run and what it used; `session`: a session without a file;
+//! - `service`: programs that do not end;
+//! - `verdict`, `report`: what is said, and how it is shown.
+
+mod program;
+mod report;
+mod service;
+mod session;
+mod verdict;
+
+use std::ffi::OsString;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use atrace_paired::looks::{Looks, is_decided};
+use fastrand::Rng;
+use serde_json::{Map, Value, json};
+
+use self::program::{Run, Variables};
+use self::report::{Shown, Sides};
+use self::session::Sessions;
+use self::verdict::Verdict;
+use crate::command::caller::Caller;
+use crate::command::file::chance;
+use crate::command::program::{FAILED, Signals};
+use crate::command::record::duration;
+use crate::command::terminal::{Failure, Result, failed, print, say};
+use crate::escape::shown;
+use crate::service::Report;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct CostArgs {
+    /// How long to measure at most, such as 60s or 5m
+    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    time: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print what each callsite costs, too, from one more run: for programs that use atrace-subscriber
+    #[arg(long, conflicts_with_all = ["switch", "off"])]
+    bill: bool,
+    /// For a service, which does not end: switch tracing while it works
+    #[arg(long, requires = "unit", conflicts_with = "off")]
+    switch: bool,
+    /// What counts the service's work: a shell's command line that prints a growing number, or the word lines, for the
+    /// lines that the service prints
+    #[arg(long, value_name = "COMMAND", requires = "switch")]
+    unit: Option<String>,
+    /// How long tracing stays on or off at least, with --switch
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, hide = true)]
+    slice: Duration,
+    /// Compare two shell's command lines instead: the first one…
+    #[arg(long, value_name = "COMMAND", requires = "on", conflicts_with = "command")]
+    off: Option<OsString>,
+    /// …and the second one. Neither is traced by this command
+    #[arg(long, value_name = "COMMAND", requires = "off")]
+    on: Option<OsString>,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD",
+        required_unless_present = "off"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Measures and prints. If this command itself fails, the exit status is [`FAILED`].
+pub(crate) fn main(args: &CostArgs) -> Result<u8> {
+    let done = measure(args);
+    done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
+}
+
+fn measure(args: &CostArgs) -> Result<u8> {
+    if Caller::behind_sudo()?.is_some() {
+        return Err(Failure::new("this needs no special rights: run it without sudo, as the program's user"));
+    }
+    let signals = Signals::catch(None)?;
+    let mut pairs = match (&args.off, &args.on) {
+        (Some(off), Some(on)) => Pairs::of_two(off, on),
+        _ if args.switch => {
+            let unit = args.unit.as_deref().unwrap_or_default();
+            let shown = service::measure(&args.command, unit, args.time, args.slice, &signals)?;
+            show(args, &shown, None);
+            return Ok(0);
+        }
+        _ => Pairs::of_tracing(&args.command)?,
+    };
+    let shown = pairs.measure(args.time, &signals)?;
+    let bill = if args.bill { Some(pairs.bill(args.time, &signals)?) } else { None };
+    show(args, &shown, bill);
+    Ok(0)
+}
+
+fn show(args: &CostArgs, shown: &Shown, bill: Option<Bill>) {
+    if args.json {
+        let mut all = shown.json();
+        all.extend(bill.map(|bill| ("bill".to_owned(), bill.json)));
+        print(&Value::Object(all).to_string());
+        return;
+    }
+    shown.print();
+    if let Some(bill) = bill {
+        print("");
+        bill.text.lines().for_each(|line| print(&shown_line(line)));
+    }
+}
+
+/// Escapes a line for a terminal.
+fn shown_line(line: &str) -> String {
+    crate::escape::shown(line).to_string()
+}
+
+/// A program's own account of what its callsites cost.
+struct Bill {
+    text: String,
+    json: Value,
+}
+
+/// The two kinds of runs, and what they gave.
+struct Pairs {
+    /// The command lines. They differ where no session is switched.
+    programs: [Vec<OsString>; 2],
+    /// `None` where two commands are compared.
+    sessions: Option<Sessions>,
+    runs: Sides<Run>,
+    reports: Vec<Report>,
+    names: (&'static str, [&'static str; 2]),
+}
+
+impl Pairs {
+    fn of_tracing(command: &[OsString]) -> Result<Self> {
+        let programs = [command.to_vec(), command.to_vec()];
+        let sessions = Some(Sessions::make()?);
+        Ok(Self::new(programs, sessions, ("tracing", ["off", "on"])))
+    }
+
+    fn of_two(off: &OsString, on: &OsString) -> Self {
+        let programs = [off, on].map(|line| vec!["sh".into(), "-c".into(), line.clone()]);
+        Self::new(programs, None, ("the second command", ["first", "second"]))
+    }
+
+    fn new(
+        programs: [Vec<OsString>; 2],
+        sessions: Option<Sessions>,
+        names: (&'static str, [&'static str; 2]),
+    ) -> Self {
+        Self { programs, sessions, runs: Sides::default(), reports: Vec::new(), names }
+    }
+
+    /// Runs one side; `more` are further variables of the environment.
+    fn run(
+        &self,
+        side: usize,
+        more: &Variables,
+        limit: Duration,
+        signals: &Signals,
+    ) -> Result<(Run, Option<Report>)> {
+        let Some(sessions) = &self.sessions else {
+            return Ok((program::run(&self.programs[side], more, signals, limit)?, None));
+        };
+        let session = sessions.start()?;
+        let mut variables = if side == 1 { session.on.clone() } else { sessions.off() };
+        variables.extend(more.iter().cloned());
+        let run = program::run(&self.programs[side], &variables, signals, limit);
+        let report = session.finish();
+        Ok((run?, (side == 1).then_some(report)))
+    }
+
+    /// Runs each side once, uncounted. Fails if the program can't be measured.
+    fn try_out(&self, limit: Duration, signals: &Signals) -> Result {
+        let (off, _) = self.run(0, &Vec::new(), limit, signals)?;
+        tell_errors(&off);
+        self.check(0, &off, None)?;
+        let (on, report) = self.run(1, &Vec::new(), limit, signals)?;
+        if off.errors != on.errors {
+            tell_errors(&on);
+        }
+        self.check(1, &on, report.as_ref())
+    }
+
+    /// Fails if a run says that there is nothing to measure. The first side has succeeded before.
+    fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
+        let end = end(run.status);
+        if !run.status.success() && side == 0 {
+            let text = "a run that fails is not measured; if this end is right, sh -c 'CMD || true' hides it";
+            let (_, [name, _]) = self.names;
+            return Err(Failure::new(format!("the program fails ({name}): {end}: {text}")));
+        }
+        if !run.status.success() {
+            return Err(Failure::new(match self.sessions {
+                Some(_) => format!(
+                    "the program ends differently when it is traced: {end}; with tracing off, exit status 0: what it costs \
+                     can't be compared"
+                ),
+                None => format!("the second command fails: {end}: a run that fails is not measured"),
+            }));
+        }
+        let is_silent = |report: &Report| report.counts.events == 0 && report.counts.lost == 0;
+        if report.is_some_and(is_silent) {
+            return Err(Failure::new(
+                "the program wrote no event while it was traced, so there is nothing to measure: it uses neither this library \
+                 nor Perfetto's SDK, has no call on this way, or starts its work with another environment. Add atrace or \
+                 atrace-subscriber to it, and see `atrace run -- CMD`; two programs of any kind are compared by --off and --on",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Runs pairs until both quantities are decided or the time is over.
+    fn measure(&mut self, time: Duration, signals: &Signals) -> Result<Shown> {
+        let start = Instant::now();
+        self.try_out(time, signals)?;
+        let (mut looks, mut random) = (Looks::default(), Rng::with_seed(chance()));
+        let (mut walls, mut processors) = (Vec::new(), Vec::new());
+        let mut longest = Duration::ZERO;
+        let (found, seconds) = loop {
+            let begun = Instant::now();
+            let first = usize::from(random.bool());
+            let mut pair = [None, None];
+            for side in [first, 1 - first] {
+                let (run, report) = self.run(side, &Vec::new(), time, signals)?;
+                self.check(side, &run, report.as_ref()).inspect_err(|_| tell_errors(&run))?;
+                self.reports.extend(report);
+                pair[side] = Some(run);
+            }
+            let [Some(off), Some(on)] = pair else { continue };
+            walls.push((on.wall_ns / off.wall_ns).ln());
+            let [used_off, used_on] = [&off, &on].map(|run| run.usage.processor_ns.max(1) as f64);
+            processors.push((used_on / used_off).ln());
+            self.runs.0[0].push(off);
+            self.runs.0[1].push(on);
+            longest = longest.max(begun.elapsed());
+            let seconds = start.elapsed().as_secs_f64();
+            // A pair that would end too late is not begun.
+            let is_last = start.elapsed() + longest > time;
+            let part = if is_last { 1.0 } else { (seconds / time.as_secs_f64()).min(0.999) };
+            if let Some(found) = looks.look(part, &[&walls, &processors])
+                && (is_last || found.iter().all(|it| it.is_some_and(is_decided)))
+            {
+                break (found, seconds);
+            }
+        };
+        let mut shown = Shown::new(self.names, walls.len(), seconds);
+        let verdict = |at: usize| Verdict::of(found.get(at).copied().flatten());
+        shown.runs(&self.runs, [verdict(0), verdict(1)]);
+        if self.sessions.is_some() {
+            shown.recorded(&self.reports);
+        }
+        Ok(shown)
+    }
+
+    /// Runs the traced program once more, with a bill.
+    fn bill(&self, limit: Duration, signals: &Signals) -> Result<Bill> {
+        let place = self.sessions.as_ref().map(|sessions| sessions.place("bill"));
+        let path = place.ok_or_else(|| Failure::new("two commands have no bill"))?;
+        let mut with_json = path.clone().into_os_string();
+        with_json.push(".json");
+        let asks = vec![("ATRACE_BILL", Some(path.clone().into_os_string()))];
+        let ran = self.run(1, &asks, limit, signals);
+        let read = |path: &std::ffi::OsStr| {
+            let text = std::fs::read_to_string(path);
+            let _ = std::fs::remove_file(path);
+            text
+        };
+        let (text, json) = (read(path.as_os_str()), read(&with_json));
+        ran?;
+        let text = text.map_err(failed(
+            "the program wrote no bill: it installs neither AtraceSubscriber, AtraceLayer nor Metered of atrace-subscriber, or \
+             was killed before it ended",
+        ))?;
+        let json = json.ok().and_then(|json| serde_json::from_str(&json).ok());
+        Ok(Bill {
+            json: json.unwrap_or(Value::Object(Map::from_iter([("text".to_owned(), json!(text))]))),
+            text,
+        })
+    }
+}
+
+/// Describes how a program ended.
+fn end(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "it did not end".to_owned(),
+    }
+}
+
+/// Shows what a run printed to stderr.
+fn tell_errors(run: &Run) {
+    let text = String::from_utf8_lossy(&run.errors);
+    text.lines().for_each(|line| say(format_args!("the program's stderr: {}", shown(line))));
+}

@@ -1,0 +1,254 @@
+//! The results: sentences, a table, and JSON.
+
+use atrace_paired::Groups;
+use atrace_paired::looks::PAIRS_MIN;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+
+use super::program::Run;
+use super::verdict::{Judged, Verdict, difference};
+use crate::command::terminal::{print, thousands};
+use crate::process::{Process, Status};
+use crate::service::{Counts, Report};
+
+/// The two sides of a comparison.
+pub(super) struct Sides<T>(pub(super) [Vec<T>; 2]);
+
+impl<T> Sides<T> {
+    /// Returns the medians of a value.
+    pub(super) fn medians(&self, value: impl Fn(&T) -> f64) -> [Option<f64>; 2] {
+        [0, 1].map(|side| median(self.0[side].iter().map(&value)))
+    }
+}
+
+impl<T> Default for Sides<T> {
+    fn default() -> Self {
+        Self([Vec::new(), Vec::new()])
+    }
+}
+
+/// A row of the table. The values are medians.
+struct Row {
+    name: &'static str,
+    unit: Unit,
+    sides: [Option<f64>; 2],
+    verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Nanoseconds,
+    Count,
+    Bytes,
+}
+
+impl Unit {
+    fn show(self, value: f64) -> String {
+        let scaled = |value: f64, steps: &[(f64, &str)]| {
+            let (scale, name) = steps.iter().rfind(|(scale, _)| value >= *scale).unwrap_or(&steps[0]);
+            let value = value / scale;
+            let decimals = if value >= 100.0 {
+                0
+            } else if value >= 10.0 {
+                1
+            } else {
+                2
+            };
+            format!("{value:.decimals$} {name}")
+        };
+        match self {
+            _ if value == 0.0 => "0".to_owned(),
+            Self::Nanoseconds => scaled(value, &[(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")]),
+            Self::Bytes => scaled(value, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB")]),
+            Self::Count => thousands(value.round() as u64),
+        }
+    }
+
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Nanoseconds => "_ns",
+            Self::Bytes => "_bytes",
+            Self::Count => "",
+        }
+    }
+}
+
+/// What was measured, to be shown.
+pub(super) struct Shown {
+    /// What is said to cost something, and the names of the two sides.
+    pub(super) subject: &'static str,
+    pub(super) sides: [&'static str; 2],
+    rows: Vec<Row>,
+    sentences: Vec<String>,
+    pub(super) notes: Vec<String>,
+    pairs: usize,
+    seconds: f64,
+}
+
+/// Returns the largest resident size that a process had, in KiB.
+fn peak(status: &Status) -> u64 {
+    let text = status.get("VmHWM").and_then(|text| text.split_whitespace().next()?.parse().ok());
+    text.unwrap_or_default()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}
+
+impl Shown {
+    pub(super) fn new(names: (&'static str, [&'static str; 2]), pairs: usize, seconds: f64) -> Self {
+        let (subject, sides) = names;
+        let mut notes = Vec::new();
+        if pairs < PAIRS_MIN {
+            let each = seconds / pairs.max(1) as f64;
+            let enough = (each * (PAIRS_MIN + 3) as f64).ceil();
+            notes.push(format!(
+                "{PAIRS_MIN} pairs are needed for 99 %, and a pair takes about {each:.1} s: give it --time {enough}s"
+            ));
+        }
+        Self { subject, sides, rows: Vec::new(), sentences: Vec::new(), notes, pairs, seconds }
+    }
+
+    /// Adds a judged quantity.
+    pub(super) fn judge(
+        &mut self,
+        name: &'static str,
+        of: Judged,
+        sides: [Option<f64>; 2],
+        verdict: Verdict,
+    ) {
+        self.sentences.push(verdict.sentence(self.subject, of, self.seconds));
+        self.rows.push(Row { name, unit: Unit::Nanoseconds, sides, verdict: Some(verdict) });
+    }
+
+    fn beside(&mut self, name: &'static str, unit: Unit, sides: [Option<f64>; 2]) {
+        if sides.iter().any(Option::is_some) {
+            self.rows.push(Row { name, unit, sides, verdict: None });
+        }
+    }
+
+    /// Adds what the runs of a program used.
+    pub(super) fn runs(&mut self, runs: &Sides<Run>, verdicts: [Verdict; 2]) {
+        let of = |value: &dyn Fn(&Run) -> Option<f64>| {
+            [0, 1].map(|side| median(runs.0[side].iter().filter_map(value)))
+        };
+        let [wall, processor] = verdicts;
+        self.judge("wall time", Judged::Wall, of(&|run| Some(run.wall_ns)), wall);
+        let used = of(&|run| Some(run.usage.processor_ns as f64));
+        self.judge("processor time", Judged::Processor, used, processor);
+        self.beside("instructions", Unit::Count, of(&|run| Some(run.instructions? as f64)));
+        self.beside("page faults", Unit::Count, of(&|run| Some(run.usage.faults as f64)));
+        self.beside("context switches", Unit::Count, of(&|run| Some(run.usage.switches as f64)));
+        // Until a process executes its program, it counts this command's memory as its own.
+        let own = Process::this().status().map_or(0, |status| peak(&status));
+        let peak = |run: &Run| Some(run.usage.peak_kib).filter(|peak| *peak > own);
+        self.beside("peak memory", Unit::Bytes, of(&|run| Some(peak(run)? as f64 * 1024.0)));
+        self.note_groups(runs);
+        self.note_outputs(runs);
+    }
+
+    /// Adds what sessions recorded.
+    pub(super) fn recorded(&mut self, reports: &[Report]) {
+        let of = |value: fn(&Counts) -> u64| median(reports.iter().map(|it| value(&it.counts) as f64));
+        let sides = |on: Option<f64>| [on.map(|_| 0.0), on];
+        self.beside("events", Unit::Count, sides(of(|counts| counts.events)));
+        self.beside("bytes recorded", Unit::Bytes, sides(of(|counts| counts.bytes)));
+        let lost: u64 =
+            reports.iter().map(|it| it.counts.lost + it.counts.uncounted + it.counts.unsaved).sum();
+        self.beside("events lost", Unit::Count, sides(of(|counts| counts.lost + counts.unsaved)));
+        if lost > 0 {
+            self.notes.push(
+                "events were lost, which cost less than those that are kept: ATRACE_SHMEM_KB makes more room for them"
+                    .to_owned(),
+            );
+        }
+    }
+
+    /// Adds a count that is shown without a verdict.
+    pub(super) fn count(&mut self, name: &'static str, sides: [Option<f64>; 2]) {
+        self.beside(name, Unit::Count, sides);
+    }
+
+    fn note_groups(&mut self, runs: &Sides<Run>) {
+        for (name, runs) in self.sides.iter().zip(&runs.0) {
+            let walls: Vec<f64> = runs.iter().map(|run| run.wall_ns).collect();
+            if let Some(Groups { medians, upper }) = Groups::of(&walls) {
+                let [low, high] = medians.map(|ns| Unit::Nanoseconds.show(ns));
+                self.notes.push(format!(
+                    "{name}: the wall times are bimodal, about {low} and, in {:.0} % of the runs, about {high}: a single \
+                     difference says little about either",
+                    upper * 100.0
+                ));
+            }
+        }
+    }
+
+    /// Where all runs of one side print the same, a run of the other side that prints something else is a finding.
+    fn note_outputs(&mut self, runs: &Sides<Run>) {
+        let [off, on] = &runs.0;
+        let Some(first) = off.first().map(|run| run.printed) else { return };
+        let others = on.iter().filter(|run| run.printed != first).count();
+        if off.iter().all(|run| run.printed == first) && others > 0 {
+            let [off, on_name] = self.sides;
+            self.notes.push(format!(
+                "{on_name}: the program printed something else in {others} of {} runs; {off}, it always printed the same",
+                on.len()
+            ));
+        }
+    }
+
+    /// Prints sentences, the table and notes.
+    pub(super) fn print(&self) {
+        self.sentences.iter().for_each(|sentence| print(sentence));
+        print("");
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let [off, on] = self.sides;
+        table.set_header(["", off, on, "difference (99 %)"]);
+        for Row { name, unit, sides, verdict } in &self.rows {
+            let [off, on] = sides.map(|value| value.map_or("–".to_owned(), |value| unit.show(value)));
+            let judged = verdict.map(|verdict| verdict.interval().map_or("–".to_owned(), difference));
+            table.add_row([(*name).to_owned(), off, on, judged.unwrap_or_default()]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string().lines().for_each(|line| print(line.trim_end()));
+        print("");
+        print(&format!(
+            "{} pairs in {:.0} s; medians; what has no interval is not judged",
+            self.pairs, self.seconds
+        ));
+        for note in &self.notes {
+            print(&format!("note: {note}"));
+        }
+    }
+
+    /// Returns everything as JSON. Differences are fractions.
+    pub(super) fn json(&self) -> Map<String, Value> {
+        let [off, on] = self.sides;
+        let rows = self.rows.iter().map(|Row { name, unit, sides, verdict }| {
+            let mut row = Map::new();
+            for (side, value) in [off, on].into_iter().zip(sides) {
+                row.insert(format!("{side}{}", unit.suffix()), json!(value));
+            }
+            if let Some(verdict) = verdict {
+                row.insert("verdict".to_owned(), json!(verdict.word()));
+                let difference = verdict
+                    .interval()
+                    .map(|it| json!({ "median": it.median, "low": it.low, "high": it.high }));
+                row.insert("difference".to_owned(), json!(difference));
+            }
+            (name.replace(' ', "_"), Value::Object(row))
+        });
+        let mut all = Map::from_iter(rows);
+        all.insert("pairs".to_owned(), json!(self.pairs));
+        all.insert("seconds".to_owned(), json!(self.seconds));
+        all.insert("confidence".to_owned(), json!(atrace_paired::looks::CONFIDENCE));
+        all.insert("sentences".to_owned(), json!(self.sentences));
+        all.insert("notes".to_owned(), json!(self.notes));
+        all
+    }
+}

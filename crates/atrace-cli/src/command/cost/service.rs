@@ -1,0 +1,298 @@
+//! A service that does not end: its session is switched while it works.
+//!
+//! # Slices
+//!
+//! Tracing stays on or off for a *slice*. Slices come in pairs, of which a coin decides the order. In a slice, the
+//! service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after the switch,
+//! and right before the next one. So what the switch itself costs is outside, and a request that crosses it counts in
+//! no slice but for a part that is the same for both kinds.
+//!
+//! # Processor time
+//!
+//! The time of all processes of the service: that of the living ones from their clocks, in nanoseconds; that of ended
+//! ones from the process that waited for them, in the kernel's ticks.
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use atrace_paired::looks::{Looks, is_decided};
+use atrace_sys::usage::processor_time;
+use fastrand::Rng;
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Signal, kill_process_group};
+
+use super::program::{self, not_started, pid};
+use super::report::{Shown, Sides};
+use super::session::{Session, Sessions};
+use super::verdict::{Judged, Verdict};
+use crate::command::file::chance;
+use crate::command::program::Signals;
+use crate::command::terminal::{Failure, Result, failed};
+use crate::escape::shown;
+use crate::process::Process;
+
+/// How long after a switch nothing is measured.
+const SETTLE: Duration = Duration::from_millis(50);
+/// In how many slices the first events may arrive.
+const TRIES: u32 = 5;
+/// How long the service has to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a service may do no unit of work, beyond a slice.
+const IDLE: Duration = Duration::from_secs(10);
+/// The pause between two looks at something that is awaited.
+const REST: Duration = Duration::from_millis(20);
+
+/// A running service, which ends on drop.
+struct Running {
+    child: Child,
+    /// The number of lines that it has printed, if these are its units.
+    lines: Option<Arc<AtomicU64>>,
+}
+
+impl Running {
+    fn start(program: &[OsString], session: &Session, unit: &str) -> Result<Self> {
+        let mut command = program::command(program, &session.on);
+        let counts_lines = unit == "lines";
+        command.stdout(if counts_lines { Stdio::piped() } else { Stdio::null() });
+        let mut child = command.spawn().map_err(not_started(program))?;
+        let lines = child.stdout.take().map(count_lines);
+        Ok(Self { child, lines })
+    }
+
+    /// Fails if the service has ended.
+    fn check(&mut self) -> Result {
+        match self.child.try_wait()? {
+            Some(status) => Err(Failure::new(format!(
+                "the program ended ({}), so it is no service: measure it without --switch and --unit",
+                super::end(status)
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the number of units that are done.
+    fn units(&self, unit: &str) -> Result<f64> {
+        if let Some(lines) = &self.lines {
+            return Ok(lines.load(Ordering::Relaxed) as f64);
+        }
+        let output =
+            Command::new("sh").args(["-c", unit]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let output = output.map_err(failed("running the command of --unit"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let number = text.split_whitespace().last().and_then(|word| word.parse::<f64>().ok());
+        number.filter(|number| number.is_finite() && output.status.success()).ok_or_else(|| {
+            let text = "--unit: the command has to print a number that grows with the service's work, and to succeed";
+            let printed = shown(&output.stdout[..output.stdout.len().min(80)]).to_string();
+            Failure::new(format!("{text}: it printed {printed:?}, {}", super::end(output.status)))
+        })
+    }
+
+    /// Returns the processor time of the service's processes in nanoseconds.
+    fn used(&self) -> f64 {
+        let tick = 1e9 / clock_ticks_per_second() as f64;
+        let (mut all, mut open) = (0.0, vec![self.child.id()]);
+        while let Some(number) = open.pop() {
+            all += processor_time(number).unwrap_or_default() as f64;
+            let process = Process(number);
+            let stat = process.read("stat").unwrap_or_default();
+            // Behind the name in parentheses, the 14th and 15th field are the times of children that were waited for.
+            let stat = String::from_utf8_lossy(&stat);
+            let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+            let ticks = fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<f64>().ok());
+            all += ticks.sum::<f64>() * tick;
+            for thread in std::fs::read_dir(process.path("task")).into_iter().flatten().flatten() {
+                let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+                open.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+            }
+        }
+        all
+    }
+
+    fn edge(&self, unit: &str) -> Result<Edge> {
+        let before = self.used();
+        let at = Instant::now();
+        let units = self.units(unit)?;
+        // A command takes a while to answer.
+        Ok(Edge { used: f64::midpoint(before, self.used()), units, at })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Ok(group) = pid(self.child.id()) else { return };
+        let start = Instant::now();
+        let _ = kill_process_group(group, Signal::TERM);
+        while start.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(REST);
+        }
+        // Also what is left of the group.
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Counts lines in a thread of its own, until the service ends.
+fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
+    let lines = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&lines);
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(len @ 1..) = stdout.read(&mut bytes) {
+            let more = bytes[..len].iter().filter(|byte| **byte == b'\n').count();
+            counted.fetch_add(more as u64, Ordering::Relaxed);
+        }
+    });
+    lines
+}
+
+/// What was read at one end of a slice.
+#[derive(Clone, Copy)]
+struct Edge {
+    used: f64,
+    units: f64,
+    at: Instant,
+}
+
+/// What a slice gave.
+struct Slice {
+    /// Processor time for each unit, in nanoseconds.
+    each: f64,
+    per_second: f64,
+}
+
+/// A service and its session.
+struct Switched<'a> {
+    // Dropped before the session.
+    running: Running,
+    session: Session,
+    unit: &'a str,
+    slice: Duration,
+    signals: &'a Signals,
+}
+
+impl Switched<'_> {
+    /// Waits, unless a signal comes.
+    fn wait(&self, time: Duration) -> Result {
+        let start = Instant::now();
+        while let left = time.saturating_sub(start.elapsed())
+            && !left.is_zero()
+        {
+            if let (Some(came), _) = self.signals.wait(None, left)? {
+                let status = 128 + came.signal.as_raw() as u8;
+                return Err(Failure::new("ended by a signal").with_status(status));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `is_so`; false if that takes too long.
+    fn until(&mut self, patience: Duration, is_so: impl Fn(&Self) -> bool) -> Result<bool> {
+        let start = Instant::now();
+        while !is_so(self) {
+            if start.elapsed() > patience {
+                return Ok(false);
+            }
+            self.running.check()?;
+            self.wait(REST)?;
+        }
+        Ok(true)
+    }
+
+    fn slice(&mut self, is_on: bool) -> Result<Slice> {
+        if !self.session.service.switch(is_on) {
+            return Err(Failure::new("the recording has ended: is the directory for temporary files full?"));
+        }
+        self.wait(SETTLE)?;
+        let begin = self.running.edge(self.unit)?;
+        // A slice without work becomes longer.
+        let (mut end, start) = (begin, Instant::now());
+        while end.units <= begin.units {
+            if start.elapsed() > self.slice + IDLE {
+                return Err(Failure::new(format!(
+                    "--unit: the number did not grow within {:.0} s: is the service at work?",
+                    start.elapsed().as_secs_f64()
+                )));
+            }
+            self.wait(self.slice)?;
+            self.running.check()?;
+            end = self.running.edge(self.unit)?;
+        }
+        let units = end.units - begin.units;
+        let seconds = end.at.duration_since(begin.at).as_secs_f64();
+        Ok(Slice {
+            each: ((end.used - begin.used) / units).max(f64::MIN_POSITIVE),
+            per_second: units / seconds,
+        })
+    }
+}
+
+/// Runs the service, and measures until the difference is decided or the time is over.
+pub(super) fn measure(
+    command: &[OsString],
+    unit: &str,
+    time: Duration,
+    slice: Duration,
+    signals: &Signals,
+) -> Result<Shown> {
+    let sessions = Sessions::make()?;
+    let session = sessions.start()?;
+    session.service.switch(false);
+    let running = Running::start(command, &session, unit)?;
+    let mut it = Switched { running, session, unit, slice, signals };
+    let start = Instant::now();
+    let first = it.running.units(unit).unwrap_or_default();
+    let has_begun = |it: &Switched<'_>| it.running.units(unit).is_ok_and(|units| units > first);
+    if !it.until(time, has_begun)? {
+        it.running.units(unit)?;
+        return Err(Failure::new("--unit: the number did not grow: is the service at work?"));
+    }
+    // Uncounted. The programs hand over what they have written when tracing is switched off. A service may write seldom.
+    let mut has_events = false;
+    for _ in 0..TRIES {
+        it.slice(true)?;
+        it.session.service.switch(false);
+        has_events = it.until(slice, |it| it.session.service.events() > 0)?;
+        if has_events {
+            break;
+        }
+    }
+    if !has_events {
+        return Err(Failure::new(
+            "the service wrote no event while it was traced, so there is nothing to measure: add atrace or atrace-subscriber \
+             to it, and see `atrace run -- CMD`",
+        ));
+    }
+    let (mut looks, mut random) = (Looks::default(), Rng::with_seed(chance()));
+    let (mut pairs, mut slices) = (Vec::new(), Sides::default());
+    let (found, seconds) = loop {
+        let begun = Instant::now();
+        let is_on_first = random.bool();
+        let [one, other] = [it.slice(is_on_first)?, it.slice(!is_on_first)?];
+        let [off, on] = if is_on_first { [other, one] } else { [one, other] };
+        pairs.push((on.each / off.each).ln());
+        slices.0[0].push(off);
+        slices.0[1].push(on);
+        let passed = start.elapsed();
+        let is_last = passed + begun.elapsed() > time;
+        let part = if is_last { 1.0 } else { (passed.as_secs_f64() / time.as_secs_f64()).min(0.999) };
+        if let Some(found) = looks.look(part, &[&pairs]) {
+            let found = found.into_iter().next().flatten();
+            if is_last || found.is_some_and(is_decided) {
+                break (found, passed.as_secs_f64());
+            }
+        }
+    };
+    let Switched { running, session, .. } = it;
+    drop(running);
+    let report = session.finish();
+    let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
+    let of = |value: fn(&Slice) -> f64| slices.medians(value);
+    shown.judge("processor time per unit", Judged::PerUnit, of(|it| it.each), Verdict::of(found));
+    shown.count("units per second", of(|it| it.per_second));
+    shown.recorded(&[report]);
+    Ok(shown)
+}

@@ -1,0 +1,149 @@
+//! What is said about a difference, in words.
+
+use std::fmt;
+
+use atrace_paired::{Interval, looks};
+
+/// The largest difference that may be called none.
+const NONE: f64 = 0.01;
+
+/// A judged quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judged {
+    Wall,
+    Processor,
+    /// Processor time for each unit of a service's work.
+    PerUnit,
+}
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wall => "wall time",
+            Self::Processor => "processor time",
+            Self::PerUnit => "processor time per unit",
+        })
+    }
+}
+
+/// The answer about one quantity. Differences are fractions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// The interval excludes zero.
+    Differs(Interval),
+    /// The interval includes zero, and is within this difference to both sides.
+    Same(f64, Interval),
+    /// The interval includes zero and much else.
+    Open(Interval),
+    /// There are too few pairs for an interval.
+    TooFew,
+}
+
+impl Verdict {
+    pub(super) fn of(difference: Option<Interval>) -> Self {
+        let Some(it) = difference.filter(|it| it.sure) else { return Self::TooFew };
+        let most = it.high.max(-it.low);
+        if it.low > 0.0 || it.high < 0.0 {
+            Self::Differs(it)
+        } else if most <= NONE || looks::is_decided(it) {
+            Self::Same(most, it)
+        } else {
+            Self::Open(it)
+        }
+    }
+
+    pub(super) fn interval(&self) -> Option<Interval> {
+        match *self {
+            Self::Differs(it) | Self::Same(_, it) | Self::Open(it) => Some(it),
+            Self::TooFew => None,
+        }
+    }
+
+    /// Returns the word for programs.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Differs(_) => "differs",
+            Self::Same(..) => "no difference",
+            Self::Open(_) | Self::TooFew => "not decided",
+        }
+    }
+
+    /// Returns the sentence. `subject` costs more or less than nothing: "tracing", or the second of two commands.
+    pub(super) fn sentence(&self, subject: &str, of: Judged, seconds: f64) -> String {
+        match self {
+            Self::Differs(it) if it.low > 0.0 => {
+                format!("{subject} costs {} of {of}", percents(*it))
+            }
+            Self::Differs(it) => {
+                let less = Interval { median: -it.median, low: -it.high, high: -it.low, ..*it };
+                format!("{subject} saves {} of {of}", percents(less))
+            }
+            Self::Same(most, _) => format!("no difference above {} % in {of}", percent(*most, true)),
+            Self::Open(it) => format!(
+                "not decided in {seconds:.0} s: {of} between {} and {} %",
+                signed(it.low),
+                signed(it.high)
+            ),
+            Self::TooFew => {
+                format!("not decided in {seconds:.0} s: {of}, as there are too few pairs for 99 %")
+            }
+        }
+    }
+}
+
+/// Formats a difference with its interval, in percent.
+fn percents(it: Interval) -> String {
+    format!("{} % ({}–{})", percent(it.median, false), percent(it.low, false), percent(it.high, false))
+}
+
+/// Formats a fraction in percent; `up` rounds up. Small ones have two decimals.
+fn percent(fraction: f64, up: bool) -> String {
+    let percent = fraction * 100.0;
+    let decimals: usize = match percent.abs() {
+        small if small < 0.95 => 2,
+        large if large >= 99.5 => 0,
+        _ => 1,
+    };
+    let scale = 10_f64.powi(decimals as i32);
+    let shown = if up { (percent * scale).ceil() / scale } else { percent };
+    format!("{shown:.decimals$}")
+}
+
+/// Formats a fraction in percent, with its sign.
+fn signed(fraction: f64) -> String {
+    let sign = if fraction < 0.0 { '−' } else { '+' };
+    format!("{sign}{}", percent(fraction.abs(), false))
+}
+
+/// Formats a difference with its interval, with signs.
+pub(super) fn difference(it: Interval) -> String {
+    format!("{} % ({} … {})", signed(it.median), signed(it.low), signed(it.high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(median: f64, low: f64, high: f64) -> String {
+        let it = Interval { median, low, high, sure: true };
+        Verdict::of(Some(it)).sentence("tracing", Judged::Wall, 60.0)
+    }
+
+    #[test]
+    fn a_difference_is_said_in_words() {
+        assert_eq!(said(0.021, 0.018, 0.024), "tracing costs 2.1 % (1.8–2.4) of wall time");
+        assert_eq!(said(-0.05, -0.06, -0.04), "tracing saves 5.0 % (4.0–6.0) of wall time");
+        assert_eq!(said(0.001, -0.0011, 0.0035), "no difference above 0.35 % in wall time");
+        assert_eq!(said(0.0, -0.0101, 0.03), "not decided in 60 s: wall time between −1.0 and +3.0 %");
+        assert_eq!(said(1.5, 1.2, 1.9), "tracing costs 150 % (120–190) of wall time");
+    }
+
+    #[test]
+    fn few_pairs_are_no_verdict() {
+        let few = Interval { sure: false, ..Interval::around(0.3, 0.1) };
+        for none in [None, Some(few)] {
+            assert_eq!(Verdict::of(none), Verdict::TooFew);
+        }
+        assert!(Verdict::TooFew.sentence("tracing", Judged::Processor, 1.0).contains("too few pairs"));
+    }
+}

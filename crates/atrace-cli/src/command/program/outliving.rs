@@ -1,0 +1,68 @@
+//! Processes of a program that outlive it, such as a server that a script starts in the background.
+//!
+//! They are known by a variable of their environment, which names the directory of this run. No other process has it.
+//! So the program keeps its parents, which it would not if this command adopted its orphans (`PR_SET_CHILD_SUBREAPER`).
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::command::program::signals::Signals;
+use crate::command::terminal::{Result, say};
+use crate::process::{self, Process};
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The maximum number of processes that are named in a message.
+const NAMED: usize = 5;
+
+/// Waits for the processes of this user that have the variable, and says which they are. A signal ends the wait, and so
+/// does `look`, which is called from time to time, by returning false. Its argument tells whether SIGUSR1 came.
+pub(crate) fn wait_for_rest(
+    uid: u32,
+    variable: (&str, &Path),
+    signals: &Signals,
+    mut look: impl FnMut(bool) -> Result<bool>,
+) -> Result {
+    let mut rest = rest(uid, variable);
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let run = |rest: &[Process]| if rest.len() == 1 { "still runs" } else { "still run" };
+    say(format_args!(
+        "the program has ended, but {} {}: the recording goes on until their end; Ctrl-C ends it and saves",
+        names(&rest),
+        run(&rest)
+    ));
+    while !rest.is_empty() {
+        let (came, _) = signals.wait(None, LOOK)?;
+        let asks = came.is_some_and(|came| came.signal == Signal::USR1);
+        if !look(asks)? {
+            return Ok(());
+        }
+        rest = self::rest(uid, variable);
+        if came.is_some() && !asks && !rest.is_empty() {
+            say(format_args!("{} {}, and what they trace now is not recorded", names(&rest), run(&rest)));
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn rest(uid: u32, (name, value): (&str, &Path)) -> Vec<Process> {
+    let has_it = |process: &Process| {
+        process.uid() == Some(uid) && process.environment().get(name) == Some(value.as_os_str().as_bytes())
+    };
+    process::all().into_iter().filter(has_it).collect()
+}
+
+fn names(processes: &[Process]) -> String {
+    let mut names: Vec<_> = processes.iter().take(NAMED).map(Process::to_string).collect();
+    if processes.len() > NAMED {
+        names.push(format!("{} more", processes.len() - NAMED));
+    }
+    names.join(", ")
+}

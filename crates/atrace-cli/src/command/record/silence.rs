@@ -1,0 +1,76 @@
+//! Why nothing was recorded of programs that were asked for: in one line, for the first of them.
+
+use std::path::Path;
+
+use atrace_sys::state::NAME;
+use rustix::process::geteuid;
+
+use crate::command::stores;
+use crate::doctor;
+use crate::escape::shown;
+use crate::process::{self, Process};
+use crate::service::Counts;
+
+/// Returns the reason, if nothing was recorded. `socket` is where this command listens.
+pub(super) fn why(counts: &Counts, patterns: &[String], socket: &Path) -> Option<String> {
+    if counts.events > 0 || counts.lost > 0 {
+        return None;
+    }
+    if patterns.is_empty() {
+        let text = "no program of this user connected: none that uses this library or Perfetto's SDK runs and looks here";
+        return Some(
+            if counts.producers == 0 { text } else { "the programs that connected traced nothing" }
+                .to_owned(),
+        );
+    }
+    let found = process::matching(patterns);
+    let Some(first) = found.first() else { return Some(process::none_matches(patterns)) };
+    // A process that can be recorded says more than one that can't be.
+    let process = found.iter().find(|process| process.uid() == Some(geteuid().as_raw())).unwrap_or(first);
+    Some(format!("{process} {}", reason(*process, socket)))
+}
+
+fn reason(process: Process, socket: &Path) -> String {
+    let own = geteuid().as_raw();
+    if let Some(uid) = process.uid().filter(|uid| *uid != own) {
+        return format!("belongs to user {uid}: record as that user");
+    }
+    if process.is_elevated() {
+        return "has elevated rights, so it takes no recording on a user's word".to_owned();
+    }
+    let set = |name: &str| Some((name.to_owned(), process.variable(name).filter(|value| !value.is_empty())?));
+    let directed = [set("ATRACE_BACKEND"), set("ATRACE_MARKER")].into_iter().flatten();
+    if let Some((name, value)) = directed.into_iter().find(|(_, value)| value != "perfetto") {
+        let value = shown(value.as_encoded_bytes());
+        return format!(
+            "was started with {name}={value}, so its events go there, and it looks for no recording"
+        );
+    }
+    let (_, named) = set("PERFETTO_PRODUCER_SOCK_NAME").unzip();
+    if let Some(other) = named.filter(|other| other != socket.as_os_str()) {
+        let other = shown(other.as_encoded_bytes());
+        return format!(
+            "looks for a service at {other}, as PERFETTO_PRODUCER_SOCK_NAME says, and this one is at {}",
+            shown_of(socket)
+        );
+    }
+    let publishes = process.descriptors().is_ok_and(|mut all| {
+        all.any(|(_, file)| {
+            file.as_os_str().as_encoded_bytes().starts_with(format!("/memfd:{NAME} ").as_bytes())
+        })
+    });
+    match doctor::standings(&[process.0], stores::left).known.get(&process.0) {
+        Some(said) if said.contains(": connected") => "is connected and traced nothing".to_owned(),
+        Some(said) => format!("looks for a recording and did not connect: {}", shown(said)),
+        None if publishes => {
+            "uses this library and looks for no recording: it calls none of atrace_init, perfetto::attach \
+                              and perfetto::connect, and has no subscriber of this library's"
+                .to_owned()
+        }
+        None => "does not use this library, as far as can be seen".to_owned(),
+    }
+}
+
+fn shown_of(path: &Path) -> String {
+    shown(path.as_os_str().as_encoded_bytes()).to_string()
+}

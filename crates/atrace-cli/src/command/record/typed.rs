@@ -1,0 +1,109 @@
+//! `atrace record -c` as root, without a service of Perfetto's: the kernel's events and the programs' in one trace.
+//!
+//! This command is the service for root's programs, which connect to it, and adds the kernel's events as packets. What
+//! is written to the kernel's top-level marker is among these (Linux 6.16). So programs that do not connect are switched
+//! on for ATrace, as those of other users: their events are in the trace, too, with arguments as text.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::geteuid;
+
+use super::perfetto::{Listening, announce};
+use super::{RecordArgs, wait};
+use crate::command::buffer::{self, Silence, Stream};
+use crate::command::caller::Caller;
+use crate::command::file::{Existing, Output};
+use crate::command::notes::{self, Note};
+use crate::command::program::{ServiceSocket, Signals};
+use crate::command::run;
+use crate::command::stores;
+use crate::command::terminal::{Failure, Result, failed, say, thousands};
+use crate::doctor::standings;
+use crate::process;
+use crate::service::{Keep, Service, Terms};
+use crate::tracefs;
+use atrace_perfetto::socket::Refused;
+
+/// How long programs have to connect before they are switched on for ATrace.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Tells whether this kernel can: its events need the trace's clock, and messages to its marker are copied.
+pub(super) fn is_possible() -> bool {
+    !cfg!(target_os = "android")
+        && buffer::has_clock().unwrap_or(false)
+        && tracefs::root().is_ok_and(|root| tracefs::can_copy(&root))
+}
+
+pub(super) fn record(args: &RecordArgs, refused: Refused) -> Result {
+    let caller = Caller::behind_sudo()?;
+    notes::sweep();
+    let matching = process::matching(&args.apps);
+    if !args.apps.is_empty() && matching.is_empty() && !args.wait {
+        let text = process::none_matches(&args.apps);
+        return Err(Failure::new(format!("{text}\natrace: --wait records nevertheless")));
+    }
+    buffer::events(Some(&tracefs::root()?), &args.categories)?;
+    let path = args.output.as_deref().unwrap_or("recording.pftrace".as_ref());
+    let existing = Existing::rule(args.force, args.output.is_some());
+    let output = Output::create(path, existing, caller.as_ref(), true)?;
+    let signals = Signals::catch(None)?;
+    buffer::sweep()?;
+    let mut stream = Stream::make(&args.categories, args.buffer)?;
+    // The kernel is recorded although somebody else is the service, as another recording is.
+    let (listening, _own, listener) = match Listening::start(refused) {
+        Ok((listening, listener)) => (Some(listening), None, listener),
+        Err(e) => {
+            say(format_args!("programs are recorded as far as they trace by ATrace: {e}"));
+            let (own, listener) = ServiceSocket::make(None)?;
+            (None, Some(own), listener)
+        }
+    };
+    let keep = Keep::File { file: output.file()?, max: None };
+    let terms = Terms { patterns: &args.apps, ..Terms::default() };
+    let service = Service::start_for(listener, geteuid().as_raw(), &terms, keep);
+    let service = service.map_err(failed("starting a service"))?;
+    if listening.is_some() {
+        announce();
+    }
+    let mut note = None;
+    let mut silence = Silence::start(tracefs::root()?)?;
+    stream.instance().set_option(tracefs::COPY, true)?;
+    service.add(buffer::names());
+
+    let start = Instant::now();
+    let mut patience = Some(args.time.map_or(PATIENCE, |time| PATIENCE.min(time / 4)));
+    let waited = wait(args.time, &signals, || {
+        service.add(stream.take()?);
+        Silence::look(&mut silence);
+        if patience.take_if(|patience| start.elapsed() >= *patience).is_some() {
+            note = switch_on(args, path, caller.as_ref())?;
+        }
+        Ok(format!("{} events, {} of the kernel", thousands(service.events()), thousands(stream.written())))
+    });
+    // First, because a write to the top-level marker fails if a buffer that gets copies is off.
+    stream.instance().set_option(tracefs::COPY, false)?;
+    drop((silence, note, listening));
+    service.add(stream.end()?);
+    let report = service.finish();
+    waited?;
+    say(stream.finish()?);
+    run::finish(output, report, Ok(()), None)
+}
+
+/// Switches on the programs that run and have not connected.
+fn switch_on(args: &RecordArgs, path: &std::path::Path, owner: Option<&Caller>) -> Result<Option<Note>> {
+    let is_apart = |pattern: &&String| {
+        let pids: Vec<_> = process::matching(&[(*pattern).clone()]).iter().map(|process| process.0).collect();
+        let standings = standings(&pids, stores::left);
+        let is_connected = |pid| standings.known.get(pid).is_some_and(|said| said.contains(": connected"));
+        !pids.is_empty() && !pids.iter().any(is_connected)
+    };
+    let patterns: Vec<_> = args.apps.iter().filter(is_apart).cloned().collect();
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let mut note = Note::write(path, owner)?;
+    let running = process::matching(&patterns);
+    note.switch_on(&patterns, &stores::all(running.iter().filter_map(|process| process.uid()))?)?;
+    Ok(Some(note))
+}

@@ -1,0 +1,66 @@
+//! The kernel's events of `atrace run --categories`, as packets for the service's trace.
+//!
+//! What the program's processes write to the kernel's top-level marker, as C and C++ programs do, is in the trace, too:
+//! as Perfetto's event `print`, from which it makes slices and counters (Linux 6.16).
+
+use std::path::Path;
+
+use super::RunArgs;
+use crate::command::buffer::{self, Copies, Names, Packets, Stream};
+use crate::command::file::systrace::writer;
+use crate::command::terminal::Result;
+
+pub(super) struct Kernel {
+    stream: Stream,
+    copies: Option<Copies>,
+    names: Names,
+}
+
+impl Kernel {
+    /// Creates the buffers, as far as `args` ask for events of the kernel.
+    pub(super) fn make(args: &RunArgs) -> Result<Option<Self>> {
+        if args.categories.is_empty() {
+            return Ok(None);
+        }
+        buffer::sweep()?;
+        let stream = Stream::make(&args.categories, args.buffer)?;
+        Ok(Some(Self { stream, copies: Copies::make(args.buffer)?, names: Names::make()? }))
+    }
+
+    /// Returns the argument with which the program's stage names the buffer for the program's processes.
+    pub(super) fn names(&self) -> Option<&Path> {
+        self.names.directory()
+    }
+
+    /// Starts to record. Returns the names of the processes that exist.
+    pub(super) fn start(&mut self) -> Result<Packets> {
+        self.copies.iter_mut().try_for_each(Copies::start)?;
+        Ok(buffer::names())
+    }
+
+    /// Returns the events that have arrived.
+    pub(super) fn take(&mut self) -> Result<Packets> {
+        self.copies.iter_mut().for_each(Copies::look);
+        self.stream.take()
+    }
+
+    /// Ends the recording. Returns the rest of the events, and those of the program among the messages to the top-level
+    /// marker.
+    pub(super) fn end(&mut self) -> Result<Packets> {
+        self.copies.iter_mut().try_for_each(Copies::stop)?;
+        let mut packets = self.stream.end()?;
+        if let Some(copies) = &self.copies {
+            let processes = self.names.read();
+            let is_its = |text: &[u8]| writer(text).is_none_or(|process| processes.has(process));
+            packets.extend(buffer::messages(copies.instance(), is_its)?);
+            copies.report(&processes);
+        }
+        Ok(packets)
+    }
+
+    /// Removes the buffers. Returns a line that says how many events there were.
+    pub(super) fn finish(self) -> Result<String> {
+        self.copies.map_or(Ok(()), |copies| buffer::remove(copies.into_instance()))?;
+        self.stream.finish()
+    }
+}

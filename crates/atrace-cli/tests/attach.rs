@@ -1,0 +1,364 @@
+//! `atrace record` and programs that already run and never asked for a connection, as an ordinary user.
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "processes fork, and are confined, as C programs")]
+mod cases {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command};
+    use std::time::Duration;
+
+    use atrace::{AtraceTag, atrace_init, atrace_instant, perfetto};
+    use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
+    use tracing_subscriber::prelude::*;
+
+    use crate::common::{self, Ran, case, is_root, until};
+    use crate::here::{Here, signal};
+
+    const TAG: AtraceTag = AtraceTag::App;
+    /// A user without an account.
+    const USER: u32 = 48_151;
+
+    /// A directory of a user, with the socket of `record`, its file, and a property store.
+    struct Place(Here);
+
+    impl Place {
+        fn new() -> Self {
+            let here = Here::new();
+            fs::create_dir(here.path("place")).unwrap();
+            fs::set_permissions(here.path("place"), fs::Permissions::from_mode(0o755)).unwrap();
+            // SAFETY: no preconditions.
+            if unsafe { libc::geteuid() } == 0 {
+                chown(here.path("place"), Some(USER), Some(USER)).unwrap();
+            }
+            Self(here)
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path("place").join(name)
+        }
+
+        fn of_user<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+            command.current_dir(self.path("")).env("ATRACE_PROPERTIES", self.path("properties"));
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", self.path("socket"));
+            command.env("PERFETTO_CONSUMER_SOCK_NAME", "/nonexistent");
+            // SAFETY: no preconditions.
+            if unsafe { libc::geteuid() } == 0 {
+                command.uid(USER).gid(USER);
+            }
+            command
+        }
+
+        fn program(&self, case: &str) -> Command {
+            let mut program = self.0.cleared(&self.0.path("program"), case);
+            program.args([case, "--exact", "--nocapture", "--test-threads=1"]);
+            self.of_user(&mut program);
+            program
+        }
+
+        fn record(&self, pattern: &str) -> Command {
+            let mut record = self.0.atrace("none");
+            record.args(["record", "-fo", "out", "-t", "2min", "-a", pattern]);
+            self.of_user(&mut record);
+            record
+        }
+
+        /// Records until there are events of all these names, or the time is over. Returns how long that took, and what
+        /// the command said.
+        fn recorded(&self, pattern: &str, names: &[&str], time: Option<Duration>) -> (Duration, Ran) {
+            let child = self.record(pattern).spawn().unwrap();
+            let live = self.path(&format!(".out.{}", child.id()));
+            let took = match time {
+                None => until("all are there", || {
+                    // The last packet may be cut, so the bytes are searched.
+                    let bytes = fs::read(&live).unwrap_or_default();
+                    names.iter().all(|name| bytes.windows(name.len()).any(|part| part == name.as_bytes()))
+                }),
+                Some(time) => {
+                    std::thread::sleep(time);
+                    time
+                }
+            };
+            signal(&child, libc::SIGINT);
+            let ran = common::end_of(child);
+            assert!(ran.status.success(), "{ran:?}");
+            (took, ran)
+        }
+    }
+
+    /// A program that runs as long as its file is there, also if the test fails.
+    struct Running(Option<Child>, PathBuf);
+
+    impl Running {
+        fn start(place: &Place, mut command: Command) -> Self {
+            fs::write(place.path("runs"), "").unwrap();
+            let child = command.spawn().unwrap();
+            let running = Self(Some(child), place.path("runs"));
+            until("it runs", || place.path("is there").exists());
+            running
+        }
+
+        fn end(mut self) -> Ran {
+            fs::remove_file(&self.1).unwrap();
+            common::end_of(self.0.take().unwrap())
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.1);
+            if let Some(mut child) = self.0.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    /// Calls `each` until the test removes the file.
+    fn run(mut each: impl FnMut()) {
+        fs::write("is there", "").unwrap();
+        while Path::new("runs").exists() {
+            each();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The program of the README: nothing in it knows of Perfetto.
+    #[test]
+    fn a_program_with_the_subscriber_is_found_while_it_runs() {
+        let name = case!({
+            let subscriber = AtraceSubscriber::default().with_filter();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            run(|| {
+                let _span = tracing::info_span!("load", items = 3).entered();
+                tracing::warn!("late");
+            });
+        });
+        let place = Place::new();
+        let running = Running::start(&place, place.program(&name));
+        for _ in 0..3 {
+            let (took, ran) = place.recorded("*program", &["load", "late"], None);
+            assert!(ran.stderr.contains("none lost") && !ran.stderr.contains("30 s"), "{ran:?}");
+            eprintln!("{took:?}");
+        }
+        // By its basename, too, and not by another name.
+        place.recorded("program", &["load"], None);
+        let (_, ran) = place.recorded("*ogra", &[], Some(Duration::from_secs(2)));
+        assert!(ran.stderr.contains("0 events"), "{ran:?}");
+        let ran = running.end();
+        assert!(ran.status.success(), "{ran:?}");
+    }
+
+    /// A filter of a stack has its own thread, and the connection comes from another.
+    #[test]
+    fn a_program_with_a_layer_is_found() {
+        let name = case!({
+            let layer = AtraceLayer::default().with_filter(AtraceFilter::default());
+            tracing_subscriber::registry().with(layer).init();
+            run(|| tracing::info!("from the layer"));
+        });
+        let place = Place::new();
+        let running = Running::start(&place, place.program(&name));
+        place.recorded("*program", &["from the layer"], None);
+        assert!(running.end().status.success());
+    }
+
+    /// The parent is gone when the recording begins, and was never connected.
+    #[test]
+    fn a_daemon_is_found() {
+        let name = case!({
+            atrace_init();
+            // SAFETY: the child traces, which it may, and ends.
+            unsafe {
+                if libc::fork() == 0 {
+                    run(|| atrace_instant(TAG, "of a daemon"));
+                    libc::_exit(0);
+                }
+            }
+        });
+        let place = Place::new();
+        let running = Running::start(&place, place.program(&name));
+        for _ in 0..2 {
+            place.recorded("*program", &["of a daemon"], None);
+        }
+        running.end();
+    }
+
+    /// Its only event waits for the answer of the service, which is there before the program.
+    #[test]
+    fn a_program_that_ends_at_once_is_recorded() {
+        let name = case!({
+            if std::env::var_os("ONCE").is_some() {
+                atrace_init();
+                atrace_instant(TAG, "the only one");
+            }
+        });
+        let place = Place::new();
+        let child = place.record("*program").spawn().unwrap();
+        until("it listens", || place.path("socket").exists());
+        let ran = common::run(place.program(&name).env("ONCE", "1"));
+        assert!(ran.status.success(), "{ran:?}");
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert!(ran.stderr.contains("1 events written, none lost"), "{ran:?}");
+    }
+
+    /// Ends the process at any of the calls that a connection takes, and at those that events in Perfetto's memory take. With
+    /// `all` this applies to all threads of the process.
+    fn confine(all: bool) {
+        let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+        for call in [
+            libc::SYS_socket,
+            libc::SYS_connect,
+            libc::SYS_openat,
+            libc::SYS_prctl,
+            libc::SYS_gettid,
+            libc::SYS_clone,
+            libc::SYS_clone3,
+            libc::SYS_memfd_create,
+            libc::SYS_mmap,
+        ] {
+            filter.push(op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1));
+            filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0));
+        }
+        filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        let flags = if all { libc::SECCOMP_FILTER_FLAG_TSYNC } else { 0 };
+        // SAFETY: the filter is alive and has that length.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_SET_MODE_FILTER;
+            assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program), 0);
+        }
+    }
+
+    #[test]
+    fn a_program_that_has_confined_itself_is_left_alone() {
+        let name = case!({
+            // SAFETY: the child, whose main thread this is, ends here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                fs::write("will be there", "").unwrap();
+                atrace_init();
+                confine(std::env::var_os("ALL").is_some());
+                fs::rename("will be there", "is there").unwrap();
+                while Path::new("runs").exists() {
+                    atrace_instant(TAG, "not allowed");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                // SAFETY: no preconditions.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            println!("STATUS {status}");
+        });
+        for all in [false, true] {
+            let place = Place::new();
+            let mut program = place.program(&name);
+            if all {
+                program.env("ALL", "1");
+            }
+            let running = Running::start(&place, program);
+            for _ in 0..2 {
+                place.recorded("*program", &[], Some(Duration::from_secs(1)));
+            }
+            let ran = running.end();
+            assert_eq!(ran.said("STATUS"), ["0"], "{all}: {ran:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_with_elevated_rights_looks_for_nothing() {
+        let name = case!({
+            atrace_init();
+            println!("STATUS {} THREADS {}", perfetto::status(), common::threads());
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let place = Place::new();
+        let program = place.0.path("elevated");
+        common::copy_program(std::env::current_exe().unwrap(), &program);
+        chown(&program, Some(USER), None).unwrap();
+        for (mode, is_attached) in [(0o755, true), (0o4755, false)] {
+            fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+            let mut command = place.0.cleared(&program, &name);
+            command.args([&name, "--exact", "--nocapture", "--test-threads=1"]);
+            let ran = common::end_of(command.uid(USER + 1).gid(USER + 1).current_dir("/").spawn().unwrap());
+            let _ = fs::remove_dir_all(format!("/dev/shm/atrace-{}", USER + 1));
+            let _ = fs::remove_dir_all(format!("/dev/shm/atrace-{USER}"));
+            assert!(ran.status.success(), "{ran:?}");
+            if mode == 0o4755 && !ran.said("STATUS")[0].contains("not asked for") {
+                return common::skipped(&name, "set-user-id has no effect there (nosuid?)");
+            }
+            assert_eq!(!ran.said("STATUS")[0].contains("not asked for"), is_attached, "{ran:?}");
+        }
+    }
+
+    /// Returns the memory that this process has for itself, in KiB.
+    fn memory() -> u64 {
+        let all = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = all.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    #[test]
+    fn looking_for_a_recording_costs_a_thread_and_little_memory() {
+        let name = case!({
+            atrace::atrace_get_enabled_tags();
+            println!("BEFORE {}", memory());
+            let (before, threads) = (memory(), common::threads());
+            atrace_init();
+            until("the thread sleeps", || common::threads() == threads + 1);
+            std::thread::sleep(Duration::from_millis(300));
+            println!("KIB {}", memory() - before);
+            assert!(!atrace::atrace_is_tag_enabled(TAG));
+        });
+        let place = Place::new();
+        // The first program also makes the store.
+        common::run(&mut place.program(&name));
+        let ran = common::run(&mut place.program(&name));
+        let pages = ran.said("KIB")[0].parse::<usize>().unwrap() * 1024 / atrace_sys::memory::page_size();
+        assert!((1..=24).contains(&pages), "{pages} pages");
+    }
+
+    #[test]
+    fn why_nothing_was_recorded_is_said_in_a_line() {
+        let name = case!({
+            atrace::atrace_get_enabled_tags();
+            run(|| atrace_instant(TAG, "never"));
+        });
+        let place = Place::new();
+        let second = Some(Duration::from_millis(300));
+        let said = |pattern: &str| place.recorded(pattern, &[], second).1.stderr;
+        let text = said("*/nobody-is-called-so");
+        assert!(text.contains("no running process matches */nobody-is-called-so"), "{text}");
+        for (variable, value, expected) in [
+            ("", "", "uses this library and looks for no recording"),
+            ("ATRACE_BACKEND", "none", "was started with ATRACE_BACKEND=none"),
+            ("ATRACE_MARKER", "/dev/null", "was started with ATRACE_MARKER=/dev/null"),
+            ("PERFETTO_PRODUCER_SOCK_NAME", "/other", "looks for a service at /other"),
+        ] {
+            let mut program = place.program(&name);
+            if !variable.is_empty() {
+                program.env(variable, value);
+            }
+            let running = Running::start(&place, program);
+            let pid = running.0.as_ref().unwrap().id();
+            let text = said(&format!("{}", place.0.path("program").display()));
+            assert!(text.contains(expected) && text.contains(&format!("{pid} (")), "{variable}: {text}");
+            assert!(!text.contains("nobody connected"), "{text}");
+            fs::remove_file(place.path("is there")).unwrap();
+            running.end();
+        }
+    }
+}

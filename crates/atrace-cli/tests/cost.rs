@@ -1,0 +1,273 @@
+//! `atrace cost`, from its arguments to what it prints. No test depends on how long something takes: differences are
+//! found between programs of which one does far more work.
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+
+mod cases {
+    use std::fmt::Write as _;
+    use std::io::Write as _;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use atrace::*;
+    use serde_json::Value;
+
+    use crate::common::{Ran, case, end_of, until};
+    use crate::here::{Here, runs_left_by};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    /// Returns `atrace cost` with these options.
+    fn cost(here: &Here, case: &str, options: &[&str]) -> Command {
+        let mut command = here.atrace(case);
+        command.arg("cost").args(options);
+        command
+    }
+
+    /// Adds the program of a case.
+    fn of_case<'a>(command: &'a mut Command, here: &Here, case: &str) -> &'a mut Command {
+        command.arg("--").arg(here.path("program")).args([case, "--exact", "--nocapture", "--test-threads=1"])
+    }
+
+    /// Runs the command to its end. It leaves nothing.
+    fn ended(command: &mut Command) -> Ran {
+        let child = command.spawn().unwrap();
+        let ran = end_of(child);
+        assert_eq!(runs_left_by(ran.pid), [] as [std::path::PathBuf; 0]);
+        ran
+    }
+
+    fn json(ran: &Ran) -> Value {
+        assert!(ran.status.success(), "{ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"))
+    }
+
+    /// Returns the interval of a difference.
+    fn difference(of: &Value) -> [f64; 2] {
+        ["low", "high"].map(|bound| of["difference"][bound].as_f64().unwrap_or_else(|| panic!("{of}")))
+    }
+
+    /// Tells whether this process was started with tracing on, and waits until it is.
+    fn is_on() -> bool {
+        let is_on = std::env::var_os("ATRACE_BACKEND").is_some();
+        if is_on {
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+        }
+        is_on
+    }
+
+    fn work(times: u64) {
+        let mut x = times;
+        for _ in 0..times * 100_000 {
+            x = std::hint::black_box((x ^ (x >> 29)).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        }
+    }
+
+    #[test]
+    fn more_work_while_traced_is_found() {
+        let name = case!({
+            let times = if is_on() { 52 } else { 40 };
+            work(times);
+            atrace_instant(TAG, "worked");
+        });
+        let here = Here::new();
+        let ran = ended(of_case(&mut cost(&here, &name, &["--time", "60s", "--json"]), &here, &name));
+        let all = json(&ran);
+        let used = &all["processor_time"];
+        let [low, high] = difference(used);
+        assert_eq!(used["verdict"], "differs", "{all}");
+        // The interval is right in 99 of 100 runs; a connection costs something, too.
+        assert!(0.0 < low && low < 0.5 && high > 0.25, "{all}");
+        assert!(used["off_ns"].as_f64() < used["on_ns"].as_f64());
+        assert_eq!(all["events"]["on"], 1.0, "{all}");
+        assert_eq!(all["events_lost"]["on"], 0.0);
+        for name in ["wall_time", "page_faults", "context_switches", "bytes_recorded"] {
+            assert!(all.get(name).is_some(), "{name}: {all}");
+        }
+        assert!(all["pairs"].as_u64().unwrap() >= 9 && all["confidence"] == 0.99);
+    }
+
+    #[test]
+    fn two_commands_are_compared_in_words_and_as_a_table() {
+        let here = Here::new();
+        let count = |to: u32| format!("i=0; while [ $i -lt {to} ]; do i=$((i+1)); done");
+        let mut command = here.atrace("");
+        command.args(["cost", "--time", "20s", "--off", &count(20_000), "--on", &count(60_000)]);
+        let ran = ended(&mut command);
+        assert!(ran.status.success(), "{ran:?}");
+        for part in [
+            "the second command costs ",
+            " of processor time\n",
+            " of wall time\n",
+            "difference (99 %)\n",
+            " pairs in ",
+        ] {
+            assert!(ran.stdout.contains(part), "{part}: {ran:?}");
+        }
+        assert!(!ran.stdout.contains("events"), "{ran:?}");
+    }
+
+    /// Returns what the command says about these options, and its exit status, which is an error's.
+    fn refused(options: &[&str]) -> (String, i32) {
+        let here = Here::new();
+        let ran = ended(&mut cost(&here, "", options));
+        assert_eq!(ran.stdout, "", "a figure is pretended: {ran:?}");
+        assert_eq!(ran.stderr.matches("atrace: ").count(), ran.stderr.lines().count(), "{ran:?}");
+        (ran.stderr, ran.status.code().unwrap())
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_an_error_in_words() {
+        let only_on = "echo why >&2; test -z \"$ATRACE_BACKEND\" || exit 3";
+        for (options, status, texts) in [
+            (&["--", "no-such-program"][..], 127, &["no-such-program: No such file"][..]),
+            (&["--", "/"], 126, &["/: Permission denied"]),
+            (
+                &["--", "sh", "-c", "echo it breaks >&2; exit 7"],
+                125,
+                &["it breaks", "fails (off): exit status 7"],
+            ),
+            (&["--", "sh", "-c", "kill -SEGV $$"], 125, &["killed by signal 11"]),
+            (
+                &["--", "sh", "-c", only_on],
+                125,
+                &["why", "ends differently when it is traced: exit status 3"],
+            ),
+            (&["--", "true"], 125, &["wrote no event", "--off and --on"]),
+            (&["--time", "300ms", "--", "sleep", "1000"], 125, &["had not ended after 0.3 s", "--switch"]),
+            (&["--off", "true", "--on", "exit 2"], 125, &["the second command fails: exit status 2"]),
+            (
+                &["--time", "1s", "--switch", "--unit", "lines", "--", "true"],
+                125,
+                &["ended", "without --switch"],
+            ),
+            (&["--time", "1s", "--switch", "--unit", "echo 7", "--", "sleep", "9"], 125, &["did not grow"]),
+            (
+                &["--time", "1s", "--switch", "--unit", "false", "--", "sleep", "9"],
+                125,
+                &["has to print a number"],
+            ),
+        ] {
+            let (said, code) = refused(options);
+            assert_eq!(code, status, "{options:?}: {said}");
+            for text in texts {
+                assert!(said.contains(text), "{options:?}: {said}");
+            }
+        }
+        for options in [&["--switch", "--", "true"][..], &["--off", "true"], &[], &["--time", "0s", "true"]] {
+            let here = Here::new();
+            let ran = ended(&mut cost(&here, "", options));
+            assert_eq!(ran.status.code(), Some(2), "{options:?}: {ran:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_prints_something_else_is_told_of() {
+        let here = Here::new();
+        let notes = |off: &str, on: &str| {
+            let mut command = cost(&here, "", &["--time", "2s", "--json", "--off", off, "--on", on]);
+            let mut text = String::new();
+            for note in json(&ended(&mut command))["notes"].as_array().unwrap() {
+                writeln!(text, "{}", note.as_str().unwrap()).unwrap();
+            }
+            text
+        };
+        assert!(notes("echo a", "echo b").contains("printed something else in"));
+        assert!(!notes("echo a", "echo a").contains("printed something else"));
+        // Programs that never print the same twice, such as the time, are no finding.
+        assert!(!notes("echo $$", "echo $$").contains("printed something else"));
+    }
+
+    #[test]
+    fn times_in_two_groups_are_told_of() {
+        let here = Here::new();
+        let either = "test $(od -An -N1 -tu1 /dev/urandom) -lt 128 && sleep 0.02 || sleep 1";
+        let all =
+            json(&ended(&mut cost(&here, "", &["--time", "30s", "--json", "--off", either, "--on", "true"])));
+        let notes: Vec<_> = all["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let of = |side: &str| notes.iter().any(|note| note.starts_with(side) && note.contains("bimodal"));
+        // A machine that is too busy for twenty pairs tells nothing.
+        assert!(of("first:") || all["pairs"].as_u64().unwrap() < 20, "{all}");
+    }
+
+    #[test]
+    fn few_runs_decide_nothing() {
+        let here = Here::new();
+        let ran = ended(&mut cost(&here, "", &["--time", "1s", "--off", "sleep 0.3", "--on", "sleep 0.3"]));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(ran.stdout.contains("not decided in ") && ran.stdout.contains("too few pairs"), "{ran:?}");
+        assert!(ran.stdout.contains("9 pairs are needed"), "{ran:?}");
+    }
+
+    #[test]
+    fn much_output_and_a_process_that_stays_do_not_matter() {
+        let here = Here::new();
+        let much = "head -c 20000000 /dev/zero; sleep 3 &";
+        let ran = ended(&mut cost(&here, "", &["--time", "2s", "--json", "--off", much, "--on", much]));
+        assert_eq!(
+            json(&ran)["notes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|it| it.as_str().unwrap().contains("printed"))
+                .count(),
+            0
+        );
+    }
+
+    #[test]
+    fn a_service_is_switched_while_it_works() {
+        let name = case!({
+            // It prints a line for each unit. While it is traced, a unit takes half as much work more.
+            loop {
+                work(if atrace_is_tag_enabled(TAG) { 3 } else { 2 });
+                drop(begin_scoped_event(TAG, "unit"));
+                println!("unit");
+                let _ = std::io::stdout().flush();
+            }
+        });
+        let here = Here::new();
+        let options = ["--time", "30s", "--json", "--switch", "--slice", "250ms", "--unit", "lines"];
+        let ran = ended(of_case(&mut cost(&here, &name, &options), &here, &name));
+        let all = json(&ran);
+        let each = &all["processor_time_per_unit"];
+        let [low, high] = difference(each);
+        assert_eq!(each["verdict"], "differs", "{all}");
+        assert!(low > 0.1 && low < 0.6 && high > 0.4, "{all}");
+        assert!(all["units_per_second"]["on"].as_f64().unwrap() > 0.0, "{all}");
+        assert!(all["events"]["on"].as_f64().unwrap() > 10.0, "{all}");
+    }
+
+    #[test]
+    fn a_bill_is_shown_and_its_absence_is_told() {
+        let name = case!({
+            if is_on() {
+                atrace_instant(TAG, "worked");
+            }
+            // As atrace-subscriber does at the end.
+            if let (Some(path), true) =
+                (std::env::var_os("ATRACE_BILL"), std::env::var_os("BILLED").is_some())
+            {
+                std::fs::write(&path, "8.1 % \x1b[2J of it\n").unwrap();
+                let mut json = path;
+                json.push(".json");
+                std::fs::write(json, "{\"share\": 0.081}").unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        });
+        let here = Here::new();
+        let mut command = cost(&here, &name, &["--time", "500ms", "--bill"]);
+        let ran = ended(of_case(command.env("BILLED", "1"), &here, &name));
+        assert!(
+            ran.status.success() && ran.stdout.contains("\n8.1 % ") && !ran.stdout.contains('\x1b'),
+            "{ran:?}"
+        );
+        let mut command = cost(&here, &name, &["--time", "500ms", "--bill", "--json"]);
+        let ran = ended(of_case(command.env("BILLED", "1"), &here, &name));
+        assert_eq!(json(&ran)["bill"]["share"], 0.081);
+        let ran = ended(of_case(&mut cost(&here, &name, &["--time", "500ms", "--bill"]), &here, &name));
+        assert!(!ran.status.success() && ran.stderr.contains("wrote no bill"), "{ran:?}");
+    }
+}

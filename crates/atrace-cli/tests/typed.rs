@@ -1,0 +1,281 @@
+//! Traces with events of the kernel and of a program: both are Perfetto's packets.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../atrace/tests/common/mod.rs"]
+mod common;
+mod here;
+#[allow(dead_code, unreachable_pub, reason = "only its way to Perfetto's reader is used here")]
+#[path = "../../real-service/src/trace.rs"]
+mod trace;
+
+#[allow(unsafe_code, reason = "the command is told to end as by a terminal")]
+mod cases {
+    use std::fs;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::CommandExt as _;
+    use std::path::Path;
+
+    use atrace::*;
+    use atrace_cli::tracefs;
+    use atrace_perfetto::proto::Reader;
+
+    use crate::common::{self, case, is_root, skipped, until};
+    use crate::here::{Here, USER, end, left_by, signal};
+
+    const TAG: AtraceTag = AtraceTag::App;
+
+    /// An event of the kernel: the CPU, the time, the thread, the number of its kind, and the encoded rest.
+    struct Kernel {
+        time: u64,
+        thread: u64,
+        kind: u32,
+        message: Vec<u8>,
+    }
+
+    /// Returns the number in a field.
+    fn number(message: &[u8], field: u32) -> u64 {
+        Reader::first(message, field).map_or(0, |value| value.number())
+    }
+
+    fn text(message: &[u8], field: u32) -> String {
+        let value = Reader::first(message, field);
+        value.map_or(String::new(), |value| String::from_utf8_lossy(value.bytes()).into_owned())
+    }
+
+    /// Returns the packets of a trace.
+    fn packets(path: &Path) -> Vec<Vec<u8>> {
+        let trace = fs::read(path).unwrap();
+        let mut reader = Reader::new(&trace);
+        let packets = reader.by_ref().map(|(_, packet)| packet.bytes().to_vec()).collect();
+        assert!(reader.is_whole());
+        packets
+    }
+
+    /// Returns the events of the kernel. Each CPU's are in the order of their times.
+    fn kernel(packets: &[Vec<u8>]) -> Vec<Kernel> {
+        let mut events = Vec::new();
+        let mut last = std::collections::HashMap::new();
+        for bundle in packets.iter().filter_map(|packet| Reader::first(packet, 1)) {
+            let cpu = number(bundle.bytes(), 1);
+            for (_, event) in Reader::new(bundle.bytes()).filter(|(field, _)| *field == 2) {
+                let event = event.bytes();
+                let (kind, message) = Reader::new(event).find(|(field, _)| *field > 2).unwrap();
+                let (time, thread) = (number(event, 1), number(event, 2));
+                events.push(Kernel { time, thread, kind, message: message.bytes().to_vec() });
+                // The messages to the top-level marker come from another buffer.
+                if kind != 3 {
+                    let last = last.entry(cpu).or_insert(0);
+                    assert!(*last <= time, "CPU {cpu}");
+                    *last = time;
+                }
+            }
+        }
+        events
+    }
+
+    fn boot_time() -> u64 {
+        let time = fs::read_to_string("/proc/uptime").unwrap();
+        (time.split(' ').next().unwrap().parse::<f64>().unwrap() * 1e9) as u64
+    }
+
+    fn is_possible(name: &str) -> bool {
+        is_root(name) && {
+            let clocks = fs::read_to_string(tracefs::root().unwrap().join("trace_clock")).unwrap();
+            let has = clocks.contains("boot") && tracefs::root().unwrap().join("events/sched").exists();
+            if !has {
+                skipped(name, "this kernel has no clock boot, or no events of the scheduler");
+            }
+            has
+        }
+    }
+
+    #[test]
+    fn the_kernel_and_a_program_are_in_one_trace() {
+        let name = case!({
+            until("it is recorded", || atrace_is_tag_enabled(TAG));
+            let slice =
+                begin_scoped_event_args(TAG, "slice with arguments", &[atrace::Arg::Int("answer", 42)]);
+            let thread = std::thread::Builder::new().name("its thread".to_owned());
+            thread.spawn(|| atrace_instant(TAG, "of a thread")).unwrap().join().unwrap();
+            drop(slice);
+            println!("PID {}", common::pid());
+        });
+        if !is_possible(&name) {
+            return;
+        }
+        let here = Here::new();
+        let start = boot_time();
+        let mut command = here.atrace(&name);
+        command.args(["run", "-c", "sched,freq,irq", "--"]).arg(here.path("program"));
+        let ran = end(command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(ran.stderr.contains(" events of the kernel written"), "{ran:?}");
+        assert!(ran.stderr.contains("saved program.pftrace: open it"), "{ran:?}");
+        let pid: u64 = ran.said("PID")[0].parse().unwrap();
+        let packets = packets(&here.path("program.pftrace"));
+        let events = kernel(&packets);
+        // The clock is that of the other packets.
+        assert!(events.iter().all(|it| (start..boot_time()).contains(&(it.time + 10_000_000))));
+        let of = |kind| events.iter().filter(move |it| it.kind == kind);
+        // The program's main thread ran, slept with its number as state, and was woken.
+        assert!(of(4).any(|it| number(&it.message, 6) == pid), "it never ran");
+        let slept = of(4).filter(|it| number(&it.message, 2) == pid && number(&it.message, 4) == 1);
+        assert!(slept.count() > 0, "it never slept");
+        assert!(of(20).any(|it| number(&it.message, 2) == pid), "it was never woken");
+        assert!(of(4).all(|it| it.thread == number(&it.message, 2)), "others than who runs switched");
+        // Its thread began, was named, and ended.
+        let thread = of(236).find(|it| text(&it.message, 3) == "its thread").expect("a name").thread;
+        assert!(of(235).any(|it| number(&it.message, 1) == thread && number(&it.message, 3) & 0x10000 != 0));
+        assert!(of(238).any(|it| it.thread == thread), "it never ended");
+        // Other processes are known by their names.
+        let this = u64::from(std::process::id());
+        let trees: Vec<_> = packets.iter().filter_map(|packet| Reader::first(packet, 2)).collect();
+        let of_this = trees.iter().filter_map(|tree| Reader::first(tree.bytes(), 1)).any(|process| {
+            number(process.bytes(), 1) == this && text(process.bytes(), 3).starts_with("typed-")
+        });
+        assert!(of_this, "this process has no name");
+        // The arguments of the program's events are typed.
+        let slice = packets.iter().filter_map(|packet| Reader::first(packet, 11)).any(|event| {
+            Reader::new(event.bytes()).any(|(field, annotation)| {
+                field == 4 && Reader::new(annotation.bytes()).any(|(_, value)| value.number() == 42)
+            })
+        });
+        assert!(slice, "the slice has no argument");
+        assert_eq!(left_by(ran.pid), [""; 0].map(std::path::PathBuf::from));
+        // Perfetto's own reader. Events that the kernel itself did not write are not counted as faults.
+        const STATES: &str = "SELECT count(*) > 0 FROM thread_state JOIN thread USING (utid) \
+            JOIN process USING (upid) WHERE pid = PID AND state = 'STATE'";
+        const FAULTS: &str = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') \
+            AND value > 0 AND name != 'mismatched_sched_switch_tids'";
+        let of_state = |state| STATES.replace("PID", &pid.to_string()).replace("STATE", state);
+        let (runs, sleeps) = (of_state("Running"), of_state("S"));
+        if let Some(answers) =
+            crate::trace::processed(&here.path("program.pftrace"), &[FAULTS, &runs, &sleeps])
+        {
+            assert!(answers[0].contains("\"rows\":[]"), "{answers:?}");
+            assert!(answers[1..].iter().all(|it| it.contains("\"rows\":[[1]]")), "{answers:?}");
+        }
+    }
+
+    /// What C and C++ programs write to the marker themselves.
+    #[test]
+    fn messages_to_the_top_level_marker_are_in_the_trace() {
+        let name = case!({});
+        if !is_possible(&name) {
+            return;
+        }
+        let root = tracefs::root().unwrap();
+        if !root.join("options").join(tracefs::COPY).exists() {
+            return skipped(&name, "this kernel copies no messages");
+        }
+        let marker = root.join("trace_marker");
+        let script =
+            format!("echo \"I|$$|of the program\" >{0}; echo \"I|1|of another\" >{0}", marker.display());
+        let here = Here::new();
+        let ran =
+            end(here.atrace(&name).args(["run", "-c", "sched", "-o", "out", "--", "sh", "-c", &script]));
+        assert!(ran.status.success(), "{ran:?}");
+        let events = kernel(&packets(&here.path("out")));
+        let printed: Vec<_> =
+            events.iter().filter(|it| it.kind == 3).map(|it| text(&it.message, 2)).collect();
+        let [printed] = &*printed else { panic!("{printed:?} of {ran:?}") };
+        assert!(printed.ends_with("|of the program\n"), "{printed:?}");
+    }
+
+    #[test]
+    fn root_records_the_kernel_and_programs_that_run() {
+        let name = case!({});
+        if !is_possible(&name) {
+            return;
+        }
+        let here = Here::new();
+        let record = |output: &str, options: &[&str]| {
+            let mut command = here.atrace(&name);
+            command.args(["record", "-c", "sched", "-o", output]).args(options);
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("producers"));
+            command.env("PERFETTO_CONSUMER_SOCK_NAME", here.path("consumers"));
+            command.env("ATRACE_PROPERTIES", here.path("properties"));
+            command
+        };
+        if !tracefs::root().unwrap().join("options").join(tracefs::COPY).exists() {
+            return skipped(&name, "this kernel copies no messages");
+        }
+        // Ctrl-C ends it when there is something.
+        let child = record("out", &[]).spawn().unwrap();
+        until("there are events", || {
+            let hidden = here.path(&format!(".out.{}", child.id()));
+            fs::metadata(hidden).is_ok_and(|data| data.len() > 100_000)
+        });
+        signal(&child, libc::SIGINT);
+        let ran = common::end_of(child);
+        assert!(ran.status.success(), "{ran:?}");
+        let events = kernel(&packets(&here.path("out")));
+        assert!(events.iter().filter(|it| it.kind == 4).count() > 100, "{}: {ran:?}", events.len());
+        assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
+    }
+
+    /// A program that a script leaves in the background is recorded until it ends, as an ordinary user.
+    #[test]
+    fn what_outlives_the_program_is_recorded() {
+        let name = case!({
+            println!("LATE {}", common::pid());
+            // Until the script has ended, whose child this process is.
+            let script: u32 = std::env::var("SCRIPT").unwrap().parse().unwrap();
+            until("the script has ended", || std::os::unix::process::parent_id() != script);
+            until("it is recorded", || atrace_is_tag_enabled(TAG));
+            atrace_instant(TAG, "after the script");
+            if std::env::var_os("STAYS").is_some() {
+                println!("STAYS");
+                std::thread::sleep(std::time::Duration::from_secs(600));
+            }
+        });
+        let here = Here::new();
+        fs::create_dir(here.path("place")).unwrap();
+        let is_user = |command: &mut std::process::Command| {
+            // SAFETY: no preconditions.
+            if unsafe { libc::geteuid() } == 0 {
+                std::os::unix::fs::chown(here.path("place"), Some(USER), Some(USER)).unwrap();
+                command.uid(USER).gid(USER);
+            }
+        };
+        let run = |script: &str| {
+            let mut command = here.atrace(&name);
+            command.args(["run", "--", "sh", "-c", script]).arg(here.path("program"));
+            command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]);
+            command.current_dir(here.path("place"));
+            is_user(&mut command);
+            command
+        };
+        let script = "SCRIPT=$$ \"$0\" \"$@\" & exit 7";
+        let recorded = |file: &str| {
+            let trace = fs::read(here.path("place").join(file)).unwrap();
+            trace.windows(16).any(|part| part == b"after the script")
+        };
+        let ran = end(&mut run(script));
+        assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+        assert!(
+            ran.stderr.contains("the program has ended, but ") && ran.stderr.contains("still runs"),
+            "{ran:?}"
+        );
+        assert!(recorded("sh.pftrace"), "{ran:?}");
+        // The second run has its own file. A signal ends the recording, not the program.
+        let mut child = run(&format!("STAYS= {script}")).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let (mut line, mut late) = (String::new(), 0);
+        while !line.ends_with("STAYS\n") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
+            late = line.trim().split_once("LATE ").map_or(late, |(_, pid)| pid.parse().unwrap());
+        }
+        signal(&child, libc::SIGINT);
+        until("the command has ended", || child.try_wait().unwrap().is_some());
+        // Its output is open as long as the program lives.
+        // SAFETY: the process was just seen to run, and ends after ten minutes at the earliest.
+        let lives = unsafe { libc::kill(late, libc::SIGKILL) };
+        let ran = common::end_of(child);
+        assert_eq!((ran.status.code(), lives), (Some(7), 0), "{ran:?}");
+        assert!(ran.stderr.contains("what they trace now is not recorded"), "{ran:?}");
+        assert!(ran.stderr.contains("saved sh.2.pftrace") && recorded("sh.2.pftrace"), "{ran:?}");
+    }
+}

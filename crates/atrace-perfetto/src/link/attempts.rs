@@ -1,0 +1,126 @@
+//! When the socket thread tries to connect again.
+//!
+//! A process that asked for the connection tries again after pauses that double. One that only seeks a service tries once
+//! after it has lost one, and then sleeps until the *serial* changes: a word in the property store of the process's user, which
+//! `atrace record` changes once it listens. Nothing is polled.
+//!
+//! The serial is loaded before an attempt, and the sleep begins only if it is still the same. So no service is missed.
+//!
+//! A process may confine itself to few system calls while the thread sleeps. Then the thread must not begin a connection: the
+//! kernel may end the process for a call that it no longer allows, by this thread or by an event that Perfetto's way takes. So the
+//! process waits until the thread has made its first attempt and knows how the process was confined by then.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock;
+use atrace_sys::fork::generation;
+use atrace_sys::thread::confinement::Confinement;
+use atrace_sys::{OnceRef, futex, thread};
+
+/// The first and the longest pause between two attempts, in milliseconds.
+const FIRST: u64 = 100;
+const LAST: u64 = 30_000;
+/// How long one call of the system sleeps at most: with rights, which have to be looked at now and then, and without.
+const WITH_RIGHTS: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Whether the process tries again although nothing says that there is a service.
+static IS_PERSISTENT: AtomicBool = AtomicBool::new(false);
+/// The word that changes when there may be a service.
+static SERIAL: OnceRef<AtomicU32> = OnceRef::new();
+
+/// Makes the process try again and again.
+pub(crate) fn be_persistent() {
+    IS_PERSISTENT.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the process tries again and again.
+pub(crate) fn is_persistent() -> bool {
+    IS_PERSISTENT.load(Ordering::Relaxed) || SERIAL.get().is_none()
+}
+
+/// Sets the word that changes when there may be a service. Only the first call has an effect.
+pub(crate) fn set_serial(serial: &'static AtomicU32) {
+    let _ = SERIAL.set(serial);
+}
+
+/// The generation of the process whose thread has made its first attempt.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+/// How long the process waits for that at most, in nanoseconds, and between two looks.
+const PATIENCE: u64 = 100_000_000;
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Waits until the socket thread sleeps after its first attempt, which found no service.
+pub(crate) fn wait_for_first() {
+    let until = clock::asked() + PATIENCE;
+    let has_begun = || BEGUN.load(Ordering::Acquire) == generation().number();
+    while !has_begun() && clock::asked() < until {
+        thread::pause(LOOK);
+    }
+}
+
+/// The attempts of this thread.
+pub(super) struct Attempts {
+    /// The pause after this attempt, in milliseconds.
+    pause: u64,
+    /// The serial before this attempt.
+    seen: u32,
+    /// The system calls that the process had given up before. `None` if the thread shares the process's descriptors.
+    confinement: Option<Confinement>,
+}
+
+impl Attempts {
+    pub(super) fn new(has_own_descriptors: bool) -> Self {
+        let confinement = (has_own_descriptors && !is_persistent()).then(Confinement::now);
+        Self { pause: FIRST, seen: 0, confinement }
+    }
+
+    /// Begins an attempt.
+    pub(super) fn begin(&mut self) {
+        self.seen = SERIAL.get().map_or(0, |serial| serial.load(Ordering::Relaxed));
+    }
+
+    /// Notes that the service had answered.
+    pub(super) fn had_success(&mut self) {
+        self.pause = FIRST;
+    }
+
+    /// Sleeps until the next attempt makes sense. Returns false as soon as `is_over` does, which is asked each second if
+    /// `has_rights`.
+    pub(super) fn pause(
+        &mut self,
+        was_connected: bool,
+        has_rights: bool,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
+        let until = (is_persistent() || was_connected).then(|| clock::asked() + self.pause * 1_000_000);
+        self.pause = LAST.min(2 * self.pause);
+        BEGUN.store(generation().number(), Ordering::Release);
+        loop {
+            if is_over() {
+                return false;
+            }
+            let left = until.map_or(LONG, |until| Duration::from_nanos(until.saturating_sub(clock::asked())));
+            if left.is_zero() {
+                return true;
+            }
+            let left = left.min(if has_rights { WITH_RIGHTS } else { LONG });
+            let Some(serial) = SERIAL.get() else {
+                thread::pause(left);
+                continue;
+            };
+            if futex::wait(serial, self.seen, left).is_err() {
+                thread::pause(left.min(WITH_RIGHTS)); // The system denies it.
+            }
+            let now = serial.load(Ordering::Relaxed);
+            if now != self.seen {
+                self.seen = now;
+                if !self.confinement.as_mut().is_some_and(Confinement::is_new) {
+                    self.pause = FIRST;
+                    return true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A small service with a database, as its owner would write it, and clients that send it requests.
+//!
+//! Usage: axum-service [REQUESTS [CONCURRENCY]]
+//!
+//! It serves that many requests (7,500, 16 at a time), prints how many were answered, and ends. One request of 500 searches
+//! without an index. To see which request was slow, and where it waited:
+//!
+//! ```sh
+//! atrace run -- axum-service
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use atrace_subscriber::AtraceSubscriber;
+use axum::extract::{Query, State};
+use axum::http::{Request, StatusCode};
+use axum::routing::get;
+use serde::Deserialize;
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tower_http::trace::TraceLayer;
+use tracing::{info, info_span, instrument};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// The rows of the table.
+const ROWS: i64 = 2000;
+/// One request of so many is slow.
+const SELDOM: usize = 500;
+
+#[derive(Deserialize)]
+struct Search {
+    word: String,
+    /// Searches in the middle of words, too, which no index helps.
+    #[serde(default)]
+    anywhere: bool,
+}
+
+#[instrument(name = "db.search", skip(pool))]
+async fn matches(pool: &SqlitePool, pattern: &str) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("SELECT count(*) FROM words WHERE word GLOB ?").bind(pattern).fetch_one(pool).await
+}
+
+#[instrument(name = "db.count", skip_all)]
+async fn total(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("SELECT max(id) FROM words").fetch_one(pool).await
+}
+
+/// Answers how many words match, of how many.
+async fn search(State(pool): State<SqlitePool>, Query(search): Query<Search>) -> Result<String, StatusCode> {
+    let before = if search.anywhere { "*[a-z]*[a-z]*[a-z]*" } else { "" };
+    let pattern = format!("{before}{}*", search.word);
+    let found = tokio::try_join!(matches(&pool, &pattern), total(&pool));
+    let (found, total) = found.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    info!(found, "answered");
+    Ok(format!("{found} of {total}\n"))
+}
+
+async fn database(directory: &std::path::Path) -> Result<SqlitePool, Error> {
+    let options = SqliteConnectOptions::new().filename(directory.join("words")).create_if_missing(true);
+    let pool = SqlitePoolOptions::new().max_connections(4).connect_with(options).await?;
+    sqlx::query("CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT COLLATE BINARY)")
+        .execute(&pool)
+        .await?;
+    sqlx::query("CREATE INDEX by_word ON words (word)").execute(&pool).await?;
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+                INSERT INTO words SELECT i, lower(hex(randomblob(8))) FROM n";
+    sqlx::query(fill).bind(ROWS).execute(&pool).await?;
+    Ok(pool)
+}
+
+/// Sends requests on one connection until `next` has reached `requests`. Returns how many were answered with success.
+async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Result<usize, Error> {
+    let mut stream = TcpStream::connect(to).await?;
+    let (mut answer, mut answered) = (vec![0; 4096], 0);
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= requests {
+            return Ok(answered);
+        }
+        let slow = if number % SELDOM == SELDOM / 2 { "&anywhere=true" } else { "" };
+        let request = format!("GET /search?word={:02x}{slow} HTTP/1.1\r\nhost: here\r\n\r\n", number % 256);
+        stream.write_all(request.as_bytes()).await?;
+        // An answer is small and ends with a line.
+        let mut len = 0;
+        while !(answer[..len].ends_with(b"\n") && answer[..len].windows(4).any(|end| end == b"\r\n\r\n")) {
+            match stream.read(&mut answer[len..]).await? {
+                0 => return Err("the service closed the connection".into()),
+                more => len += more,
+            }
+        }
+        answered += usize::from(answer.starts_with(b"HTTP/1.1 200"));
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter())?;
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<usize>());
+    let requests = arguments.next().transpose()?.unwrap_or(7500);
+    let concurrency = arguments.next().transpose()?.unwrap_or(16);
+
+    let directory = tempfile::tempdir()?;
+    let span = |request: &Request<_>| info_span!("request", method = %request.method(), uri = %request.uri());
+    let service = axum::Router::new()
+        .route("/search", get(search))
+        .layer(TraceLayer::new_for_http().make_span_with(span))
+        .with_state(database(directory.path()).await?);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async { axum::serve(listener, service).await });
+
+    let next = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> =
+        (0..concurrency).map(|_| tokio::spawn(client(address, Arc::clone(&next), requests))).collect();
+    let mut answered = 0;
+    for client in clients {
+        answered += client.await??;
+    }
+    println!("{answered} of {requests} requests answered");
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! When to look at a comparison that can end early, so that looking does not make it less sure.
+//!
+//! Someone who compares after each pair, and stops when the interval suits, is wrong far more often than each interval
+//! says. So there are five looks: after a sixteenth, an eighth, a quarter and a half of the time, and at its end. They
+//! share the error of [`CONFIDENCE`]: a tenth of it for each look on the way, and the rest for the last one
+//! (Bonferroni's inequality; Lan and DeMets, "Discrete sequential boundaries for clinical trials", 1983). So whichever
+//! look the comparison ends at, and for whatever reason, all of its intervals hold the truth with that confidence.
+//!
+//! The samples are the logarithms of the ratios of pairs, and a coin decides which part of a pair runs first. If the
+//! two do not differ, each ratio is as likely above 1 as below, whatever the machine does meanwhile: drift, bursts and
+//! outliers do not make a wrong claim more likely. If they differ by a factor, the same holds for the ratios divided by
+//! that factor.
+
+use crate::Interval;
+
+/// The confidence of what is said after any of the looks.
+pub const CONFIDENCE: f64 = 0.99;
+
+/// The smallest number of pairs for which the last look can be sure.
+pub const PAIRS_MIN: usize = 9;
+
+/// The parts of the time after which to look, before its end.
+const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
+/// The part of the error that each of them may use.
+const SHARE: f64 = 0.1;
+
+/// An interval is narrow enough if it extends by this much to each side…
+const TIGHT: f64 = 0.0025;
+/// …or by this part of the difference.
+const TIGHT_PART: f64 = 0.1;
+
+/// The looks of a comparison.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Looks(usize);
+
+impl Looks {
+    /// Returns the interval of the difference, if it is time for a look. `part` is the part of the time that has
+    /// passed; from 1 on, the look is the last one.
+    ///
+    /// `pairs` are the logarithms of ratios. The interval is that of the ratio minus 1. It is `None` without a finite
+    /// ratio; few pairs are not [sure](Interval::sure).
+    pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
+        let passed = PARTS.iter().filter(|at| part >= **at).count();
+        let error = 1.0 - CONFIDENCE;
+        let share = if part >= 1.0 {
+            1.0 - SHARE * PARTS.len() as f64
+        } else if passed > self.0 {
+            SHARE
+        } else {
+            return None;
+        };
+        self.0 = passed;
+        let interval = |pairs: &&[f64]| Some(Interval::at(pairs, 1.0 - error * share)?.map(f64::exp_m1));
+        Some(pairs.iter().map(interval).collect())
+    }
+}
+
+/// Tells whether more pairs are unnecessary: the interval of a difference is sure and narrow.
+pub fn is_decided(difference: Interval) -> bool {
+    difference.sure && difference.half_width() <= TIGHT.max(TIGHT_PART * difference.median.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use fastrand::Rng;
+
+    use super::*;
+    use crate::simulated::{Machine, Simulated};
+
+    /// Compares until it is decided or `most` pairs have run. `pair` runs a pair in the given order; its result is the
+    /// two times.
+    fn compare(most: usize, random: &mut Rng, mut pair: impl FnMut(bool) -> [f64; 2]) -> Option<Interval> {
+        let (mut looks, mut pairs) = (Looks::default(), Vec::new());
+        loop {
+            let [off, on] = pair(random.bool());
+            pairs.push((on / off).ln());
+            if let Some(found) = looks.look(pairs.len() as f64 / most as f64, &[&pairs]) {
+                let found = found[0];
+                if pairs.len() >= most || found.is_some_and(is_decided) {
+                    return found;
+                }
+            }
+        }
+    }
+
+    /// Returns how many verdicts claim a difference, how many intervals do not hold `extra`, and the number of
+    /// verdicts. `time` returns the time of the same work.
+    fn judge(extra: f64, runs: u64, most: usize, mut time: impl FnMut(u64) -> f64) -> [u64; 3] {
+        let mut counted = [0; 3];
+        for seed in 0..runs {
+            let mut random = Rng::with_seed(seed * 7919 + most as u64);
+            let found = compare(most, &mut random, |is_off_first| {
+                let factors = if is_off_first { [1.0, 1.0 + extra] } else { [1.0 + extra, 1.0] };
+                let [first, second] = factors.map(|factor| factor * time(seed));
+                if is_off_first { [first, second] } else { [second, first] }
+            });
+            let Some(found) = found.filter(|found| found.sure) else { continue };
+            counted[0] += u64::from(found.low > 0.0 || found.high < 0.0);
+            counted[1] += u64::from(!(found.low <= extra && extra <= found.high));
+            counted[2] += 1;
+        }
+        counted
+    }
+
+    /// Times with a tail so heavy that they have no mean, beside a drift, and where the second run of a pair is faster.
+    fn wild() -> impl FnMut(u64) -> f64 {
+        let (mut random, mut runs) = (Rng::with_seed(5), 0_u32);
+        move |_| {
+            runs += 1;
+            let warm = if runs.is_multiple_of(2) { 0.97 } else { 1.0 };
+            let drift = 1.0 + 0.3 * (f64::from(runs) / 500.0).sin();
+            let normal = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+            let tail = if random.f64() < 0.1 { 0.05 / (1.0 - random.f64()) } else { 0.0 };
+            warm * drift * (1.0 + 0.02 * normal + tail)
+        }
+    }
+
+    #[test]
+    fn what_does_not_differ_is_seldom_said_to() {
+        let [mut wrong, mut all] = [0, 0];
+        for machine in Machine::all() {
+            for most in [12, 40, 150] {
+                let (mut simulated, mut seeded) = (Simulated::new(machine, 0), 0);
+                let [claimed, _, runs] = judge(0.0, 40, most, |seed| {
+                    if seed != seeded {
+                        (simulated, seeded) = (Simulated::new(machine, seed), seed);
+                    }
+                    simulated.slice(100.0, 1000.0).ns
+                });
+                println!("{}, {most} pairs: {claimed} of {runs}", machine.name);
+                (wrong, all) = (wrong + claimed, all + runs);
+            }
+        }
+        let [claimed, _, runs] = judge(0.0, 1000, 100, wild());
+        println!("wild: {claimed} of {runs}");
+        (wrong, all) = (wrong + claimed, all + runs);
+        assert!(all > 2000 && wrong * 50 <= all, "{wrong} of {all}");
+    }
+
+    #[test]
+    fn the_interval_holds_a_known_difference() {
+        let [mut missed, mut all] = [0, 0];
+        for extra in [0.005, 0.01, 0.02, 0.05, 0.2] {
+            for machine in Machine::all() {
+                let mut simulated = Simulated::new(machine, 1);
+                let [claimed, outside, runs] = judge(extra, 20, 100, |_| simulated.slice(100.0, 1000.0).ns);
+                println!("{} with {extra} more: {outside} of {runs} miss it", machine.name);
+                (missed, all) = (missed + outside, all + runs);
+                assert!(extra < 0.2 || claimed == runs, "{}: {claimed} of {runs} see it", machine.name);
+            }
+            let [_, outside, runs] = judge(extra, 200, 100, wild());
+            (missed, all) = (missed + outside, all + runs);
+        }
+        assert!(all > 2000 && missed * 100 <= all * 3, "{missed} of {all}");
+    }
+
+    #[test]
+    fn a_percent_is_seen_in_a_minute() {
+        // A command of 100 ms whose times vary by 2 %: 300 pairs.
+        let mut random = Rng::with_seed(9);
+        let time = |_| 1.0 + 0.02 * ((0..12).map(|_| random.f64()).sum::<f64>() - 6.0);
+        let [claimed, outside, runs] = judge(0.01, 300, 300, time);
+        assert!(claimed * 10 >= runs * 9 && outside * 50 <= runs, "{claimed} see it, {outside} miss it");
+    }
+
+    #[test]
+    fn looking_after_each_pair_would_be_wrong() {
+        let (mut random, mut claims) = (Rng::with_seed(2), 0);
+        for _ in 0..200 {
+            let mut pairs = Vec::new();
+            let is_claimed = (0..200).any(|_| {
+                pairs.push(random.f64() - 0.5);
+                Interval::at(&pairs, CONFIDENCE).is_some_and(|it| it.sure && (it.low > 0.0 || it.high < 0.0))
+            });
+            claims += u32::from(is_claimed);
+        }
+        assert!(claims > 8, "{claims} of 200");
+    }
+
+    #[test]
+    fn each_look_comes_once() {
+        let mut looks = Looks::default();
+        let pairs = [0.01_f64; 12];
+        let at = |part: f64| looks.look(part, &[&pairs]).map(|found| found[0].unwrap().sure);
+        let found = [0.01, 0.07, 0.1, 0.3, 0.49, 0.5, 0.9, 1.0, 1.2].map(at);
+        let yes = Some(true);
+        assert_eq!(found, [None, yes, None, yes, None, yes, None, yes, yes]);
+        // Eight pairs are enough for 99 %, but not where a look may use a part of the error only.
+        assert!(!Looks::default().look(1.0, &[&pairs[..PAIRS_MIN - 1]]).unwrap()[0].unwrap().sure);
+        assert!(Looks::default().look(1.0, &[&pairs[..PAIRS_MIN]]).unwrap()[0].unwrap().sure);
+        assert_eq!(Looks::default().look(1.0, &[&[]]), Some(vec![None]));
+    }
+}

@@ -1,0 +1,152 @@
+//! Simulated machines, on which the true difference is known. Tests of a rule that decides about comparisons run the rule
+//! on them.
+
+use fastrand::Rng;
+
+use crate::sample::Sample;
+
+/// A simulated machine, with its disturbances. Times are microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// What disturbs it.
+    pub name: &'static str,
+    /// A slower state that comes and goes.
+    pub slow: Option<Slow>,
+    /// Whether the speed drifts by up to a third.
+    pub drifts: bool,
+    /// Bursts in which another program takes half of the time: the mean duration of a burst, and the mean time between
+    /// bursts.
+    pub bursts: Option<[f64; 2]>,
+    /// How often in a second the host stops the processor for milliseconds.
+    pub stops: f64,
+}
+
+/// A state in which everything takes longer.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow {
+    /// The factor by which an operation is slower.
+    pub operation: f64,
+    /// The factor by which the reference chain is slower.
+    pub chain: f64,
+    /// The mean duration of the state, and the mean time between two such states.
+    pub lasts: [f64; 2],
+}
+
+impl Machine {
+    /// A machine that nothing disturbs.
+    pub const QUIET: Self = Self { name: "quiet", slow: None, drifts: false, bursts: None, stops: 0.0 };
+
+    /// Returns machines with each kind of disturbance.
+    pub fn all() -> Vec<Self> {
+        let slow = |operation, chain, lasts| Some(Slow { operation, chain, lasts });
+        vec![
+            Self::QUIET,
+            Self { name: "two speeds, for seconds", slow: slow(1.7, 1.7, [6e5; 2]), ..Self::QUIET },
+            // The speed changes between the two slices of a comparison, and within a slice.
+            Self { name: "two speeds, for a slice", slow: slow(1.7, 1.7, [500.0; 2]), ..Self::QUIET },
+            Self { name: "slow memory", slow: slow(1.4, 1.7, [2e3, 4e3]), ..Self::QUIET },
+            // Another thread runs on the second hyperthread. The chain mostly waits for its own results, so it is hardly
+            // slowed down.
+            Self { name: "a busy sibling", slow: slow(1.25, 1.02, [2e4, 4e4]), ..Self::QUIET },
+            Self { name: "a sibling, for a slice", slow: slow(1.25, 1.02, [300.0, 900.0]), ..Self::QUIET },
+            Self { name: "drifting", drifts: true, ..Self::QUIET },
+            Self { name: "a neighbour", bursts: Some([6e3, 14e3]), ..Self::QUIET },
+            // The bursts are shorter than a slice: they hit one slice of a comparison, and not the chains.
+            Self { name: "short bursts", bursts: Some([100.0, 500.0]), ..Self::QUIET },
+            Self { name: "a host that stops it", stops: 100.0, ..Self::QUIET },
+            Self {
+                name: "all of that",
+                slow: slow(1.5, 1.6, [3e3, 9e3]),
+                drifts: true,
+                bursts: Some([400.0, 3e3]),
+                stops: 20.0,
+            },
+        ]
+    }
+}
+
+/// The current state of a simulated machine.
+#[derive(Debug)]
+pub struct Simulated {
+    machine: Machine,
+    random: Rng,
+    /// The time since the start.
+    pub now: f64,
+    is_slow: bool,
+    drift: f64,
+    is_burst: bool,
+    /// When the current slow or normal state ends, and when the current burst or pause ends.
+    until: [f64; 2],
+}
+
+impl Simulated {
+    /// Starts a machine whose disturbances follow from `seed`.
+    pub fn new(machine: Machine, seed: u64) -> Self {
+        let random = Rng::with_seed(seed);
+        Self { machine, random, now: 0.0, is_slow: false, drift: 1.0, is_burst: false, until: [0.0; 2] }
+    }
+
+    /// Returns a random factor near 1 for the variation between runs. Outliers only slow down.
+    fn jitter(&mut self, part: f64) -> f64 {
+        let normal = (0..4).map(|_| self.random.f64() - 0.5).sum::<f64>() * 1.7;
+        let outlier = if self.random.f64() < 0.02 { self.random.f64() } else { 0.0 };
+        1.0 + part * normal + outlier
+    }
+
+    /// Returns a random duration with this mean (exponential distribution).
+    fn lasts(&mut self, mean: f64) -> f64 {
+        -(1.0 - self.random.f64()).ln() * mean
+    }
+
+    fn go_on(&mut self, micros: f64) {
+        self.now += micros;
+        if let Some(slow) = self.machine.slow.filter(|_| self.now > self.until[0]) {
+            self.is_slow = !self.is_slow;
+            self.until[0] = self.now + self.lasts(slow.lasts[usize::from(!self.is_slow)]);
+        }
+        if let Some(bursts) = self.machine.bursts.filter(|_| self.now > self.until[1]) {
+            self.is_burst = !self.is_burst;
+            self.until[1] = self.now + self.lasts(bursts[usize::from(!self.is_burst)]);
+        }
+        if self.machine.drifts {
+            let step = (self.random.f64() - 0.5) * micros * 2e-5;
+            self.drift = (self.drift + step).clamp(1.0, 1.33);
+        }
+    }
+
+    /// Returns how long work takes whose undisturbed duration is `micros`, and advances the time. The work runs in
+    /// steps, because the state can change meanwhile.
+    pub fn takes(&mut self, micros: f64, jitter: f64, is_chain: bool) -> f64 {
+        const STEP: f64 = 50.0;
+        let (steps, jitter) = ((micros / STEP).ceil(), self.jitter(jitter));
+        let mut all = 0.0;
+        for _ in 0..steps as u32 {
+            let slow = self.machine.slow.filter(|_| self.is_slow);
+            let slow = slow.map_or(1.0, |slow| if is_chain { slow.chain } else { slow.operation });
+            let mut took = micros / steps * slow * self.drift * jitter;
+            // A burst need not hit work that is shorter than a step.
+            if self.is_burst && self.random.f64() * STEP < micros && self.random.bool() {
+                took += self.random.f64() * 2.0 * STEP;
+            }
+            if self.random.f64() * 1e6 < self.machine.stops * took {
+                took += self.lasts(4e3);
+            }
+            self.go_on(took);
+            all += took;
+        }
+        all
+    }
+
+    /// Returns the shortest of three chains of two microseconds.
+    fn chain(&mut self) -> f64 {
+        (0..3).map(|_| self.takes(2.0, 0.002, true)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Simulates a slice of `micros` microseconds, of an operation whose true time is `ns` nanoseconds.
+    pub fn slice(&mut self, ns: f64, micros: f64) -> Sample {
+        let before = self.chain();
+        let took = self.takes(micros, 0.01, false);
+        let after = self.chain();
+        Sample { ns: ns * took / micros, chain: [before * 1e3, after * 1e3] }
+    }
+}
