@@ -343,9 +343,9 @@ fn read(session: &Session) -> ExitCode {
     let reading = Reading::begin().unwrap();
     assert_eq!(reading.come_and_lost().unwrap(), (0, 0));
     (0..EVENTS).for_each(|_| atrace::atrace_begin(atrace::AtraceTag::App, "0123456789"));
-    reading.wait_for(EVENTS, 0).unwrap();
+    reading.wait_for([EVENTS; 2], 0).unwrap();
     assert_eq!(reading.come_and_lost().unwrap(), (EVENTS, 0));
-    let too_many = reading.wait_for(EVENTS - 1, 0).unwrap_err().to_string();
+    let too_many = reading.wait_for([EVENTS - 1; 2], 0).unwrap_err().to_string();
     assert_eq!(too_many, "4999 events were written, 5000 came, 0 were lost");
     assert!(reading.taken().unwrap().cpu > Duration::ZERO);
     ExitCode::from(3)

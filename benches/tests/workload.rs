@@ -81,6 +81,8 @@ impl Workload for Known {
         let is = |what: &str| wrong == what;
         let by_perfetto = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").is_some();
         let more = on && is(if by_perfetto { "more by perfetto" } else { "more" });
+        // By Perfetto's way, more than the lives of spans that were interrupted.
+        let extra = if by_perfetto { 1000 } else { 1 };
         let (messages, death) = (is("messages") && !by_perfetto, is("death") && T::COMPILED_IN);
         let miscounted = u64::from(is("count"));
         // Past the subscriber, and though tracing is off.
@@ -102,7 +104,7 @@ impl Workload for Known {
                 T::within(&span, || chain::run::<1>(1));
             }
             if more {
-                atrace::atrace_instant(AtraceTag::App, "one more");
+                (0..extra).for_each(|_| atrace::atrace_instant(AtraceTag::App, "one more"));
             }
             if let Some(marker) = &loud {
                 // As one of its own, which is all that counts where others write, too.

@@ -46,18 +46,26 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
             Kind::Coroutine => compiler.coroutines(number, tasks, place.is_long()),
             Kind::Yield => compiler.co_yield(number, tasks, place.is_long()),
         }),
-        Runner::Sequential => Case::new(id, batches(runner, place, |n| 2 * n, sequential::<T>)),
+        Runner::Sequential => Case::new(id, batches(runner, place, entered, sequential::<T>)),
         // std keeps living threads in a map. The number of its nodes depends on the order in which the threads end.
-        Runner::Thread => Case::new(id, batches(runner, place, |n| 2 * n, threads::<T>())).inexact(),
+        Runner::Thread => Case::new(id, batches(runner, place, awaited, threads::<T>())).inexact(),
         // A future is within its span when it is polled and when it is dropped.
-        Runner::Future => Case::new(id, batches(runner, place, |n| 4 * n, futures::<T>(place.is_long()))),
+        Runner::Future => Case::new(id, batches(runner, place, polled, futures::<T>(place.is_long()))),
         // A batch is one task, which has an additional resume to its end, and is dropped.
         Runner::Yield => {
             let run = yielding::<T>(place.is_long());
-            Case::new(id, batches(runner, place, move |n| 2 * (n + 2 * (n / batch)), run))
+            Case::new(
+                id,
+                batches(
+                    runner,
+                    place,
+                    move |n| Done::new().messages(2 * (n + 2 * (n / batch))).lives(n / batch..=n / batch),
+                    run,
+                ),
+            )
         }
         Runner::Tokio => {
-            let runs = move || batches(runner, place, |n| 4 * n, tokio::<T>(place.one_core));
+            let runs = move || batches(runner, place, polled, tokio::<T>(place.one_core));
             let case = Case::afresh(id, runs);
             // The workers of the runtime allocate when one of their buffers is used up.
             if place.one_core { case } else { case.inexact() }
@@ -76,11 +84,26 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     if place.one_core { case.one_core() } else { case }
 }
 
-/// Makes a closure that runs batches. `messages` returns the number of messages of `n` tasks.
+/// Reports what `n` tasks write that are entered once.
+fn entered(n: u64) -> Done {
+    Done::new().messages(2 * n)
+}
+
+/// Reports what `n` tasks write that are entered once, but perhaps long after their spans were made.
+fn awaited(n: u64) -> Done {
+    entered(n).lives(0..=n)
+}
+
+/// Reports what `n` futures write that are polled once and dropped, each within its span.
+fn polled(n: u64) -> Done {
+    Done::new().messages(4 * n).lives(n..=n)
+}
+
+/// Makes a closure that runs batches. `written` reports what `n` tasks write.
 fn batches(
     runner: Runner,
     place: Place,
-    messages: impl Fn(u64) -> u64 + 'static,
+    written: impl Fn(u64) -> Done + 'static,
     mut run: impl FnMut(u32, u64) -> Result<Batch, Wrong> + 'static,
 ) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
     let batch = place.batch(runner);
@@ -113,14 +136,14 @@ fn batches(
             total.frame = done.frame;
             total.news = done.news.map(|news| news + total.news.unwrap_or(0));
         }
-        Ok(total.done(runner, n, batch, clock).messages(messages(n)))
+        Ok(total.done(written(n), runner, n, batch, clock))
     }
 }
 
 impl Batch {
-    /// Makes the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each time is
+    /// Adds to the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each time is
     /// that between two readings, which contains one.
-    fn done(&self, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
+    fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
         let without = |time: Duration, readings: u64| {
             time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))
         };
@@ -133,7 +156,7 @@ impl Batch {
         // A part that is shorter than a reading counts as nothing. The whole is then at least what is left of its parts.
         let sum: Duration = if runner.is_created() { creation + resume + destruction } else { resume };
         let took = without(self.total, readings).max(sum);
-        let mut done = Done::new().took(took).gauge("clock_ns", clock);
+        let mut done = done.took(took).gauge("clock_ns", clock);
         done = done.gauge("clock_readings", readings as f64 / n as f64);
         if let Some(resumes) = self.resumes {
             done = done.count("resumes", resumes);
@@ -189,7 +212,7 @@ pub(crate) fn prove() {
             .part("destruction", nanos(600 - 20), makings)
             .gauge("frame_bytes", 8.0)
             .count("new", 60);
-        assert_eq!(batch.done(runner, 60, 30, 10.0), expected);
+        assert_eq!(batch.done(Done::new(), runner, 60, 30, 10.0), expected);
     }
 }
 
@@ -212,7 +235,7 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> std::io::Result<cc
             news: of_coroutines.then_some(done.news),
         })
     };
-    Case::new(place.id(runner), batches(runner, place, |_| 0, run)).untraced().uncounted()
+    Case::new(place.id(runner), batches(runner, place, |_| Done::new(), run)).untraced().uncounted()
 }
 
 /// The readings of the clock at the ends of the parts of a batch, which follow each other.

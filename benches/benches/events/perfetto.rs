@@ -115,7 +115,7 @@ impl Room {
     }
 
     fn empty(&self) {
-        let came = self.reading.wait_for(self.written.load(Relaxed), self.open.load(Relaxed));
+        let came = self.reading.wait_for([self.written.load(Relaxed); 2], self.open.load(Relaxed));
         came.expect("the reader takes what is written");
         self.used.store(0, Relaxed);
     }
@@ -160,7 +160,7 @@ impl Room {
     /// Fails unless every event has arrived or was reported as lost, or if more than one in a thousand was lost.
     fn check(&self) -> io::Result<()> {
         let written = self.written.load(Relaxed);
-        self.reading.wait_for(written, 0)?;
+        self.reading.wait_for([written; 2], 0)?;
         let (come, lost) = self.reading.come_and_lost()?;
         let excused = self.excused.load(Relaxed);
         let status = atrace::perfetto::status();
@@ -229,7 +229,7 @@ fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
         return Err(io::Error::other("what is on for the session alone goes to the marker"));
     }
     room.wrote(EVENTS, Size::of(begin()));
-    room.reading.wait_for(room.written.load(Relaxed), 0)
+    room.reading.wait_for([room.written.load(Relaxed); 2], 0)
 }
 
 /// Measures every kind of event, beside the marker backend and the limits.

@@ -44,19 +44,20 @@ struct Live;
 /// Runs an operation this many times in a runtime, and returns how often its innermost body ran.
 type Body = fn(&Runtime, u64) -> u64;
 
-/// A body, and the messages of one operation while tracing is on: two for each poll, and two when a future in a span is
-/// dropped.
+/// A body, its spans, and the messages of one operation while tracing is on: two for each poll, and two when a future
+/// in a span is dropped.
 struct Creation {
     name: &'static str,
     body: Body,
+    spans: u64,
     messages: u64,
 }
 
 fn creations<T: Tracing>() -> [Creation; 3] {
     [
-        Creation { name: "run_blocking", body: run_blocking::<T>, messages: 4 },
-        Creation { name: "run_blocking_launch", body: run_blocking_launch::<T>, messages: 10 },
-        Creation { name: "launch", body: launch::<T>, messages: 4 },
+        Creation { name: "run_blocking", body: run_blocking::<T>, spans: 1, messages: 4 },
+        Creation { name: "run_blocking_launch", body: run_blocking_launch::<T>, spans: 2, messages: 10 },
+        Creation { name: "launch", body: launch::<T>, spans: 1, messages: 4 },
     ]
 }
 
@@ -147,11 +148,11 @@ impl Workload for Live {
     fn cases<T: Tracing>() -> Vec<Case> {
         let beside = Rc::new(RefCell::new(Beside::Nothing));
         let mut cases = Vec::new();
-        let done = |n: u64, messages: u64, ended: bool, (ran, took): (u64, Duration)| {
+        let done = |n: u64, [spans, messages]: [u64; 2], ended: bool, (ran, took): (u64, Duration)| {
             check("bodies", ran, n)?;
-            Ok(Done::new().messages(messages * n).others_wrote(ended).took(took))
+            Ok(Done::new().messages(messages * n).lives(spans * n..=spans * n).others_wrote(ended).took(took))
         };
-        for Creation { name, body, messages } in creations::<T>() {
+        for Creation { name, body, spans, messages } in creations::<T>() {
             let beside = Rc::clone(&beside);
             let case = Case::afresh(format!("rust/{name}"), move || {
                 let (beside, mut kept) = (Rc::clone(&beside), None);
@@ -163,13 +164,13 @@ impl Workload for Live {
                     };
                     let start = Instant::now();
                     let ran = body(runtime, n);
-                    done(n, messages, ended, (ran, start.elapsed()))
+                    done(n, [spans, messages], ended, (ran, start.elapsed()))
                 }
             });
             // A registry occasionally allocates memory for more spans of a thread.
             cases.push(case.counted_over(1000).inexact().not_in(&modes::BARE));
         }
-        for Creation { name, body, messages } in creations::<T>() {
+        for Creation { name, body, spans, messages } in creations::<T>() {
             let beside = Rc::clone(&beside);
             let case = Case::afresh(format!("rust/{name}/2_threads"), move || {
                 beside.borrow_mut().nothing();
@@ -177,7 +178,7 @@ impl Workload for Live {
                 move |n| {
                     let mut beside = beside.borrow_mut();
                     let (team, ended) = beside.team()?;
-                    done(n, messages, ended, together(team, body, n)?)
+                    done(n, [spans, messages], ended, together(team, body, n)?)
                 }
             });
             // The queues of the runtimes can grow at any time.

@@ -160,7 +160,7 @@ fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>
             let (permits, left) = (semaphore.available_permits(), slots.taken());
             return Err(format!("{woken} of {n} were woken; {permits} permits and {left} waiters are left"));
         }
-        Ok(Done::new().messages(messages(1, polls, n)).count("polls", polls))
+        Ok(Done::new().messages(messages(1, polls, n)).lives(n..=n).count("polls", polls))
     }
 }
 
@@ -268,7 +268,8 @@ fn total<const N: usize>(sum: Option<u64>, more: [Option<u64>; N]) -> Option<u64
 /// Makes the report of pipelines with `tasks` tasks that are within `spans` spans each.
 fn done(polls: &AtomicU64, waits: Option<u64>, (spans, tasks): (usize, u64)) -> Done {
     let polls = polls.load(Relaxed);
-    let done = Done::new().messages(messages(spans, polls, tasks)).count("polls", polls);
+    let lives = spans as u64 * tasks;
+    let done = Done::new().messages(messages(spans, polls, tasks)).lives(lives..=lives).count("polls", polls);
     waits.into_iter().fold(done, |done, waits| done.count(WAITS, waits))
 }
 

@@ -6,6 +6,7 @@
 //! records from [`Reading::begin`] on, and asks the reader how many events have arrived. Their number proves that
 //! tracing was on.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 #[cfg(target_os = "android")]
@@ -140,22 +141,27 @@ impl Reading {
         Ok((self.taken()?.events - taken.events, lost() - before))
     }
 
-    /// Waits until all but `open` of the `written` events of this process have arrived in each session or were lost.
+    /// Waits until all but `open` of the events that this process has written have arrived in each session or were lost.
+    /// `least` to `most` were written. On a named track, the end of a slice whose begin was lost is neither written nor
+    /// counted as lost.
     ///
     /// # Errors
     ///
     /// If the events do not arrive, or if more arrive than were written.
-    pub fn wait_for(&self, written: u64, open: u64) -> io::Result<()> {
-        let [written, open] = [written, open].map(|events| events * u64::from(self.sessions));
-        let mut now = (0, 0);
+    pub fn wait_for(&self, [least, most]: [u64; 2], open: u64) -> io::Result<()> {
+        let [least, most, open] = [least, most, open].map(|events| events * u64::from(self.sessions));
+        let now = Cell::new((0, 0));
         let all_came = || {
-            now = self.come_and_lost()?;
-            Ok(now.0 + now.1 + open >= written)
+            now.set(self.come_and_lost()?);
+            let (come, lost) = now.get();
+            Ok(come + 2 * lost + open >= least)
         };
-        until(all_came, || format!("of {written} events that were written, some have not come"))?;
-        let (come, lost) = now;
-        let all = format!("{written} events were written, {come} came, {lost} were lost");
-        if come + lost > written { Err(io::Error::other(all)) } else { Ok(()) }
+        until(all_came, || {
+            format!("{least} events were written, {} came, {} were lost", now.get().0, now.get().1)
+        })?;
+        let (come, lost) = now.get();
+        let all = format!("{most} events were written, {come} came, {lost} were lost");
+        if come + lost > most { Err(io::Error::other(all)) } else { Ok(()) }
     }
 }
 

@@ -2,6 +2,7 @@
 //! processes of its modes: a line of JSON for a request, and a line of JSON for its reply.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -215,6 +216,8 @@ type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub(crate) messages: u64,
+    /// The lowest and the highest number of lives.
+    pub(crate) lives: [u64; 2],
     #[serde(default)]
     pub(crate) others_wrote: bool,
     /// The number of lost messages, in a mode with a Perfetto session.
@@ -238,6 +241,18 @@ impl Done {
     pub fn messages(mut self, messages: u64) -> Self {
         self.messages = messages;
         self
+    }
+
+    /// Sets how many spans are asynchronous: at least as many as the range begins with, at most as many as it ends with.
+    /// Each has a life by Perfetto's way, which is two more messages there. Without this call, no span is.
+    pub fn lives(mut self, lives: RangeInclusive<u64>) -> Self {
+        self.lives = [*lives.start(), *lives.end()];
+        self
+    }
+
+    /// Returns the lowest and the highest number of messages that a Perfetto session gets.
+    pub(crate) fn by_perfetto(&self) -> [u64; 2] {
+        self.lives.map(|lives| self.messages + 2 * lives)
     }
 
     /// Says whether other threads wrote messages meanwhile, for example because a runtime was started, stopped or at

@@ -31,7 +31,7 @@ pub(super) fn work<W: Workload>(session: &Session, mode: Mode) -> io::Result<()>
         })?;
     }
     let (_switched, reading) = mode.set_up()?;
-    let taken = reading.map(|reading| Taken { reading, written: 0, others_wrote: false });
+    let taken = reading.map(|reading| Taken { reading, written: [0; 2], others_wrote: false });
     let cases = if mode.compiled_in { W::cases::<Traced>() } else { W::cases::<Bare>() };
     let messages = vec![Vec::new(); cases.len()];
     let held = Held { random: Rng::with_seed(std::process::id().into()), blocks: Vec::new() };
@@ -80,15 +80,15 @@ struct Worker<'a> {
 /// Compares what this process has written with what the Perfetto consumer has received.
 struct Taken {
     reading: Reading,
-    /// The number of events written since the session began.
-    written: u64,
+    /// The lowest and the highest number of events written since the session began.
+    written: [u64; 2],
     /// Whether other threads wrote an unknown number of events.
     others_wrote: bool,
 }
 
 impl Taken {
     fn add(&mut self, done: &Done) {
-        self.written += done.messages;
+        self.written = std::array::from_fn(|end| self.written[end] + done.by_perfetto()[end]);
         self.others_wrote |= done.others_wrote;
     }
 
@@ -96,11 +96,16 @@ impl Taken {
     /// many events have been lost so far.
     fn wait(&self, open: u64) -> Answer<u64> {
         if !self.others_wrote {
-            self.reading.wait_for(self.written, open)?;
+            let [least, most] = self.written;
+            self.reading.wait_for([least, most + INTERRUPTED], open)?;
         }
         Ok(self.reading.come_and_lost()?.1)
     }
 }
+
+/// The events of lives of synchronous spans that the operating system interrupted: one that is not yet entered, or left and
+/// not yet closed, counts as asynchronous after 50 ms.
+const INTERRUPTED: u64 = 32;
 
 /// The highest number of events in chunks that are not full: some threads, with a page each, filled with the smallest
 /// events.
