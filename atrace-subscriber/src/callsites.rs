@@ -222,6 +222,14 @@ impl CallsiteInfo {
         Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), name, level, self)
     }
 
+    /// Returns the name of an event if the program chose it: that which `tracing` gives is `event FILE:LINE`.
+    pub(crate) fn own_name(&self) -> Option<&'static str> {
+        let place = self.0.name().strip_prefix("event ").zip(self.0.file());
+        let is_made = place
+            .is_some_and(|(place, file)| place.strip_prefix(file).is_some_and(|line| line.starts_with(':')));
+        (!is_made).then_some(self.0.name())
+    }
+
     /// Returns the module path of the callsite.
     #[inline]
     pub(crate) fn module(&self) -> &'static str {

@@ -94,7 +94,7 @@
 //!
 //! | in the program | in the trace |
 //! |---|---|
-//! | an event | an instant of its thread, named by its message or, without one, by its callsite: `module:line` |
+//! | an event | an instant of its thread, named by its message or, without one, by the name that `name: "…"` gives it, else `module:line` |
 //! | entering and leaving a span | a slice of its thread, named by the span alone |
 //! | a field `otel.name` of a span, or one of [`with_name_field`](AtraceLayer::with_name_field) | the name of its slices; it remains an argument |
 //! | a field | an argument with its type: bool, int, uint, float, text; `i128`, bytes, errors and `Debug` values are text |

@@ -14,7 +14,8 @@ use tracing_core::field::{Field, Visit};
 use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 
-/// Writes an event: its counters, and an instant named by the message or, without one, by the callsite: `module:line`.
+/// Writes an event: its counters, and an instant named by the message or, without one, by the callsite: by its own
+/// name, or `module:line`.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
@@ -31,9 +32,12 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     if !name.is_empty() {
         return enabled.instant_at(&site, Some(name), args.finish());
     }
-    let name = text.write(|writer| match metadata.line() {
-        Some(line) => writer.push_what_fits(&[known.module(), ":", itoa::Buffer::new().format(line)]),
-        None => writer.push_what_fits(&[known.module()]),
+    let name = text.write(|writer| match (known.own_name(), metadata.line()) {
+        (Some(name), _) => writer.push_what_fits(&[name]),
+        (None, Some(line)) => {
+            writer.push_what_fits(&[known.module(), ":", itoa::Buffer::new().format(line)]);
+        }
+        (None, None) => writer.push_what_fits(&[known.module()]),
     });
     enabled.instant_at(&site, Some(name), args.finish());
 }

@@ -101,8 +101,12 @@ mod cases {
     #[test]
     fn an_event_without_a_message_is_named_by_its_place_in_the_program() {
         let name = case!({
-            let line = line!() + 1;
-            let names = names(AtraceSubscriber::default(), || (0..2).for_each(|n| info!(n)));
+            let line = line!() + 2;
+            let mut names = names(AtraceSubscriber::default(), || {
+                (0..2).for_each(|n| info!(n));
+                info!(name: "event with a name", number = 1);
+            });
+            assert_eq!(names.pop().unwrap(), "event with a name");
             assert_eq!(names, [format!("{}:{line}", module_path!()), format!("{}:{line}", module_path!())]);
         });
         common::Place::file().run(&name);
