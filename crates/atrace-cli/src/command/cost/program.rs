@@ -18,7 +18,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::command::program::{FAILED, Signals};
+use crate::command::program::{FAILED, Signals, memory_kb};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
@@ -215,6 +215,7 @@ impl Environment {
         let mut all = self.off();
         all[1].1 = Some(socket.into());
         all[2].1 = Some("perfetto".into());
+        all.push(("ATRACE_SHMEM_KB", Some(memory_kb())));
         all
     }
 }

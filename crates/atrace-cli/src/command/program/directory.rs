@@ -19,6 +19,7 @@
 //! In the property store of the started program, all tags and all programs are switched on. If the program runs as
 //! another user, the store belongs to that user, and this process never opens it.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_dir, set_permissions, symlink_metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, lchown};
@@ -144,6 +145,16 @@ fn sweep_of(uid: u32) -> Vec<u8> {
         }
     }
     Vec::new()
+}
+
+/// The maximum size of the memory that a program may share, in KiB.
+pub(crate) const LARGEST: u64 = 32768;
+
+/// Returns the value of `ATRACE_SHMEM_KB` for a program: the user's, or the most that there can be, as pages that are never
+/// touched take no memory.
+pub(crate) fn memory_kb() -> OsString {
+    let asked = std::env::var_os("ATRACE_SHMEM_KB").filter(|size| !size.is_empty());
+    asked.unwrap_or_else(|| LARGEST.to_string().into())
 }
 
 /// The store's name in the directory of the run.

@@ -17,7 +17,9 @@ use super::kernel::Kernel;
 use super::{RunArgs, default_name, tell_end};
 use crate::command::caller::Caller;
 use crate::command::file::{Existing, Output, numbered};
-use crate::command::program::{ServiceSocket, Signals, Witness, code, start, wait, wait_for_rest};
+use crate::command::program::{
+    LARGEST, ServiceSocket, Signals, Witness, code, memory_kb, start, wait, wait_for_rest,
+};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path, thousands};
 
 /// The variable that names the socket to the program.
@@ -51,9 +53,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let terms = Terms { waits: args.wait, ..Terms::default() };
     let service = Service::start_for(listener, uid, &terms, keep).map_err(failed("starting the service"))?;
     let mut witness = Some(Witness::start(&signals)?);
-    // The most that there can be, as pages that are never touched take no memory.
-    let memory = std::env::var_os("ATRACE_SHMEM_KB").filter(|size| !size.is_empty());
-    let memory = memory.unwrap_or_else(|| LARGEST.to_string().into());
+    let memory = memory_kb();
     let variables = args.with_filter(&[
         (SOCKET, Some(&*place.path)),
         ("ATRACE_BACKEND", Some(Path::new("perfetto"))),
@@ -178,9 +178,6 @@ fn silence(counts: &Counts) -> Option<String> {
     };
     Some(text.to_owned())
 }
-
-/// The maximum size of the memory that a program may share, in KiB.
-const LARGEST: u64 = 32768;
 
 /// Returns the lines that report the losses of one process, with their reasons and remedies.
 fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
