@@ -210,16 +210,21 @@ impl CallsiteInfo {
     /// Returns the callsite as an event refers to it: with a number, unless the table is full.
     #[inline]
     pub(crate) fn site(&self) -> Site<'_> {
-        let level = match *self.0.level() {
+        // The name that `tracing` gives to an event has a path of the machine that compiled it.
+        let name = if self.0.is_event() { self.module() } else { self.0.name() };
+        Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), name, self.level(), self)
+    }
+
+    /// Returns the level as a number, from 1 for an error.
+    #[inline]
+    pub(crate) fn level(&self) -> u8 {
+        match *self.0.level() {
             Level::ERROR => 1,
             Level::WARN => 2,
             Level::INFO => 3,
             Level::DEBUG => 4,
             Level::TRACE => 5,
-        };
-        // The name that `tracing` gives to an event has a path of the machine that compiled it.
-        let name = if self.0.is_event() { self.module() } else { self.0.name() };
-        Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), name, level, self)
+        }
     }
 
     /// Returns the name of an event if the program chose it: that which `tracing` gives is `event FILE:LINE`.

@@ -1,8 +1,8 @@
 //! The meter that the environment asks for: `ATRACE_BILL=PATH`.
 //!
-//! All subscribers and layers of this crate share it. At the end of the process it writes the bill to `PATH` and `PATH.json`: each
-//! is written beside its place and renamed, so a reader finds a whole file. If several processes have the variable, the file is that of
-//! the one that ended last.
+//! All subscribers and layers of this crate share it. At the end of the process it writes its numbers to `PATH`: beside that place,
+//! and renames the file, so a reader finds a whole one. If several processes have the variable, the file is that of the one that
+//! ended last.
 
 use std::ffi::OsString;
 use std::io;
@@ -53,15 +53,9 @@ extern "C" fn write_at_exit() {
 
 impl Asked {
     fn write(&self) -> io::Result<()> {
-        let bill = self.meter.bill();
-        let write = |ending: &str, text: String| {
-            let [mut path, mut new] = [self.path.clone(), self.path.clone()];
-            path.push(ending);
-            new.push(format!(".{}.new", process::raw_id()));
-            std::fs::write(&new, text)?;
-            std::fs::rename(&new, path).inspect_err(|_| drop(std::fs::remove_file(&new)))
-        };
-        write("", bill.to_string())?;
-        write(".json", bill.to_json())
+        let mut new = self.path.clone();
+        new.push(format!(".{}.new", process::raw_id()));
+        std::fs::write(&new, self.meter.raw())?;
+        std::fs::rename(&new, &self.path).inspect_err(|_| drop(std::fs::remove_file(&new)))
     }
 }

@@ -21,15 +21,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use atrace_bill::{Bill, Call, Kind, Process, Sample, Sampled, Writer};
 use atrace_sys::{OnceRef, timer};
 use tracing_core::{Interest, Metadata};
 
-use super::Bill;
-use super::bill::Counts;
-use super::estimate::{Sample, Sampled};
 use super::ids::{Ids, Place};
 use super::thread::{self, LANES, Thread};
-use crate::callsites::{self, Callsite};
+use crate::callsites::{self, Callsite, CallsiteInfo};
 
 /// So many calls of each callsite, kind and thread are all timed.
 const FIRSTS: u64 = 16;
@@ -37,34 +35,6 @@ const FIRSTS: u64 = 16;
 const ONE_IN: u32 = 128;
 /// Of a call that takes longer, the processor time counts.
 const LONG: Duration = Duration::from_micros(10);
-
-/// The kinds of calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    /// `enabled` and `event_enabled`.
-    Check,
-    New,
-    Enter,
-    Exit,
-    /// `record` and `record_follows_from`.
-    Record,
-    Event,
-    Clone,
-    Close,
-}
-
-impl Call {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Check,
-        Self::New,
-        Self::Enter,
-        Self::Exit,
-        Self::Record,
-        Self::Event,
-        Self::Clone,
-        Self::Close,
-    ];
-}
 
 /// How often a thread has made each kind of call: a cache line.
 #[derive(Default)]
@@ -268,7 +238,12 @@ impl Meter {
 
     /// Returns what each callsite has cost so far. Allocates.
     pub fn bill(&self) -> Bill {
-        self.0.bill()
+        Bill::read(&self.raw()).unwrap_or_default()
+    }
+
+    /// Returns the numbers, of which [`Bill::read`] makes the bill.
+    pub(super) fn raw(&self) -> Vec<u8> {
+        self.0.raw()
     }
 
     /// Prepares a callsite: only the first call of a callsite that was not prepared allocates.
@@ -437,34 +412,44 @@ impl State {
     }
 
     /// Measures what metering costs, and the speed of the counter.
+    #[cold]
+    #[inline(never)]
     fn calibrate(&'static self) {
         const CALLS: u32 = 1000;
+        const ROUNDS: usize = if cfg!(miri) { 1 } else { 20 };
         let probe = Box::leak(Box::new(Site::new())); // 4 KB that no thread refers to afterwards.
-        (0..=FIRSTS).for_each(|_| drop(self.time_site(probe, Call::Enter)));
-        let timed = &probe.timed[Call::Enter as usize];
-        let (mut empty, mut untimed) = (Vec::new(), u64::MAX);
-        for _ in 0..if cfg!(miri) { 1 } else { 100 } {
-            // As in a program: most calls before it are not timed.
-            thread::with(|thread| thread.left.set(CALLS));
-            (0..100).for_each(|_| drop(self.time_site(std::hint::black_box(probe), Call::Enter)));
-            thread::with(|thread| thread.left.set(1));
-            let before = timed.short.sum.load(Ordering::Relaxed);
-            drop(self.time_site(probe, Call::Enter));
-            empty.push(timed.short.sum.load(Ordering::Relaxed) - before);
+        let call = |left| {
+            if let Some(left) = left {
+                thread::with(|thread| thread.left.set(left));
+            }
+            drop(self.time_site(std::hint::black_box(probe), Call::Enter));
+        };
+        (0..=FIRSTS).for_each(|_| call(None));
+        let short = &probe.timed[Call::Enter as usize].short;
+        // Of some groups, the one with the least mean was not interrupted.
+        let (mut empty, mut untimed) = (u64::MAX, u64::MAX);
+        for _ in 0..ROUNDS {
+            let before = short.sample();
+            for _ in 0..10 {
+                // As in a program: most calls before it are not timed.
+                (0..30).for_each(|_| call(Some(CALLS)));
+                call(Some(1));
+            }
+            let now = short.sample();
+            let mean = (now.sum - before.sum) as u64 / (now.number - before.number).max(1);
+            empty = empty.min(mean);
         }
-        empty.retain(|ticks| *ticks > 0); // The others have read the processor time.
-        empty.sort_unstable();
-        for _ in 0..if cfg!(miri) { 1 } else { 20 } {
-            thread::with(|thread| thread.left.set(2 * CALLS));
+        for _ in 0..ROUNDS {
             let start = self.ticks.now();
+            thread::with(|thread| thread.left.set(2 * CALLS));
             for id in 0..CALLS {
                 std::hint::black_box(self.span(std::hint::black_box(u64::from(id) + 1)));
-                drop(self.time_site(std::hint::black_box(probe), Call::Enter));
+                call(None);
             }
             untimed = untimed.min(self.ticks.now().wrapping_sub(start));
         }
         let ns = self.ns_per_tick();
-        self.empty.store(empty.get(empty.len() / 2).copied().unwrap_or_default(), Ordering::Relaxed);
+        self.empty.store(empty, Ordering::Relaxed);
         self.untimed.store((untimed as f64 * ns * 1000.0 / f64::from(CALLS)) as u64, Ordering::Relaxed);
         if timer::thread_time().is_some() {
             self.long.store((LONG.as_nanos() as f64 / ns) as u64, Ordering::Relaxed);
@@ -472,27 +457,46 @@ impl State {
         thread::with(|thread| thread.choose(self.one_in.load(Ordering::Relaxed)));
     }
 
-    fn bill(&self) -> Bill {
+    fn raw(&self) -> Vec<u8> {
         let (began, _, processor) = self.began;
         let ns = self.ns_per_tick();
         let long = self.long.load(Ordering::Relaxed) as f64;
-        let counts = |site: Option<&Site>| {
-            Call::ALL.map(|call| site.map(|site| site.sampled(call, long)).unwrap_or_default())
-        };
-        let registered = self.registered.iter().zip(&*self.sites).enumerate();
-        let known = registered.filter(|(_, (registered, _))| registered.load(Ordering::Relaxed));
-        let known = known.filter_map(|(number, (_, site))| {
-            Some((Some(Callsite::from_number(number as u32).metadata()?), counts(site.get())))
-        });
-        Bill::new(Counts {
+        let mut writer = Writer::new(&Process {
             subject: self.subject,
             ns_per_tick: ns,
             processor_ns: processor.zip(timer::process_time()).map(|(then, now)| now.saturating_sub(then)),
             elapsed_ns: began.elapsed().as_nanos() as u64,
             untimed_ns: self.untimed.load(Ordering::Relaxed) as f64 / 1000.0,
             timing_ns: self.around.load(Ordering::Relaxed) as f64 * ns,
-            callsites: known.chain([(None, counts(Some(&self.unknown)))]).collect(),
-        })
+        });
+        let mut add = |metadata: Option<&'static Metadata<'static>>, site: Option<&Site>| {
+            writer.callsite(&metadata.map(described).unwrap_or_default(), |call| {
+                site.map(|site| site.sampled(call, long)).unwrap_or_default()
+            });
+        };
+        for (number, registered) in self.registered.iter().enumerate() {
+            let metadata = Callsite::from_number(number as u32).metadata();
+            if registered.load(Ordering::Relaxed) && metadata.is_some() {
+                add(metadata, self.site_of(number as u32));
+            }
+        }
+        add(None, Some(&self.unknown));
+        writer.finish()
+    }
+}
+
+/// Describes a callsite for the bill.
+fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'static> {
+    let is_span = metadata.is_span();
+    let fields = metadata.fields().iter().filter(|field| is_span || field.name() != "message");
+    atrace_bill::Callsite {
+        kind: if is_span { Kind::Span } else { Kind::Event },
+        level: CallsiteInfo(metadata).level(),
+        fields: fields.count() as u32,
+        name: metadata.name(),
+        target: metadata.target(),
+        file: metadata.file().unwrap_or_default(),
+        line: metadata.line().unwrap_or_default(),
     }
 }
 

@@ -15,8 +15,8 @@
 //!
 //! [`Metered`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
 //! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these meter themselves.
-//! When the process ends by `exit` or by returning from `main`, the bill is written to `PATH` as a table and to `PATH.json` as
-//! JSON. If several processes have the variable, the files are those of the one that ended last. Of `AtraceLayer`, only its own
+//! When the process ends by `exit` or by returning from `main`, the numbers are written to `PATH`, and `atrace cost --bill-of PATH` or
+//! [`Bill::read`] makes the bill. If several processes have the variable, the file is that of the one that ended last. Of `AtraceLayer`, only its own
 //! part is billed; while tracing is off, `AtraceSubscriber` takes no events, so none are billed.
 //!
 //! # What is measured
@@ -48,18 +48,15 @@
 //! A forked child inherits the counts of its parent, and does not write its parent's file.
 
 mod asked;
-mod bill;
-mod directives;
-mod estimate;
 mod ids;
-mod json;
 mod meter;
-mod table;
 mod thread;
 mod wrapper;
 
+pub use atrace_bill::Bill;
+pub(crate) use atrace_bill::Call;
+
 pub(crate) use self::asked::asked;
-pub use self::bill::Bill;
 pub use self::meter::Meter;
-pub(crate) use self::meter::{Call, billed};
+pub(crate) use self::meter::billed;
 pub use self::wrapper::Metered;

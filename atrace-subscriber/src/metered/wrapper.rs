@@ -5,8 +5,8 @@ use std::any::TypeId;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
-use super::meter::{Call, Timing, Which};
-use super::{Bill, Meter};
+use super::meter::{Timing, Which};
+use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
 ///

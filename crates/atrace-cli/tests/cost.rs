@@ -250,24 +250,55 @@ mod cases {
             if let (Some(path), true) =
                 (std::env::var_os("ATRACE_BILL"), std::env::var_os("BILLED").is_some())
             {
-                std::fs::write(&path, "8.1 % \x1b[2J of it\n").unwrap();
-                let mut json = path;
-                json.push(".json");
-                std::fs::write(json, "{\"share\": 0.081}").unwrap();
+                let bytes = match std::env::var("BILLED").as_deref() {
+                    Ok("other") => b"not a bill".to_vec(),
+                    _ => bill(),
+                };
+                std::fs::write(path, bytes).unwrap();
             }
             std::thread::sleep(Duration::from_millis(1));
         });
         let here = Here::new();
-        let mut command = cost(&here, &name, &["--time", "500ms", "--bill"]);
-        let ran = ended(of_case(command.env("BILLED", "1"), &here, &name));
+        let run = |billed: Option<&str>, options: &[&str]| {
+            let mut command = cost(&here, &name, &[&["--time", "500ms", "--bill"], options].concat());
+            command.envs(billed.map(|billed| ("BILLED", billed)));
+            ended(of_case(&mut command, &here, &name))
+        };
+        let ran = run(Some("1"), &[]);
         assert!(
-            ran.status.success() && ran.stdout.contains("\n8.1 % ") && !ran.stdout.contains('\x1b'),
+            ran.status.success() && ran.stdout.contains("\n| 10.0 % ") && !ran.stdout.contains('\x1b'),
             "{ran:?}"
         );
-        let mut command = cost(&here, &name, &["--time", "500ms", "--bill", "--json"]);
-        let ran = ended(of_case(command.env("BILLED", "1"), &here, &name));
-        assert_eq!(json(&ran)["bill"]["share"], 0.081);
-        let ran = ended(of_case(&mut cost(&here, &name, &["--time", "500ms", "--bill"]), &here, &name));
+        let bill_of = |ran: &Ran| json(ran)["bill"].clone();
+        let of_run = bill_of(&run(Some("1"), &["--json"]));
+        assert_eq!(of_run["callsites"][0]["name"], "na\x1b[2Jme");
+        let ran = run(None, &[]);
         assert!(!ran.status.success() && ran.stderr.contains("wrote no bill"), "{ran:?}");
+        let ran = run(Some("other"), &[]);
+        assert!(!ran.status.success() && ran.stderr.contains("has another version"), "{ran:?}");
+
+        // The bill of a program that somebody else has started.
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&path, bill()).unwrap();
+        let path = path.path().to_str().unwrap();
+        let ran = ended(&mut cost(&here, "", &["--bill-of", path]));
+        assert!(ran.status.success() && ran.stdout.contains("| 10.0 % "), "{ran:?}");
+        let ran = ended(&mut cost(&here, "", &["--bill-of", path, "--json"]));
+        assert_eq!(json(&ran), of_run);
+    }
+
+    /// Returns the numbers of a process, of whose processor time an event took a tenth.
+    fn bill() -> Vec<u8> {
+        use atrace_bill::{Call, Callsite, Kind, Process, Sampled, Writer};
+
+        let process =
+            Process { ns_per_tick: 1.0, processor_ns: Some(1000), elapsed_ns: 2000, ..Process::default() };
+        let mut writer = Writer::new(&process);
+        let callsite = Callsite { kind: Kind::Span, level: 3, name: "na\x1b[2Jme", ..Callsite::default() };
+        writer.callsite(&callsite, |call| match call {
+            Call::New => Sampled { calls: 1, firsts: 1, of_firsts: 100.0, ..Sampled::default() },
+            _ => Sampled::default(),
+        });
+        writer.finish()
     }
 }

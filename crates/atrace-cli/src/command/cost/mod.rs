@@ -27,12 +27,14 @@ mod session;
 mod verdict;
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use atrace_bill::Bill;
 use atrace_paired::looks::{Looks, is_decided};
 use fastrand::Rng;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use self::program::{Run, Variables};
 use self::report::{Shown, Sides};
@@ -57,6 +59,9 @@ pub(crate) struct CostArgs {
     /// Print what each callsite costs, too, from one more run: for programs that use atrace-subscriber
     #[arg(long, conflicts_with_all = ["switch", "off"])]
     bill: bool,
+    /// Only print the bill of a program that has ended, whose environment had ATRACE_BILL=PATH
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["switch", "off", "bill", "command"])]
+    bill_of: Option<PathBuf>,
     /// For a service, which does not end: switch tracing while it works
     #[arg(long, requires = "unit", conflicts_with = "off")]
     switch: bool,
@@ -78,7 +83,7 @@ pub(crate) struct CostArgs {
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "CMD",
-        required_unless_present = "off"
+        required_unless_present_any = ["off", "bill_of"]
     )]
     command: Vec<OsString>,
 }
@@ -90,6 +95,10 @@ pub(crate) fn main(args: &CostArgs) -> Result<u8> {
 }
 
 fn measure(args: &CostArgs) -> Result<u8> {
+    if let Some(path) = &args.bill_of {
+        print_bill(args, &read_bill(path)?);
+        return Ok(0);
+    }
     if Caller::behind_sudo()?.is_some() {
         return Err(Failure::new("this needs no special rights: run it without sudo, as the program's user"));
     }
@@ -113,26 +122,44 @@ fn measure(args: &CostArgs) -> Result<u8> {
 fn show(args: &CostArgs, shown: &Shown, bill: Option<Bill>) {
     if args.json {
         let mut all = shown.json();
-        all.extend(bill.map(|bill| ("bill".to_owned(), bill.json)));
+        all.extend(bill.map(|bill| ("bill".to_owned(), bill_json(&bill))));
         print(&Value::Object(all).to_string());
         return;
     }
     shown.print();
     if let Some(bill) = bill {
         print("");
-        bill.text.lines().for_each(|line| print(&shown_line(line)));
+        print_bill(args, &bill);
     }
+}
+
+fn print_bill(args: &CostArgs, bill: &Bill) {
+    match args.json {
+        true => print(&bill_json(bill).to_string()),
+        false => bill.to_string().lines().for_each(|line| print(&shown_line(line))),
+    }
+}
+
+fn bill_json(bill: &Bill) -> Value {
+    serde_json::from_str(&bill.to_json()).unwrap_or_default()
+}
+
+/// Reads the bill that a program has left.
+fn read_bill(path: &Path) -> Result<Bill> {
+    let bytes = std::fs::read(path).map_err(failed(
+        "the program wrote no bill: it installs neither AtraceSubscriber nor AtraceLayer of atrace-subscriber, or was killed before \
+         it ended",
+    ))?;
+    Bill::read(&bytes).ok_or_else(|| {
+        Failure::new(
+            "the program's bill can't be read: its atrace-subscriber has another version than this command",
+        )
+    })
 }
 
 /// Escapes a line for a terminal.
 fn shown_line(line: &str) -> String {
     crate::escape::shown(line).to_string()
-}
-
-/// A program's own account of what its callsites cost.
-struct Bill {
-    text: String,
-    json: Value,
 }
 
 /// The two kinds of runs, and what they gave.
@@ -272,26 +299,12 @@ impl Pairs {
     fn bill(&self, limit: Duration, signals: &Signals) -> Result<Bill> {
         let place = self.sessions.as_ref().map(|sessions| sessions.place("bill"));
         let path = place.ok_or_else(|| Failure::new("two commands have no bill"))?;
-        let mut with_json = path.clone().into_os_string();
-        with_json.push(".json");
         let asks = vec![("ATRACE_BILL", Some(path.clone().into_os_string()))];
         let ran = self.run(1, &asks, limit, signals);
-        let read = |path: &std::ffi::OsStr| {
-            let text = std::fs::read_to_string(path);
-            let _ = std::fs::remove_file(path);
-            text
-        };
-        let (text, json) = (read(path.as_os_str()), read(&with_json));
+        let bill = read_bill(&path);
+        let _ = std::fs::remove_file(&path);
         ran?;
-        let text = text.map_err(failed(
-            "the program wrote no bill: it installs neither AtraceSubscriber, AtraceLayer nor Metered of atrace-subscriber, or \
-             was killed before it ended",
-        ))?;
-        let json = json.ok().and_then(|json| serde_json::from_str(&json).ok());
-        Ok(Bill {
-            json: json.unwrap_or(Value::Object(Map::from_iter([("text".to_owned(), json!(text))]))),
-            text,
-        })
+        bill
     }
 }
 

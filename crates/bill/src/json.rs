@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::bill::{Bill, Line, NOT_BILLED};
-use super::directives;
-use super::estimate::Estimate;
-use super::meter::Call;
+use crate::bill::{Bill, LEVELS, Line, NOT_BILLED};
+use crate::directives;
+use crate::estimate::Estimate;
+use crate::raw::{Call, Kind};
 
 impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
@@ -22,7 +22,7 @@ impl Bill {
             "{{\"subject\":{},\"whole\":{},\"whole_ns\":{:.0},\"elapsed_ns\":{:.0},\"metering_ns\":{:.0},\
              \"untimed_call_ns\":{:.2},\"calls\":{},\"timed_calls\":{},\"total\":{{{}}},\"not_billed\":{},\
              \"callsites\":[{}],\"directives\":[{}]}}",
-            text(self.subject),
+            text(&self.subject),
             text(if self.is_processor_time { "processor time" } else { "elapsed time" }),
             self.whole_ns,
             self.elapsed_ns,
@@ -39,17 +39,17 @@ impl Bill {
 }
 
 fn callsite(line: &Line) -> String {
-    let kind = match line.callsite {
-        None => "unknown",
-        Some(_) if line.is_span() => "span",
-        Some(_) => "event",
+    let kind = match line.kind {
+        Kind::Unknown => "unknown",
+        Kind::Span => "span",
+        Kind::Event => "event",
     };
-    let mut all = format!("{{\"name\":{},\"kind\":{}", text(line.name()), text(kind));
-    if let Some((target, level)) = line.target_and_level() {
-        let level = level.as_str().to_ascii_lowercase();
-        let _ = write!(all, ",\"target\":{},\"level\":{}", text(target), text(&level));
+    let mut all = format!("{{\"name\":{},\"kind\":{}", text(&line.name), text(kind));
+    if line.level > 0 {
+        let level = LEVELS[usize::from(line.level)];
+        let _ = write!(all, ",\"target\":{},\"level\":{}", text(&line.target), text(level));
     }
-    if let Some((file, number)) = line.place() {
+    if let Some((file, number)) = &line.place {
         let _ = write!(all, ",\"file\":{},\"line\":{number}", text(file));
     }
     let calls =
@@ -57,7 +57,7 @@ fn callsite(line: &Line) -> String {
     let _ = write!(
         all,
         ",\"fields\":{},\"uses\":{},\"each_ns\":{:.1},{},\"calls\":{{{}}}}}",
-        line.fields(),
+        line.fields,
         line.uses(),
         line.each_ns(),
         time(line.ns),

@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::bill::{Bill, Line, NOT_BILLED};
-use super::directives;
-use super::estimate::Estimate;
-use super::meter::Call;
+use crate::bill::{Bill, Line, NOT_BILLED};
+use crate::directives;
+use crate::estimate::Estimate;
+use crate::raw::{Call, Kind};
 
 /// So many callsites are shown.
 const MOST: usize = 30;
@@ -24,8 +24,7 @@ impl Display for Bill {
         write_table(f, &head, &rows)?;
 
         let rest = &self.lines[shown.len().min(self.lines.len())..];
-        let (zero, others): (Vec<_>, Vec<_>) =
-            rest.iter().partition(|line| line.calls.iter().all(|calls| *calls == 0));
+        let (zero, others): (Vec<_>, Vec<_>) = rest.iter().partition(|line| !line.is_used());
         if !others.is_empty() {
             let ns = others.iter().fold(Estimate::default(), |sum, line| sum.plus(line.ns));
             writeln!(f, "further callsites: {}, with {}", others.len(), self.share(ns))?;
@@ -60,18 +59,14 @@ impl Display for Bill {
 
 impl Bill {
     fn row(&self, line: &Line) -> [String; 6] {
-        let place = line.place().map(|(file, number)| format!("{file}:{number}"));
-        let each = if line.calls.iter().any(|calls| *calls > 0) {
-            grouped(line.each_ns().round() as u64)
-        } else {
-            "–".to_owned()
-        };
+        let place = line.place.as_ref().map(|(file, number)| format!("{file}:{number}"));
+        let each = if line.is_used() { grouped(line.each_ns().round() as u64) } else { "–".to_owned() };
         [
             self.share(line.ns),
             each,
             short(line.uses()),
             line.kind(),
-            format!("`{}`", line.name()),
+            format!("`{}`", line.name),
             place.unwrap_or_else(|| "–".to_owned()),
         ]
     }
@@ -98,20 +93,20 @@ impl Line {
             calls if calls % uses == 0 => parts.push(format!("{} {many}", calls / uses)),
             calls => parts.push(format!("{:.1} {many}", calls as f64 / uses as f64)),
         };
-        let fields = match self.fields() {
+        let fields = match self.fields {
             0 => String::new(),
             1 => ", 1 field".to_owned(),
             fields => format!(", {fields} fields"),
         };
-        if self.callsite.is_none() {
+        if self.kind == Kind::Unknown {
             return "calls of unknown callsites".to_owned();
         }
         if self.calls(Call::New) + self.calls(Call::Event) + self.calls(Call::Enter) == 0 {
-            let kind = if self.is_span() { "span" } else { "event" };
+            let kind = if self.kind == Kind::Span { "span" } else { "event" };
             let checks = if self.calls(Call::Check) > 0 { ", checked only" } else { ", never" };
             return format!("{kind}{fields}{checks}");
         }
-        if !self.is_span() {
+        if self.kind == Kind::Event {
             return format!("event{fields}");
         }
         part(Call::New, "new", "new");
@@ -194,36 +189,9 @@ fn seconds(ns: f64) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use tracing_core::field::FieldSet;
-    use tracing_core::{Interest, Kind, Level, Metadata, callsite};
-
-    use super::super::bill::Counts;
-    use super::super::estimate::{Sample, Sampled};
+pub(crate) mod tests {
     use super::*;
-
-    struct Unregistered;
-
-    impl tracing_core::Callsite for Unregistered {
-        fn set_interest(&self, _: Interest) {}
-
-        fn metadata(&self) -> &Metadata<'_> {
-            unreachable!("never registered")
-        }
-    }
-
-    fn metadata(
-        name: &'static str,
-        target: &'static str,
-        level: Level,
-        line: u32,
-        kind: Kind,
-    ) -> &'static Metadata<'static> {
-        let fields = FieldSet::new(&["message", "number"], callsite::Identifier(&Unregistered));
-        let file = "/home/user/.cargo/registry/src/index-0123/app-1.0.0/src/state.rs";
-        let metadata = Metadata::new(name, target, level, Some(file), Some(line), None, fields, kind);
-        Box::leak(Box::new(metadata))
-    }
+    use crate::{Callsite, Process, Sample, Sampled, Writer};
 
     /// So many calls, of which each tenth was timed: half took a fifth less than the mean, half a fifth more.
     fn calls(number: u64, mean: f64) -> Sampled {
@@ -234,40 +202,32 @@ pub(super) mod tests {
     }
 
     /// Returns a bill with fixed content.
-    pub(in super::super) fn bill() -> Bill {
-        let none = [Sampled::default(); Call::ALL.len()];
-        let counts = |of: &[(Call, u64, f64)]| {
-            let mut all = none;
-            of.iter().for_each(|(call, number, mean)| all[*call as usize] = calls(*number, *mean));
-            all
-        };
-        let span = metadata("prewarm", "app::state", Level::DEBUG, 88, Kind::SPAN);
-        let event = metadata("event app", "app", Level::INFO, 7, Kind::EVENT);
-        let never = metadata("event app", "app", Level::TRACE, 9, Kind::EVENT);
-        let small = metadata("event app", "app", Level::TRACE, 10, Kind::EVENT);
-        Bill::new(Counts {
+    pub(crate) fn bill() -> Bill {
+        let mut writer = Writer::new(&Process {
             subject: "the subscriber",
             ns_per_tick: 0.5,
             processor_ns: Some(2_010_000_000),
             elapsed_ns: 4_000_000_000,
             untimed_ns: 2.0,
             timing_ns: 1_200_000.0,
-            callsites: vec![
-                (Some(never), none),
-                (Some(event), counts(&[(Call::Event, 20_000, 6_000.0)])),
-                (Some(small), counts(&[(Call::Event, 1_000, 400.0)])),
-                (
-                    Some(span),
-                    counts(&[
-                        (Call::New, 400_000, 400.0),
-                        (Call::Enter, 2_000_000, 50.0),
-                        (Call::Exit, 2_000_000, 50.0),
-                        (Call::Close, 400_000, 100.0),
-                    ]),
-                ),
-                (None, none),
-            ],
-        })
+        });
+        let file = "/home/user/.cargo/registry/src/index-0123/app-1.0.0/src/state.rs";
+        let mut add = |target, level, line, kind, of: &[(Call, u64, f64)]| {
+            let fields = if kind == Kind::Span { 2 } else { 1 };
+            let callsite = Callsite { kind, level, fields, name: "prewarm", target, file, line };
+            writer.callsite(&callsite, |call| {
+                let of = of.iter().find(|(of, ..)| *of == call);
+                of.map(|(_, number, mean)| calls(*number, *mean)).unwrap_or_default()
+            });
+        };
+        add("app", 5, 9, Kind::Event, &[]);
+        add("app", 3, 7, Kind::Event, &[(Call::Event, 20_000, 6_000.0)]);
+        add("app", 5, 10, Kind::Event, &[(Call::Event, 1_000, 400.0)]);
+        let [new, close] = [(Call::New, 400_000, 400.0), (Call::Close, 400_000, 100.0)];
+        let [enter, exit] = [Call::Enter, Call::Exit].map(|call| (call, 2_000_000, 50.0));
+        add("app::state", 4, 88, Kind::Span, &[new, enter, exit, close]);
+        writer.callsite(&Callsite::default(), |_| Sampled::default());
+        Bill::read(&writer.finish()).unwrap()
     }
 
     #[test]

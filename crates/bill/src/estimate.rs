@@ -5,38 +5,43 @@
 //! population (W. G. Cochran, "Sampling Techniques", 1977, chapter 2). Student's quantile is approximated as in Abramowitz
 //! and Stegun, 26.7.5.
 
-/// What was measured of one kind of call.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sampled {
+/// What was measured of one kind of call. Times are ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sampled {
     /// The calls that were counted.
-    pub(super) calls: u64,
+    pub calls: u64,
     /// The calls that were timed in any way.
-    pub(super) timed: u64,
-    /// The timed first calls, and their sum.
-    pub(super) firsts: u64,
-    pub(super) of_firsts: f64,
-    /// Of the others: a sample of calls, in which long ones are 0; how many were long; and the times of long calls, from
-    /// another sample.
-    pub(super) short: Sample,
-    pub(super) longs: u64,
-    pub(super) long: Sample,
-    /// The time of a long call, if that sample has none.
-    pub(super) long_at_least: f64,
+    pub timed: u64,
+    /// The timed first calls.
+    pub firsts: u64,
+    /// Their sum.
+    pub of_firsts: f64,
+    /// Of the others, a sample of calls, in which long ones are 0.
+    pub short: Sample,
+    /// How many calls of that sample were long.
+    pub longs: u64,
+    /// The times of long calls, from another sample.
+    pub long: Sample,
+    /// The time of a long call, if the sample of them is empty.
+    pub long_at_least: f64,
 }
 
 /// A random sample: its size, its sum, and the sum of its squares.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sample {
-    pub(super) number: u64,
-    pub(super) sum: f64,
-    pub(super) squares: f64,
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Its size.
+    pub number: u64,
+    /// Its sum.
+    pub sum: f64,
+    /// The sum of its squares.
+    pub squares: f64,
 }
 
 /// A sum, and by how much it may be wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Estimate {
-    pub(super) sum: f64,
-    pub(super) half: f64,
+pub(crate) struct Estimate {
+    pub(crate) sum: f64,
+    pub(crate) half: f64,
 }
 
 /// The quantile of the normal distribution for 99 % on two sides.
@@ -48,7 +53,7 @@ fn student(freedom: f64) -> f64 {
 }
 
 impl Sampled {
-    pub(super) fn estimate(&self) -> Estimate {
+    pub(crate) fn estimate(&self) -> Estimate {
         let others = self.calls.saturating_sub(self.firsts) as f64;
         let first = Estimate { sum: self.of_firsts, half: 0.0 };
         if others < 1.0 {
@@ -95,19 +100,19 @@ impl Sample {
 
 impl Estimate {
     /// Adds an independent estimate.
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self { sum: self.sum + other.sum, half: self.half.hypot(other.half) }
     }
 
-    pub(super) fn times(self, factor: f64) -> Self {
+    pub(crate) fn times(self, factor: f64) -> Self {
         Self { sum: self.sum * factor, half: self.half * factor }
     }
 
-    pub(super) fn low(self) -> f64 {
+    pub(crate) fn low(self) -> f64 {
         (self.sum - self.half).max(0.0)
     }
 
-    pub(super) fn high(self) -> f64 {
+    pub(crate) fn high(self) -> f64 {
         self.sum + self.half
     }
 }

@@ -3,10 +3,8 @@
 //! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with that text, and disables what is
 //! more verbose than its level. What it saves is the sum of those callsites.
 
-use tracing_core::{Level, LevelFilter};
-
-use super::bill::Bill;
-use super::estimate::Estimate;
+use crate::bill::{Bill, LEVELS};
+use crate::estimate::Estimate;
 
 /// No more are shown.
 const MOST: usize = 5;
@@ -15,15 +13,15 @@ const LEAST: f64 = 0.01;
 
 /// A directive, and what it saves.
 #[derive(Debug, PartialEq)]
-pub(super) struct Directive {
-    pub(super) text: String,
-    pub(super) ns: Estimate,
+pub(crate) struct Directive {
+    pub(crate) text: String,
+    pub(crate) ns: Estimate,
 }
 
 /// Returns the directives that save most, the best first. They are not to be added up: one may include another.
-pub(super) fn best(bill: &Bill) -> Vec<Directive> {
-    let known = || bill.lines.iter().filter_map(|line| Some((line.target_and_level()?, line.ns)));
-    let all = known().map(|((target, _), _)| target);
+pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
+    let known = || bill.lines.iter().filter(|line| line.level > 0);
+    let all = known().map(|line| &*line.target);
     // Each target, and the crate that it belongs to.
     let mut targets: Vec<_> = all.flat_map(|it| [it, it.split("::").next().unwrap_or(it)]).collect();
     targets.sort_unstable_by_key(|target| (std::cmp::Reverse(target.len()), *target));
@@ -34,29 +32,18 @@ pub(super) fn best(bill: &Bill) -> Vec<Directive> {
         let narrower = found.iter().filter(|other| other.text.starts_with(target));
         let mut least =
             narrower.fold(LEAST * bill.total_ns.sum, |least, other| least.max(1.1 * other.ns.sum));
-        for level in [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR] {
-            let saved = known().filter(|((of, its), _)| of.starts_with(target) && *its >= level);
-            let ns = saved.fold(Estimate::default(), |sum, (_, ns)| sum.plus(ns));
+        for level in (0..5_u8).rev() {
+            let saved = known().filter(|line| line.target.starts_with(target) && line.level > level);
+            let ns = saved.fold(Estimate::default(), |sum, line| sum.plus(line.ns));
             if ns.sum > least {
                 least = 1.1 * ns.sum;
-                found.push(Directive { text: format!("{target}={}", below(level)), ns });
+                found.push(Directive { text: format!("{target}={}", LEVELS[usize::from(level)]), ns });
             }
         }
     }
     found.sort_by(|one, other| other.ns.sum.total_cmp(&one.ns.sum));
     found.truncate(MOST);
     found
-}
-
-/// Returns the most verbose level that disables this one.
-fn below(level: Level) -> LevelFilter {
-    match level {
-        Level::TRACE => LevelFilter::DEBUG,
-        Level::DEBUG => LevelFilter::INFO,
-        Level::INFO => LevelFilter::WARN,
-        Level::WARN => LevelFilter::ERROR,
-        Level::ERROR => LevelFilter::OFF,
-    }
 }
 
 /// Returns whether `EnvFilter`, which is the stricter one, takes the target.
@@ -66,10 +53,10 @@ fn is_valid(target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::filter::{LevelFilter, Targets};
 
-    use super::super::table::tests::bill;
     use super::*;
+    use crate::table::tests::bill;
 
     #[test]
     fn directives_are_valid_and_save_what_they_say() {
@@ -79,11 +66,12 @@ mod tests {
         assert_eq!(texts, ["app=warn", "app::state=info"]);
         for directive in best {
             let filter: Targets = format!("trace,{}", directive.text).parse().unwrap();
-            let known = bill.lines.iter().filter_map(|line| Some((line.target_and_level()?, line.ns.sum)));
-            let saved: f64 = known
-                .filter(|((target, level), _)| !filter.would_enable(target, level))
-                .map(|(_, ns)| ns)
-                .sum();
+            let is_disabled = |target: &str, level: u8| {
+                let level: LevelFilter = LEVELS[usize::from(level)].parse().unwrap();
+                level.into_level().is_some_and(|level| !filter.would_enable(target, &level))
+            };
+            let saved = bill.lines.iter().filter(|line| is_disabled(&line.target, line.level));
+            let saved: f64 = saved.map(|line| line.ns.sum).sum();
             assert_eq!(saved, directive.ns.sum, "{}", directive.text);
         }
     }

@@ -1,0 +1,145 @@
+//! What each callsite has cost, from its counts.
+
+use crate::estimate::Estimate;
+use crate::raw::{self, Call, Callsite, Kind};
+
+/// What a subscriber's calls have cost, by callsite: a table ([`Display`](std::fmt::Display)) or JSON.
+///
+/// The table has the callsites that cost most; with `{:#}` it has all.
+///
+/// | column | |
+/// |---|---|
+/// | share of processor time | of all threads of the process since the meter was made, without what metering itself has taken; with its interval at 99 % |
+/// | ns each | nanoseconds of one span with all its calls, or of one event |
+/// | calls | how many spans or events there were |
+/// | kind | what one span consists of on average, or the number of an event's fields beside its message |
+/// | callsite | its name, or the target of an event |
+/// | where | its file and line |
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    pub(crate) subject: String,
+    /// The processor time of the process without what metering has taken, or, where it is unknown, the elapsed time.
+    pub(crate) whole_ns: f64,
+    pub(crate) is_processor_time: bool,
+    pub(crate) elapsed_ns: f64,
+    pub(crate) metering_ns: f64,
+    pub(crate) untimed_ns: f64,
+    pub(crate) calls: u64,
+    pub(crate) timed: u64,
+    pub(crate) total_ns: Estimate,
+    /// The callsites, the most expensive first.
+    pub(crate) lines: Vec<Line>,
+}
+
+/// What a callsite has cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) kind: Kind,
+    /// The name of a span. An event's name is its place, so it has its target.
+    pub(crate) name: String,
+    /// Empty, if the callsite is unknown.
+    pub(crate) target: String,
+    pub(crate) level: u8,
+    /// The number of fields beside an event's message.
+    pub(crate) fields: u32,
+    /// The file and the line, if they are known.
+    pub(crate) place: Option<(String, u32)>,
+    pub(crate) calls: [u64; Call::ALL.len()],
+    pub(crate) ns: Estimate,
+}
+
+/// The names of levels, by their numbers.
+pub(crate) const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Bill {
+    /// Estimates the costs from what a [`Writer`](crate::Writer) of this version has written; `None`, if the bytes are something
+    /// else.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (process, callsites) = raw::read(bytes)?;
+        let all = || callsites.iter().flat_map(|(_, sampled)| sampled);
+        let calls = total(all().map(|sampled| sampled.calls));
+        let metering_ns = calls as f64 * process.untimed_ns + process.timing_ns;
+        let mut lines: Vec<_> = callsites
+            .iter()
+            .map(|(callsite, sampled)| {
+                let costs = sampled.iter().map(|one| one.estimate());
+                let ns = costs.fold(Estimate::default(), Estimate::plus).times(process.ns_per_tick);
+                Line::new(callsite, sampled.map(|sampled| sampled.calls), ns)
+            })
+            .filter(|line| line.kind != Kind::Unknown || line.is_used())
+            .collect();
+        lines.sort_by(|one, other| {
+            other.ns.sum.total_cmp(&one.ns.sum).then_with(|| one.place.cmp(&other.place))
+        });
+        let whole_ns = process.processor_ns.unwrap_or(process.elapsed_ns) as f64 - metering_ns;
+        Some(Self {
+            subject: process.subject.to_owned(),
+            whole_ns: whole_ns.max(1.0),
+            is_processor_time: process.processor_ns.is_some(),
+            elapsed_ns: process.elapsed_ns as f64,
+            metering_ns,
+            untimed_ns: process.untimed_ns,
+            calls,
+            timed: total(all().map(|sampled| sampled.timed)),
+            total_ns: lines.iter().fold(Estimate::default(), |sum, line| sum.plus(line.ns)),
+            lines,
+        })
+    }
+}
+
+fn total(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+impl Line {
+    fn new(callsite: &Callsite<'_>, calls: [u64; Call::ALL.len()], ns: Estimate) -> Self {
+        let name = match callsite.kind {
+            Kind::Unknown => "unknown",
+            Kind::Span => callsite.name,
+            Kind::Event => callsite.target,
+        };
+        let place = (!callsite.file.is_empty()).then(|| (short(callsite.file).to_owned(), callsite.line));
+        Self {
+            kind: callsite.kind,
+            name: name.to_owned(),
+            target: callsite.target.to_owned(),
+            level: callsite.level,
+            fields: callsite.fields,
+            place,
+            calls,
+            ns,
+        }
+    }
+
+    pub(crate) fn calls(&self, call: Call) -> u64 {
+        self.calls[call as usize]
+    }
+
+    /// Returns whether there was a call.
+    pub(crate) fn is_used(&self) -> bool {
+        self.calls.iter().any(|calls| *calls > 0)
+    }
+
+    /// Returns how many spans or events there were; of a span that was created before there was a meter, how often it was entered.
+    pub(crate) fn uses(&self) -> u64 {
+        let uses = [Call::New, Call::Event, Call::Enter].map(|call| self.calls(call));
+        uses.into_iter().find(|uses| *uses > 0).unwrap_or_default()
+    }
+
+    /// Returns the nanoseconds of one span or event; of all calls, if there were neither.
+    pub(crate) fn each_ns(&self) -> f64 {
+        let uses = if self.uses() > 0 { self.uses() } else { total(self.calls.into_iter()).max(1) };
+        self.ns.sum / uses as f64
+    }
+}
+
+/// Shortens a path of a crate from a registry: it then begins with the crate's name.
+fn short(file: &str) -> &str {
+    let of_registry = file.split_once("registry/src/").or_else(|| file.split_once(r"registry\src\"));
+    let of_crate = of_registry.and_then(|(_, after)| after.split_once(['/', '\\']));
+    of_crate.map_or(file, |(_, path)| path)
+}
+
+/// Names the system's parts that the bill does not have.
+pub(crate) const NOT_BILLED: &str = "the evaluation of arguments, the caches of `tracing`, threads that write \
+    what a call has queued, and what calls displace from the processor's caches";
