@@ -264,6 +264,12 @@ fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
+/// Returns the number that a callsite has, if no other one had it before.
+#[inline(always)]
+pub(crate) fn first_place(metadata: &Metadata<'_>) -> usize {
+    place(metadata, FIRST)
+}
+
 /// Returns the first of `buckets` (a power of two) that is tried. This is Fibonacci hashing (Knuth, "The Art of Computer
 /// Programming", volume 3, 6.4): it spreads addresses, whose lowest bits are all the same.
 #[inline(always)]

@@ -78,4 +78,4 @@ mod sync {
 
 #[cfg(not(no_tracing))]
 pub use system::{Descriptor, Errno, Result};
-pub use word::{AtomicRef, OnceRef, Place};
+pub use word::{AtomicRef, Line, OnceRef, Place, zeroed_lines};

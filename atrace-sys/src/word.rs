@@ -12,7 +12,7 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// A `&'static T` that any thread can replace atomically.
 ///
@@ -210,6 +210,20 @@ pub(crate) fn offer<L: Place<Target: 'static>, E>(
     // reference.
     let new = unsafe { &*std::ptr::from_ref(&**owner) };
     set(new).map(|()| new).inspect_err(|_| drop(ManuallyDrop::into_inner(owner)))
+}
+
+/// Eight words that share a line of the processor's caches.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Line(pub [AtomicU64; 8]);
+
+/// Allocates lines that are never freed. Their words are 0, and the system provides their pages when they are first used.
+pub fn zeroed_lines(count: usize) -> &'static [Line] {
+    // An allocator knows that new pages are zero only for small alignments. So there is one line more than needed.
+    let words = Box::leak(vec![0_u64; 8 * (count + 1)].into_boxed_slice());
+    // SAFETY: atomics have the size and the bits of their integers, an aligned part is returned, and nothing else refers to it.
+    let (_, lines, _) = unsafe { words.align_to::<Line>() };
+    lines.get(..count).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,74 +1,69 @@
 //! Finds the callsite of a span's id: a set-associative table of fixed size.
 //!
-//! An id selects a set of eight entries, whose ids fit in a cache line. An entry is taken by a compare-and-swap, and its
-//! id is stored last. The thread that closes a span removes the entry that it had found before: another thread may already use
-//! the id again, and have another entry for it. If a set is full, the span's callsite is unknown.
+//! An id selects a set of eight words, which are a cache line. A word has the callsite's number, and what the place of its set
+//! does not tell of the id. A thread takes a free word by a compare-and-swap. The thread that closes a span frees the word that
+//! it had found before: another thread may already use the id again, and have another word for it. If a set is full, the span's
+//! callsite is unknown.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-const WAYS: usize = 8;
-const SETS: usize = if cfg!(miri) { 4 } else { 4096 };
-/// The id of an entry that is being filled.
-const TAKEN: u64 = u64::MAX;
+use atrace_sys::{Line, zeroed_lines};
 
-#[repr(align(64))]
-struct Set {
-    /// 0: the entry is free.
-    ids: [AtomicU64; WAYS],
-    callsites: [AtomicU32; WAYS],
-}
+/// The bits that select a set.
+const SET_BITS: u32 = if cfg!(miri) { 2 } else { 12 };
+const SETS: usize = 1 << SET_BITS;
+/// The bits of a word that tell the callsite: its number and one more, so that no word is 0. The others are of the id, without
+/// those that select the set and its highest bits, which count how often a registry has used a slot again.
+const NUMBER_BITS: u32 = 14;
+const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
-/// An entry of the table.
+/// A word of the table.
 #[derive(Clone, Copy)]
 pub(super) struct Place(usize, usize);
 
-pub(super) struct Ids(Box<[Set]>);
+pub(super) struct Ids(&'static [Line]);
 
 impl Ids {
     pub(super) fn new() -> Self {
-        let set = || Set {
-            ids: [const { AtomicU64::new(0) }; WAYS],
-            callsites: [const { AtomicU32::new(0) }; WAYS],
-        };
-        Self((0..SETS).map(|_| set()).collect())
+        Self(zeroed_lines(SETS))
     }
 
-    /// Returns the set of an id. A registry's id consists of, from the lowest bit, the slot (38 bits), its thread (13 bits) and its
-    /// generation. The generation must not select the set: a slot that is used again has its entry in memory that is cached.
-    #[inline]
-    fn set(&self, id: u64) -> usize {
-        let of_thread = (id >> 32).wrapping_mul(0x9e37_79b9);
-        id.wrapping_add(of_thread) as usize % SETS
+    /// Returns the set of an id, and what a word has of the id. A registry's id consists of, from the lowest bit, the slot (38 bits),
+    /// its thread (13 bits) and its generation. The generation must not select the set: a slot that is used again has its word in
+    /// memory that is cached.
+    #[inline(always)]
+    fn set(id: u64) -> (usize, u64) {
+        let thread = (id >> 38 & 0x1fff).wrapping_mul(0x9e5);
+        (id.wrapping_add(thread) as usize % SETS, id >> SET_BITS << NUMBER_BITS)
     }
 
-    /// Finds an id: its entry, and the number of its callsite.
+    /// Finds an id: its word, and the number of its callsite.
     #[inline]
-    pub(super) fn find(&self, id: u64) -> Option<(Place, u32)> {
-        let at = self.set(id);
-        let set = &self.0[at];
-        let way = set.ids.iter().position(|present| present.load(Ordering::Acquire) == id)?;
-        Some((Place(at, way), set.callsites[way].load(Ordering::Relaxed)))
+    pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
+        let (at, rest) = Self::set(id);
+        let words = self.0.get(at)?.0.iter().map(|word| word.load(Ordering::Relaxed));
+        let (way, word) = words.enumerate().find(|(_, word)| word & !NUMBER == rest && *word != 0)?;
+        // An id of which nothing remains can't be told from a free word, but no number is 0.
+        Some((Place(at, way), (word & NUMBER).checked_sub(1)? as usize))
     }
 
     /// Adds an id. A subscriber may give one id to all spans of a callsite: then it is added once.
-    pub(super) fn add(&self, id: u64, callsite: u32) {
-        if id == TAKEN || self.find(id).is_some_and(|(_, present)| present == callsite) {
-            return;
-        }
-        let set = &self.0[self.set(id)];
-        let taken = set.ids.iter().position(|present| {
-            present.load(Ordering::Relaxed) == 0
-                && present.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        });
-        if let Some(way) = taken {
-            set.callsites[way].store(callsite, Ordering::Relaxed);
-            set.ids[way].store(id, Ordering::Release);
+    pub(super) fn add(&self, id: u64, callsite: usize) {
+        let (at, rest) = Self::set(id);
+        let (Some(set), number @ 1..=NUMBER) = (self.0.get(at), callsite as u64 + 1) else { return };
+        let new = rest | number;
+        for word in &set.0 {
+            let present = word.load(Ordering::Relaxed);
+            let takes = || word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if present == new || present == 0 && takes() {
+                return;
+            }
         }
     }
 
-    /// Removes an entry whose span has been closed.
+    /// Frees the word of a span that has been closed.
     pub(super) fn remove(&self, Place(at, way): Place) {
-        self.0[at].ids[way].store(0, Ordering::Release);
+        self.0[at].0[way].store(0, Ordering::Relaxed);
     }
 }
 
@@ -96,11 +91,13 @@ mod tests {
     #[test]
     fn a_full_table_leaves_ids_unknown_and_keeps_the_others() {
         let ids = Ids::new();
+        const WAYS: usize = 8;
         let all = 1..=(2 * WAYS * SETS) as u64;
-        all.clone().for_each(|id| ids.add(id, id as u32));
+        let number = |id: u64| (id % 9000) as usize;
+        all.clone().for_each(|id| ids.add(id, number(id)));
         let known: Vec<_> = all.clone().filter_map(|id| Some((id, ids.find(id)?.1))).collect();
         assert!(known.len() <= WAYS * SETS && known.len() > WAYS * SETS / 2, "{}", known.len());
-        assert!(known.iter().all(|(id, callsite)| *id == u64::from(*callsite)));
+        assert!(known.iter().all(|(id, callsite)| number(*id) == *callsite));
         for (id, _) in &known {
             ids.remove(ids.find(*id).unwrap().0);
         }
@@ -116,9 +113,9 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..if cfg!(miri) { 20 } else { 20_000 } {
                         let id = 1 + thread + 4 * (round % 5);
-                        ids.add(id, id as u32);
+                        ids.add(id, id as usize);
                         let (place, callsite) = ids.find(id).unwrap();
-                        assert_eq!(u64::from(callsite), id);
+                        assert_eq!(callsite as u64, id);
                         ids.remove(place);
                     }
                 });

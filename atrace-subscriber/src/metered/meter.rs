@@ -2,8 +2,10 @@
 //!
 //! # A call that is not timed
 //!
-//! The callsite's counters are found by the metadata's address, or by the span's id. The thread's lane of counters is increased, and
-//! the thread's number of calls until the next sample decreased. All else is in [`State::time_slowly`].
+//! Each callsite and thread has a line of counters, which is a line of the processor's caches. A callsite's number is where its
+//! metadata's address is hashed to, so the line is found without a look at the callsites; its last word confirms that it is the
+//! callsite's. Of a span, a table of ids tells the number. The call's counter is increased, and the thread's number of calls until
+//! the next sample decreased. Nothing else is read or written. All else is in [`State::time_slowly`].
 //!
 //! # A timed call
 //!
@@ -14,15 +16,17 @@
 //!
 //! A call of more than 10 µs may have waited, or its thread may have lost the processor. Then its processor time counts, which
 //! has to be read before the call as well. That is a system call, which takes longer than most calls, and after which the next
-//! call is slower than it would be. So it is read before one of eight samples, more often where long calls were seen. What long calls take together is
+//! calls are slower than they would be. So it is read before one of 32 samples, and before eight more for each long call that was
+//! seen: then reading takes less time than the long calls. What long calls take together is
 //! their share of the samples without that reading, times their mean in the samples with it. (A thread that has just asked for its
 //! processor time loses the processor more often, so those samples do not tell the share.)
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use atrace_bill::{Bill, Call, Kind, Process, Sample, Sampled, Writer};
-use atrace_sys::{OnceRef, timer};
+use atrace_sys::{Line, OnceRef, timer, zeroed_lines};
 use tracing_core::{Interest, Metadata};
 
 use super::ids::{Ids, Place};
@@ -33,13 +37,26 @@ use crate::callsites::{self, Callsite, CallsiteInfo};
 const FIRSTS: u64 = 16;
 /// One of so many calls is timed.
 const ONE_IN: u32 = 128;
+/// The number of unknown callsites.
+const UNKNOWN: usize = callsites::FIRST_NUMBERS;
 /// Of a call that takes longer, the processor time counts.
 const LONG: Duration = Duration::from_micros(10);
 
-/// How often a thread has made each kind of call: a cache line.
-#[derive(Default)]
-#[repr(align(64))]
-struct Lane([AtomicU64; Call::ALL.len()]);
+/// The words of a thread's line of a callsite: how often each kind of call was made, and the address of the metadata.
+const ADDRESS: usize = 7;
+
+/// Returns the place of a kind of call. A callsite has either new spans or events.
+const fn place_of(call: Call) -> usize {
+    match call {
+        Call::Check => 0,
+        Call::New | Call::Event => 1,
+        Call::Enter => 2,
+        Call::Exit => 3,
+        Call::Record => 4,
+        Call::Clone => 5,
+        Call::Close => 6,
+    }
+}
 
 /// What was measured of a kind of call, in ticks.
 #[derive(Default)]
@@ -88,13 +105,21 @@ impl Sum {
 impl Timed {
     /// Returns whether to read the processor time before the next sample. The first calls are often long.
     fn reads(&self, calls: u64) -> bool {
-        let [has_long, is_first] = [self.has_long.load(Ordering::Relaxed), calls < FIRSTS];
-        let number =
-            || [&self.short.number, &self.long.number, &self.others].map(|it| it.load(Ordering::Relaxed));
-        match is_first {
-            true => has_long || calls < 2,
-            false => number().iter().sum::<u64>() % if has_long { 2 } else { 8 } == 1,
+        let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let [without, longs] = [&self.short.number, &self.longs].map(number);
+        let [with, with_long] = [&self.others, &self.long.number].map(number);
+        match calls < FIRSTS {
+            true => self.has_long.load(Ordering::Relaxed) || calls < 2,
+            // Only every other one: after a long call, both samples shall see the same calls.
+            false => (with + with_long + without) % 2 == 1 && (with < without / 32 + 8 * (longs + with_long)),
         }
+    }
+
+    /// Forgets what was measured without the processor time.
+    fn clear(&self) {
+        let Sum { number, sum, squares } = &self.short;
+        let all = [number, sum, squares, &self.firsts, &self.of_firsts, &self.others, &self.longs];
+        all.iter().for_each(|it| it.store(0, Ordering::Relaxed));
     }
 
     /// Adds a call. `reads`: its processor time was read; `is_long`: it took more time than `long`.
@@ -117,51 +142,9 @@ impl Timed {
     }
 }
 
-/// The counters of a callsite.
-struct Site {
-    lanes: [Lane; LANES],
-    shared: Lane,
-    timed: [Timed; Call::ALL.len()],
-}
-
-impl Site {
-    fn new() -> Self {
-        Self {
-            lanes: std::array::from_fn(|_| Lane::default()),
-            shared: Lane::default(),
-            timed: Default::default(),
-        }
-    }
-
-    /// Counts a call of a thread. Returns how many it had made before; those of a shared lane count together.
-    fn count(&self, lane: usize, call: Call) -> u64 {
-        match self.lanes.get(lane) {
-            Some(lane) => {
-                let calls = lane.0[call as usize].load(Ordering::Relaxed);
-                lane.0[call as usize].store(calls + 1, Ordering::Relaxed);
-                calls
-            }
-            None => self.shared.0[call as usize].fetch_add(1, Ordering::Relaxed),
-        }
-    }
-
-    fn sampled(&self, call: Call, long_at_least: f64) -> Sampled {
-        let timed = &self.timed[call as usize];
-        let firsts = timed.firsts.load(Ordering::Acquire);
-        let lanes = self.lanes.iter().chain([&self.shared]);
-        let (short, long) = (timed.short.sample(), timed.long.sample());
-        Sampled {
-            timed: firsts + short.number + long.number + timed.others.load(Ordering::Relaxed),
-            calls: lanes.map(|lane| lane.0[call as usize].load(Ordering::Relaxed)).sum(),
-            firsts,
-            of_firsts: timed.of_firsts.load(Ordering::Relaxed) as f64,
-            longs: timed.longs.load(Ordering::Relaxed),
-            short,
-            long,
-            long_at_least,
-        }
-    }
-}
+/// What was measured of a callsite.
+#[derive(Default)]
+struct Site([Timed; ADDRESS]);
 
 /// The counter: the processor's, or nanoseconds since this moment.
 #[derive(Clone, Copy)]
@@ -184,19 +167,20 @@ pub(super) struct State {
     ticks: Ticks,
     began: (Instant, u64, Option<u64>),
     one_in: AtomicU32,
-    /// The counters of the callsites, by their numbers.
+    /// The lines of each callsite, by its number: one for each lane, and one for all threads without a lane.
+    lines: &'static [Line],
+    /// The samples of the callsites, by their numbers; the last ones are those of unknown callsites.
     sites: Box<[OnceRef<Site>]>,
     /// Which callsites were registered here, by their numbers.
     registered: Box<[AtomicBool]>,
-    unknown: Site,
     /// The callsites of spans, if the subscriber does not tell them.
     ids: Option<Ids>,
     /// The ticks of [`LONG`].
     long: AtomicU64,
     /// The ticks between the two readings of a timed call, if the call does nothing.
     empty: AtomicU64,
-    /// The ticks that timed calls have taken more than they measured.
-    around: AtomicU64,
+    /// The ticks that metering takes for a timed call.
+    timing: AtomicU64,
     /// The picoseconds of a call that is not timed.
     untimed: AtomicU64,
 }
@@ -217,19 +201,18 @@ impl Meter {
     /// Makes a meter, and measures for about a millisecond what metering costs.
     pub(super) fn new(subject: &'static str, has_ids: bool) -> Self {
         let ticks = Ticks(if timer::has_counter() { None } else { Some(Instant::now()) });
-        let numbers = callsites::FIRST_NUMBERS;
         let state: &'static State = Box::leak(Box::new(State {
             subject,
             ticks,
             began: (Instant::now(), ticks.now(), timer::process_time()),
             one_in: AtomicU32::new(ONE_IN),
-            sites: (0..numbers).map(|_| OnceRef::new()).collect(),
-            registered: (0..numbers).map(|_| AtomicBool::new(false)).collect(),
-            unknown: Site::new(),
+            lines: zeroed_lines((UNKNOWN + 1) * (LANES + 1)),
+            sites: (0..=UNKNOWN).map(|_| OnceRef::new()).collect(),
+            registered: (0..UNKNOWN).map(|_| AtomicBool::new(false)).collect(),
             ids: has_ids.then(Ids::new),
             long: AtomicU64::new(u64::MAX),
             empty: AtomicU64::new(0),
-            around: AtomicU64::new(0),
+            timing: AtomicU64::new(0),
             untimed: AtomicU64::new(0),
         }));
         state.calibrate();
@@ -250,7 +233,10 @@ impl Meter {
     #[cold]
     #[inline(never)]
     pub(crate) fn register(self, metadata: &'static Metadata<'static>, interest: &Interest) {
-        self.0.register(metadata, !interest.is_never());
+        let number = self.0.register(metadata);
+        if !interest.is_never() {
+            self.0.sites[number].get_or_make(Site::default);
+        }
     }
 }
 
@@ -266,79 +252,61 @@ pub(crate) fn billed<R>(
 ) -> R {
     #[cold]
     #[inline(never)]
-    fn begin(meter: Meter, metadata: Option<&'static Metadata<'static>>, call: Call) -> Timing {
-        meter.0.time(metadata.map_or(Which::Unknown, Which::Callsite), call)
+    fn begin(meter: Meter, metadata: Option<&'static Metadata<'static>>, call: Call) -> Option<Timing> {
+        match metadata {
+            Some(metadata) if meter.0.passes(metadata, call) => None,
+            Some(metadata) => meter.0.time(metadata, call),
+            None => meter.0.time_number(UNKNOWN, call),
+        }
     }
     #[cold]
     #[inline(never)]
-    fn end(timing: Timing) {
+    fn end(timing: Option<Timing>) {
         drop(timing);
     }
-    let timing = meter.map(|meter| std::mem::ManuallyDrop::new(begin(meter, metadata(), call)));
+    let timing = ManuallyDrop::new(meter.and_then(|meter| begin(meter, metadata(), call)));
     let result = body();
-    if let Some(timing) = timing {
-        end(std::mem::ManuallyDrop::into_inner(timing));
+    if timing.is_some() {
+        end(ManuallyDrop::into_inner(timing));
     }
     result
 }
 
-/// Which callsite a call belongs to.
-#[derive(Clone, Copy)]
-pub(super) enum Which<'a> {
-    Callsite(&'static Metadata<'static>),
-    /// A callsite that may be gone when the call returns.
-    Passing(&'a Metadata<'a>),
-    /// The callsite of a span that was found.
-    Number(u32),
-    Unknown,
-}
-
 impl State {
+    /// Returns the number of a callsite, which is then in the bill.
     #[cold]
     #[inline(never)]
-    fn register(&'static self, metadata: &'static Metadata<'static>, is_wanted: bool) -> &'static Site {
+    fn register(&self, metadata: &'static Metadata<'static>) -> usize {
         let number = Callsite::of(metadata).map(|callsite| callsite.number() as usize);
-        let Some(number) = number.filter(|number| *number < self.sites.len()) else { return &self.unknown };
+        let Some(number) = number.filter(|number| *number < UNKNOWN) else { return UNKNOWN };
         self.registered[number].store(true, Ordering::Relaxed);
-        if is_wanted { self.sites[number].get_or_make(Site::new) } else { &self.unknown }
+        number
     }
 
+    /// Returns the line of a callsite for a lane, if there is such a lane.
     #[inline(always)]
-    fn site_of(&self, number: u32) -> Option<&'static Site> {
-        self.sites.get(number as usize)?.get()
-    }
-
-    #[inline]
-    fn site(&'static self, which: Which<'_>) -> &'static Site {
-        let site = |metadata: &Metadata<'_>| self.site_of(Callsite::find(metadata)?.number());
-        match which {
-            Which::Callsite(metadata) => site(metadata).unwrap_or_else(|| self.register(metadata, true)),
-            Which::Passing(metadata) => site(metadata).unwrap_or(&self.unknown),
-            Which::Number(number) => self.site_of(number).unwrap_or(&self.unknown),
-            Which::Unknown => &self.unknown,
-        }
+    fn line(&self, number: usize, lane: usize) -> Option<&'static Line> {
+        self.lines.get((number * (LANES + 1)).wrapping_add(lane))
     }
 
     /// Notes the callsite of a new span.
     pub(super) fn note(&self, id: u64, metadata: &'static Metadata<'static>) {
-        if let Some(callsite) = Callsite::find(metadata) {
-            self.note_number(id, callsite.number());
+        if let (Some(ids), Some(callsite)) = (&self.ids, Callsite::find(metadata)) {
+            ids.add(id, callsite.number() as usize);
         }
     }
 
     /// Notes the callsite's number of a new span.
-    pub(super) fn note_number(&self, id: u64, callsite: u32) {
-        if let Some(ids) = &self.ids {
-            ids.add(id, callsite);
-        }
+    pub(super) fn note_number(&self, id: u64, number: usize) {
+        self.ids.as_ref().inspect(|ids| ids.add(id, number));
     }
 
-    /// Returns the callsite of a span, and where it was noted.
+    /// Returns the number of a span's callsite, and where it was noted.
     #[inline]
-    pub(super) fn span(&self, id: u64) -> (Which<'static>, Option<Place>) {
+    pub(super) fn span(&self, id: u64) -> (usize, Option<Place>) {
         match self.ids.as_ref().and_then(|ids| ids.find(id)) {
-            Some((place, number)) => (Which::Number(number), Some(place)),
-            None => (Which::Unknown, None),
+            Some((place, number)) => (number, Some(place)),
+            None => (UNKNOWN, None),
         }
     }
 
@@ -354,54 +322,85 @@ impl State {
         thread::with(|thread| thread.choose(one_in));
     }
 
-    /// Counts a call that begins now, and times it if it is in the sample. The call ends when the result is dropped.
-    #[inline]
-    pub(super) fn time(&'static self, which: Which<'_>, call: Call) -> Timing {
-        self.time_site(self.site(which), call)
+    /// Counts a call; false, if it may have to be timed, and has not been counted.
+    #[inline(always)]
+    pub(super) fn passes(&self, metadata: &'static Metadata<'static>, call: Call) -> bool {
+        let place = callsites::first_place(metadata);
+        let address = std::ptr::from_ref(metadata).addr() as u64;
+        thread::with(|thread| match self.line(place, thread.lane.get()) {
+            Some(line) => line.0[ADDRESS].load(Ordering::Relaxed) == address && pass(thread, line, call),
+            None => false,
+        })
     }
 
-    #[inline]
-    fn time_site(&'static self, site: &'static Site, call: Call) -> Timing {
-        thread::with(|thread| {
-            let left = thread.left.get();
-            if left > 1
-                && let Some(lane) = site.lanes.get(thread.lane.get())
-            {
-                let count = &lane.0[call as usize];
-                let calls = count.load(Ordering::Relaxed);
-                if calls >= FIRSTS {
-                    count.store(calls + 1, Ordering::Relaxed);
-                    thread.left.set(left - 1);
-                    return Timing(None);
-                }
-            }
-            self.time_slowly(thread, site, call)
+    /// Does the same, for the callsite with this number.
+    #[inline(always)]
+    pub(super) fn number_passes(&self, number: usize, call: Call) -> bool {
+        thread::with(|thread| match self.line(number, thread.lane.get()) {
+            Some(line) => pass(thread, line, call),
+            None => false,
         })
+    }
+
+    /// Counts a call that begins now, and times it if it is in the sample. The call ends when the result is dropped.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn time(&'static self, metadata: &'static Metadata<'static>, call: Call) -> Option<Timing> {
+        let known = Callsite::find(metadata).map(|callsite| callsite.number() as usize);
+        let is_known = |at: &usize| self.registered.get(*at).is_some_and(|it| it.load(Ordering::Relaxed));
+        let number = known.filter(is_known).unwrap_or_else(|| self.register(metadata));
+        if number == callsites::first_place(metadata)
+            && let Some(line) = self.line(number, thread::with(|thread| thread.lane.get()))
+        {
+            line.0[ADDRESS].store(std::ptr::from_ref(metadata).addr() as u64, Ordering::Relaxed);
+        }
+        self.time_number(number, call)
+    }
+
+    /// Does the same, for a callsite that may be gone when the call returns.
+    pub(super) fn time_passing(&'static self, metadata: &Metadata<'_>, call: Call) -> Option<Timing> {
+        let number = Callsite::find(metadata).map_or(UNKNOWN, |callsite| callsite.number() as usize);
+        self.time_number(number.min(UNKNOWN), call)
+    }
+
+    /// Does the same, for the callsite with this number.
+    pub(super) fn time_number(&'static self, number: usize, call: Call) -> Option<Timing> {
+        if self.number_passes(number, call) {
+            return None;
+        }
+        thread::with(|thread| self.time_slowly(thread, number, call))
     }
 
     #[cold]
     #[inline(never)]
-    fn time_slowly(&'static self, thread: &Thread, site: &'static Site, call: Call) -> Timing {
+    fn time_slowly(&'static self, thread: &Thread, number: usize, call: Call) -> Option<Timing> {
         thread.prepare(self.ticks.now(), self.one_in.load(Ordering::Relaxed));
-        let calls = site.count(thread.lane.get(), call);
+        let place = place_of(call);
+        let calls = match self.line(number, thread.lane.get()) {
+            Some(line) => {
+                let calls = line.0[place].load(Ordering::Relaxed);
+                line.0[place].store(calls + 1, Ordering::Relaxed);
+                calls
+            }
+            // Those of a shared line count together.
+            None => self.line(number, LANES).map_or(0, |line| line.0[place].fetch_add(1, Ordering::Relaxed)),
+        };
         let is_first = calls < FIRSTS;
         let is_nested = thread.is_timing.get();
         let left = thread.left.get();
         if !is_nested && !is_first && left > 1 {
             thread.left.set(left - 1);
-            return Timing(None);
+            return None;
         }
-        let entered = self.ticks.now();
-        let timed = &site.timed[call as usize];
+        let timed = (!is_nested).then(|| &self.sites[number].get_or_make(Site::default).0[place]);
         let outer = (thread.nested.replace(0), thread.reads.get());
-        let reads = if is_nested { outer.1 } else { timed.reads(calls) };
+        let reads = timed.map_or(outer.1, |timed| timed.reads(calls));
         thread.is_timing.set(true);
         thread.reads.set(reads);
         thread.left.set(0);
         let processor = if reads { timer::thread_time() } else { None };
-        let timed = (!is_nested).then_some(timed);
         let begin = self.ticks.now();
-        Timing(Some(Running { state: self, timed, is_first, left, outer, processor, entered, begin }))
+        Some(Timing { state: self, timed, is_first, left, outer, processor, begin })
     }
 
     /// Returns how many nanoseconds a tick has.
@@ -417,43 +416,47 @@ impl State {
     fn calibrate(&'static self) {
         const CALLS: u32 = 1000;
         const ROUNDS: usize = if cfg!(miri) { 1 } else { 20 };
-        let probe = Box::leak(Box::new(Site::new())); // 4 KB that no thread refers to afterwards.
+        // The lines and the samples of unknown callsites serve as an example, and are cleared afterwards.
         let call = |left| {
             if let Some(left) = left {
                 thread::with(|thread| thread.left.set(left));
             }
-            drop(self.time_site(std::hint::black_box(probe), Call::Enter));
+            drop(self.time_number(std::hint::black_box(UNKNOWN), Call::Enter));
         };
         (0..=FIRSTS).for_each(|_| call(None));
-        let short = &probe.timed[Call::Enter as usize].short;
-        // Of some groups, the one with the least mean was not interrupted.
-        let (mut empty, mut untimed) = (u64::MAX, u64::MAX);
-        for _ in 0..ROUNDS {
-            let before = short.sample();
-            for _ in 0..10 {
-                // As in a program: most calls before it are not timed.
-                (0..30).for_each(|_| call(Some(CALLS)));
-                call(Some(1));
-            }
-            let now = short.sample();
-            let mean = (now.sum - before.sum) as u64 / (now.number - before.number).max(1);
-            empty = empty.min(mean);
-        }
-        for _ in 0..ROUNDS {
+        let Some(site) = self.sites[UNKNOWN].get() else { return };
+        let short = &site.0[place_of(Call::Enter)].short;
+        // The least of some groups was not interrupted.
+        let least = |group: &dyn Fn() -> u64| (0..ROUNDS).map(|_| group()).min().unwrap_or_default();
+        let ticks_of = |left: &dyn Fn(u32) -> Option<u32>| {
             let start = self.ticks.now();
-            thread::with(|thread| thread.left.set(2 * CALLS));
-            for id in 0..CALLS {
-                std::hint::black_box(self.span(std::hint::black_box(u64::from(id) + 1)));
-                call(None);
-            }
-            untimed = untimed.min(self.ticks.now().wrapping_sub(start));
-        }
+            (0..CALLS).for_each(|at| call(left(at)));
+            self.ticks.now().wrapping_sub(start)
+        };
+        let untimed = least(&|| ticks_of(&|at| (at == 0).then_some(2 * CALLS)));
+        let empty = least(&|| {
+            let before = short.sample();
+            // As in a program: most calls before it are not timed.
+            ticks_of(&|at| Some(if at % 100 == 99 { 1 } else { CALLS }));
+            let now = short.sample();
+            (now.sum - before.sum) as u64 / (now.number - before.number).max(1)
+        });
+        let timing = least(&|| ticks_of(&|_| Some(1))) / u64::from(CALLS);
         let ns = self.ns_per_tick();
         self.empty.store(empty, Ordering::Relaxed);
+        self.timing.store(timing, Ordering::Relaxed);
         self.untimed.store((untimed as f64 * ns * 1000.0 / f64::from(CALLS)) as u64, Ordering::Relaxed);
         if timer::thread_time().is_some() {
             self.long.store((LONG.as_nanos() as f64 / ns) as u64, Ordering::Relaxed);
         }
+        site.0[place_of(Call::Enter)].clear();
+        for lane in 0..=LANES {
+            let line = self.line(UNKNOWN, lane);
+            line.inspect(|line| line.0[place_of(Call::Enter)].store(0, Ordering::Relaxed));
+        }
+        // Timed calls take at most half a nanosecond of the others.
+        let enough = (2.0 * timing as f64 * ns) as u32;
+        self.one_in.store(enough.clamp(ONE_IN, 64 * ONE_IN), Ordering::Relaxed);
         thread::with(|thread| thread.choose(self.one_in.load(Ordering::Relaxed)));
     }
 
@@ -467,22 +470,55 @@ impl State {
             processor_ns: processor.zip(timer::process_time()).map(|(then, now)| now.saturating_sub(then)),
             elapsed_ns: began.elapsed().as_nanos() as u64,
             untimed_ns: self.untimed.load(Ordering::Relaxed) as f64 / 1000.0,
-            timing_ns: self.around.load(Ordering::Relaxed) as f64 * ns,
+            timing_ns: self.timing.load(Ordering::Relaxed) as f64 * ns,
         });
-        let mut add = |metadata: Option<&'static Metadata<'static>>, site: Option<&Site>| {
-            writer.callsite(&metadata.map(described).unwrap_or_default(), |call| {
-                site.map(|site| site.sampled(call, long)).unwrap_or_default()
-            });
-        };
-        for (number, registered) in self.registered.iter().enumerate() {
+        for (number, site) in self.sites.iter().enumerate() {
+            let is_registered = |at: &AtomicBool| at.load(Ordering::Relaxed);
             let metadata = Callsite::from_number(number as u32).metadata();
-            if registered.load(Ordering::Relaxed) && metadata.is_some() {
-                add(metadata, self.site_of(number as u32));
+            let metadata = metadata.filter(|_| self.registered.get(number).is_some_and(is_registered));
+            if metadata.is_some() || number == UNKNOWN {
+                let of_callsite = metadata.map(described).unwrap_or_default();
+                let absent = if of_callsite.kind == Kind::Event { Call::New } else { Call::Event };
+                writer.callsite(&of_callsite, |call| match site.get() {
+                    Some(site) if call != absent => self.sampled(number, site, place_of(call), long),
+                    _ => Sampled::default(),
+                });
             }
         }
-        add(None, Some(&self.unknown));
         writer.finish()
     }
+}
+
+impl State {
+    fn sampled(&self, number: usize, site: &Site, place: usize, long_at_least: f64) -> Sampled {
+        let timed = &site.0[place];
+        let firsts = timed.firsts.load(Ordering::Acquire);
+        let (short, long) = (timed.short.sample(), timed.long.sample());
+        let lines = (0..=LANES).filter_map(|lane| self.line(number, lane));
+        Sampled {
+            timed: firsts + short.number + long.number + timed.others.load(Ordering::Relaxed),
+            calls: lines.map(|line| line.0[place].load(Ordering::Relaxed)).sum(),
+            firsts,
+            of_firsts: timed.of_firsts.load(Ordering::Relaxed) as f64,
+            longs: timed.longs.load(Ordering::Relaxed),
+            short,
+            long,
+            long_at_least,
+        }
+    }
+}
+
+/// Counts a call that is not timed; false, if it may have to be.
+#[inline(always)]
+fn pass(thread: &Thread, line: &Line, call: Call) -> bool {
+    let (left, count) = (thread.left.get(), &line.0[place_of(call)]);
+    let calls = count.load(Ordering::Relaxed);
+    let passes = left > 1 && calls >= FIRSTS;
+    if passes {
+        count.store(calls + 1, Ordering::Relaxed);
+        thread.left.set(left - 1);
+    }
+    passes
 }
 
 /// Describes a callsite for the bill.
@@ -500,12 +536,9 @@ fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'sta
     }
 }
 
-/// A call that has begun. It ends when this is dropped.
+/// A timed call that has begun. It ends when this is dropped.
 #[must_use]
-pub(super) struct Timing(Option<Running>);
-
-/// A timed call.
-struct Running {
+pub(super) struct Timing {
     state: &'static State,
     /// `None` in a nested call, whose time is only subtracted.
     timed: Option<&'static Timed>,
@@ -515,20 +548,17 @@ struct Running {
     outer: (u64, bool),
     /// The thread's processor time before the call, if it was read.
     processor: Option<u64>,
-    entered: u64,
     begin: u64,
 }
 
 impl Drop for Timing {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(running) = &self.0 {
-            running.end(running.state.ticks.now());
-        }
+        self.end(self.state.ticks.now());
     }
 }
 
-impl Running {
+impl Timing {
     #[cold]
     #[inline(never)]
     fn end(&self, end: u64) {
@@ -544,10 +574,10 @@ impl Running {
         thread::with(|thread| {
             let own = took.saturating_sub(thread.nested.get());
             thread.reads.set(self.outer.1);
-            let before = self.begin.saturating_sub(self.entered);
             let Some(timed) = self.timed else {
-                // For the outer call, this one began when it was entered.
-                return thread.nested.set(self.outer.0 + took + before);
+                // The outer call has waited for all that metering takes for this one.
+                let metering = state.timing.load(Ordering::Relaxed);
+                return thread.nested.set(self.outer.0 + took + metering);
             };
             timed.add(self.is_first, self.processor.is_some(), elapsed > long, own, long);
             thread.is_timing.set(false);
@@ -555,8 +585,6 @@ impl Running {
                 true => thread.left.set(self.left),
                 false => thread.choose(state.one_in.load(Ordering::Relaxed)),
             }
-            let after = state.ticks.now().wrapping_sub(end);
-            state.around.fetch_add((before + after).min(long), Ordering::Relaxed);
         });
     }
 }

@@ -11,15 +11,17 @@ use atrace_sys::{fork, thread};
 
 /// How many threads have counters of their own.
 pub(super) const LANES: usize = 64;
-/// The lane of a thread that has made no metered call yet.
-const NONE: usize = usize::MAX;
+/// The lane of a thread that has made no metered call yet. No lane and no line has this number.
+const NONE: usize = usize::MAX / 2;
+/// The lane of a thread that shares its counters. No line has this number.
+const SHARED: usize = NONE + 1;
 
 /// The owner of each lane: its process' generation and its thread's number. 0: none.
 static OWNERS: [AtomicU64; LANES] = [const { AtomicU64::new(0) }; LANES];
 
 /// The state of a thread, for all meters.
 pub(super) struct Thread {
-    /// `LANES` if the thread shares its counters.
+    /// [`SHARED`], if the thread shares its counters.
     pub(super) lane: Cell<usize>,
     /// How many calls remain, including the one that is timed.
     pub(super) left: Cell<u32>,
@@ -62,7 +64,8 @@ impl Thread {
         self.choose(one_in);
     }
 
-    /// Chooses the next call to be timed: each is timed with the chance 1 / `one_in`, independently of all others.
+    /// Chooses the next call to be timed. Each has the same chance, 1 / `one_in`: the distance is uniformly distributed, with that
+    /// mean.
     pub(super) fn choose(&self, one_in: u32) {
         // G. Marsaglia, "Xorshift RNGs", 2003.
         let mut random = self.random.get();
@@ -70,10 +73,8 @@ impl Thread {
         random ^= random >> 7;
         random ^= random << 17;
         self.random.set(random);
-        // The inverse of the geometric distribution.
-        let chance = ((random >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        let calls = if one_in > 1 { chance.ln() / (-1.0 / f64::from(one_in)).ln_1p() } else { 0.0 };
-        self.left.set((calls as u32).saturating_add(1));
+        let most = 2 * u64::from(one_in) - 1;
+        self.left.set(1 + ((random >> 32) * most >> 32) as u32);
     }
 }
 
@@ -90,5 +91,5 @@ fn free_lane() -> usize {
         let owner = OWNERS[*at].load(Ordering::Relaxed);
         has_ended(owner) && take(at, owner)
     };
-    (0..LANES).find(|at| take(at, 0)).or_else(|| (0..LANES).find(ended)).unwrap_or(LANES)
+    (0..LANES).find(|at| take(at, 0)).or_else(|| (0..LANES).find(ended)).unwrap_or(SHARED)
 }

@@ -5,7 +5,7 @@ use std::any::TypeId;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
-use super::meter::{Timing, Which};
+use super::meter::Timing;
 use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
@@ -45,11 +45,37 @@ impl<S: Subscriber> Metered<S> {
         self.meter.bill()
     }
 
-    #[inline]
-    fn span(&self, id: &Id, call: Call) -> Timing {
+    /// Calls `body`, which belongs to a callsite. The usual call is not timed, and saves nothing for that.
+    #[inline(always)]
+    fn call<R>(&self, metadata: &'static Metadata<'static>, call: Call, body: impl Fn(&S) -> R) -> R {
         let state = self.meter.0;
-        state.time(state.span(id.into_u64()).0, call)
+        if state.passes(metadata, call) {
+            return body(&self.subscriber);
+        }
+        timed(|| state.time(metadata, call), || body(&self.subscriber))
     }
+
+    /// Does the same for a span that has an id.
+    #[inline(always)]
+    fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> R {
+        self.number_call(self.meter.0.span(id.into_u64()).0, call, body)
+    }
+
+    #[inline(always)]
+    fn number_call<R>(&self, number: usize, call: Call, body: impl Fn(&S) -> R) -> R {
+        let state = self.meter.0;
+        if state.number_passes(number, call) {
+            return body(&self.subscriber);
+        }
+        timed(|| state.time_number(number, call), || body(&self.subscriber))
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn timed<R>(begin: impl FnOnce() -> Option<Timing>, body: impl FnOnce() -> R) -> R {
+    let _timing = begin();
+    body()
 }
 
 impl<S: Subscriber> Subscriber for Metered<S> {
@@ -64,7 +90,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let _timing = self.meter.0.time(Which::Passing(metadata), Call::Check);
+        let _timing = self.meter.0.time_passing(metadata, Call::Check);
         self.subscriber.enabled(metadata)
     }
 
@@ -73,52 +99,41 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let timing = self.meter.0.time(Which::Callsite(attributes.metadata()), Call::New);
-        let id = self.subscriber.new_span(attributes);
-        drop(timing);
-        self.meter.0.note(id.into_u64(), attributes.metadata());
+        let metadata = attributes.metadata();
+        let id = self.call(metadata, Call::New, |subscriber| subscriber.new_span(attributes));
+        self.meter.0.note(id.into_u64(), metadata);
         id
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
-        let _timing = self.span(id, Call::Record);
-        self.subscriber.record(id, values);
+        self.span_call(id, Call::Record, |subscriber| subscriber.record(id, values));
     }
 
     fn record_follows_from(&self, id: &Id, follows: &Id) {
-        let _timing = self.span(id, Call::Record);
-        self.subscriber.record_follows_from(id, follows);
+        self.span_call(id, Call::Record, |subscriber| subscriber.record_follows_from(id, follows));
     }
 
     fn event_enabled(&self, event: &Event<'_>) -> bool {
-        let _timing = self.meter.0.time(Which::Callsite(event.metadata()), Call::Check);
-        self.subscriber.event_enabled(event)
+        self.call(event.metadata(), Call::Check, |subscriber| subscriber.event_enabled(event))
     }
 
     fn event(&self, event: &Event<'_>) {
-        let _timing = self.meter.0.time(Which::Callsite(event.metadata()), Call::Event);
-        self.subscriber.event(event);
+        self.call(event.metadata(), Call::Event, |subscriber| subscriber.event(event));
     }
 
     fn enter(&self, id: &Id) {
-        let _timing = self.span(id, Call::Enter);
-        self.subscriber.enter(id);
+        self.span_call(id, Call::Enter, |subscriber| subscriber.enter(id));
     }
 
     fn exit(&self, id: &Id) {
-        let _timing = self.span(id, Call::Exit);
-        self.subscriber.exit(id);
+        self.span_call(id, Call::Exit, |subscriber| subscriber.exit(id));
     }
 
     fn clone_span(&self, id: &Id) -> Id {
-        let (which, _) = self.meter.0.span(id.into_u64());
-        let timing = self.meter.0.time(which, Call::Clone);
-        let clone = self.subscriber.clone_span(id);
-        drop(timing);
+        let (callsite, place) = self.meter.0.span(id.into_u64());
+        let clone = self.number_call(callsite, Call::Clone, |subscriber| subscriber.clone_span(id));
         // A subscriber may give a clone an id of its own.
-        if let Which::Number(callsite) = which
-            && clone != *id
-        {
+        if place.is_some() && clone != *id {
             self.meter.0.note_number(clone.into_u64(), callsite);
         }
         clone
@@ -131,10 +146,9 @@ impl<S: Subscriber> Subscriber for Metered<S> {
 
     fn try_close(&self, id: Id) -> bool {
         // Once the subscriber has closed the span, it may give its id to another one.
-        let (which, place) = self.meter.0.span(id.into_u64());
-        let timing = self.meter.0.time(which, Call::Close);
-        let is_closed = self.subscriber.try_close(id);
-        drop(timing);
+        let (callsite, place) = self.meter.0.span(id.into_u64());
+        let is_closed =
+            self.number_call(callsite, Call::Close, |subscriber| subscriber.try_close(id.clone()));
         if let Some(place) = place.filter(|_| is_closed) {
             self.meter.0.forget(place);
         }

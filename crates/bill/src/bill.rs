@@ -58,7 +58,8 @@ impl Bill {
         let (process, callsites) = raw::read(bytes)?;
         let all = || callsites.iter().flat_map(|(_, sampled)| sampled);
         let calls = total(all().map(|sampled| sampled.calls));
-        let metering_ns = calls as f64 * process.untimed_ns + process.timing_ns;
+        let timed = total(all().map(|sampled| sampled.timed));
+        let metering_ns = calls as f64 * process.untimed_ns + timed as f64 * process.timing_ns;
         let mut lines: Vec<_> = callsites
             .iter()
             .map(|(callsite, sampled)| {
@@ -80,7 +81,7 @@ impl Bill {
             metering_ns,
             untimed_ns: process.untimed_ns,
             calls,
-            timed: total(all().map(|sampled| sampled.timed)),
+            timed,
             total_ns: lines.iter().fold(Estimate::default(), |sum, line| sum.plus(line.ns)),
             lines,
         })

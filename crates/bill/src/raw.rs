@@ -56,7 +56,7 @@ pub struct Process<'a> {
     pub elapsed_ns: u64,
     /// What metering takes for a call that is not timed.
     pub untimed_ns: f64,
-    /// What metering has taken more for timed calls.
+    /// What metering takes more for a timed call.
     pub timing_ns: f64,
 }
 

@@ -209,7 +209,7 @@ pub(crate) mod tests {
             processor_ns: Some(2_010_000_000),
             elapsed_ns: 4_000_000_000,
             untimed_ns: 2.0,
-            timing_ns: 1_200_000.0,
+            timing_ns: 2.5,
         });
         let file = "/home/user/.cargo/registry/src/index-0123/app-1.0.0/src/state.rs";
         let mut add = |target, level, line, kind, of: &[(Call, u64, f64)]| {
