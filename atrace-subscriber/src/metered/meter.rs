@@ -37,6 +37,8 @@ use crate::callsites::{self, Callsite, CallsiteInfo};
 const FIRSTS: u64 = 16;
 /// One of so many calls is timed.
 const ONE_IN: u32 = 128;
+/// How many calls are tried at once, to measure what metering costs.
+const TRIES: u32 = 1000;
 /// The number of unknown callsites.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;
 /// Of a call that takes longer, the processor time counts.
@@ -414,50 +416,51 @@ impl State {
     #[cold]
     #[inline(never)]
     fn calibrate(&'static self) {
-        const CALLS: u32 = 1000;
-        const ROUNDS: usize = if cfg!(miri) { 1 } else { 20 };
-        // The lines and the samples of unknown callsites serve as an example, and are cleared afterwards.
-        let call = |left| {
-            if let Some(left) = left {
-                thread::with(|thread| thread.left.set(left));
-            }
-            drop(self.time_number(std::hint::black_box(UNKNOWN), Call::Enter));
-        };
-        (0..=FIRSTS).for_each(|_| call(None));
+        // The samples of unknown callsites serve as an example, and are cleared afterwards, as is the line.
+        (0..=FIRSTS).for_each(|_| drop(self.time_number(UNKNOWN, Call::Enter)));
         let Some(site) = self.sites[UNKNOWN].get() else { return };
-        let short = &site.0[place_of(Call::Enter)].short;
+        let timed = &site.0[place_of(Call::Enter)];
+        let [mut untimed, mut timing, mut empty] = [u64::MAX; 3];
         // The least of some groups was not interrupted.
-        let least = |group: &dyn Fn() -> u64| (0..ROUNDS).map(|_| group()).min().unwrap_or_default();
-        let ticks_of = |left: &dyn Fn(u32) -> Option<u32>| {
-            let start = self.ticks.now();
-            (0..CALLS).for_each(|at| call(left(at)));
-            self.ticks.now().wrapping_sub(start)
-        };
-        let untimed = least(&|| ticks_of(&|at| (at == 0).then_some(2 * CALLS)));
-        let empty = least(&|| {
-            let before = short.sample();
+        for _ in 0..if cfg!(miri) { 1 } else { 20 } {
+            untimed = untimed.min(self.try_calls(u32::MAX));
+            timing = timing.min(self.try_calls(1));
+            timed.clear();
             // As in a program: most calls before it are not timed.
-            ticks_of(&|at| Some(if at % 100 == 99 { 1 } else { CALLS }));
-            let now = short.sample();
-            (now.sum - before.sum) as u64 / (now.number - before.number).max(1)
-        });
-        let timing = least(&|| ticks_of(&|_| Some(1))) / u64::from(CALLS);
+            self.try_calls(100);
+            let sample = timed.short.sample();
+            empty = empty.min(sample.sum as u64 / sample.number.max(1));
+        }
         let ns = self.ns_per_tick();
         self.empty.store(empty, Ordering::Relaxed);
-        self.timing.store(timing, Ordering::Relaxed);
-        self.untimed.store((untimed as f64 * ns * 1000.0 / f64::from(CALLS)) as u64, Ordering::Relaxed);
+        self.timing.store(timing / u64::from(TRIES), Ordering::Relaxed);
+        self.untimed.store((untimed as f64 * ns * 1000.0 / f64::from(TRIES)) as u64, Ordering::Relaxed);
         if timer::thread_time().is_some() {
             self.long.store((LONG.as_nanos() as f64 / ns) as u64, Ordering::Relaxed);
         }
-        site.0[place_of(Call::Enter)].clear();
+        timed.clear();
         for lane in 0..=LANES {
             let line = self.line(UNKNOWN, lane);
             line.inspect(|line| line.0[place_of(Call::Enter)].store(0, Ordering::Relaxed));
         }
         // Timed calls take at most half a nanosecond of the others.
-        let enough = (2.0 * timing as f64 * ns) as u32;
-        self.one_in.store(enough.clamp(ONE_IN, 64 * ONE_IN), Ordering::Relaxed);
-        thread::with(|thread| thread.choose(self.one_in.load(Ordering::Relaxed)));
+        let enough = (2.0 * (timing / u64::from(TRIES)) as f64 * ns) as u32;
+        self.set_one_in(enough.clamp(ONE_IN, 64 * ONE_IN));
+    }
+
+    /// Makes calls of an unknown callsite, of which one of so many is timed. Returns the ticks of all.
+    #[inline(never)]
+    fn try_calls(&'static self, one_in: u32) -> u64 {
+        let start = self.ticks.now();
+        for at in 0..TRIES {
+            if at % one_in == 0 {
+                thread::with(|thread| thread.left.set(one_in));
+            }
+            if !self.number_passes(UNKNOWN, Call::Enter) {
+                drop(self.time_number(UNKNOWN, Call::Enter));
+            }
+        }
+        self.ticks.now().wrapping_sub(start)
     }
 
     fn raw(&self) -> Vec<u8> {

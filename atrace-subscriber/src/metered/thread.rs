@@ -74,7 +74,7 @@ impl Thread {
         random ^= random << 17;
         self.random.set(random);
         let most = 2 * u64::from(one_in) - 1;
-        self.left.set(1 + ((random >> 32) * most >> 32) as u32);
+        self.left.set(1 + (((random >> 32) * most) >> 32) as u32);
     }
 }
 
