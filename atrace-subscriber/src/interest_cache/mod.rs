@@ -43,7 +43,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -220,17 +220,20 @@ impl Rebuilder {
         if on_watching_thread() {
             return self.rebuild_and_settle();
         }
-        let (rebuilt, is_rebuilt) = mpsc::channel();
+        let rebuilt = Arc::new((Mutex::new(false), Condvar::new()));
+        let also_rebuilt = Arc::clone(&rebuilt);
         let rebuild = move || {
             self.rebuild();
-            let _ = rebuilt.send(()); // The program may wait no longer.
+            *lock(&also_rebuilt.0) = true;
+            also_rebuilt.1.notify_one();
             self.settle_if_open();
         };
         if spawn_quiet("atrace-rebuild", rebuild).is_err() {
             self.rebuild_and_settle();
         } else if !REBUILDING.get() {
             // The program switched tracing by a function of `atrace`. Its next span shall be recorded.
-            let _ = is_rebuilt.recv_timeout(LONGEST_WAIT);
+            let (is_rebuilt, changed) = &*rebuilt;
+            let _ = changed.wait_timeout_while(lock(is_rebuilt), LONGEST_WAIT, |is_rebuilt| !*is_rebuilt);
         }
     }
 
