@@ -408,8 +408,12 @@ fn work_of_process(role: &str) {
         "layer" => {
             // A layer is billed while tracing is on.
             let recording = atrace::perfetto::record_to("/dev/null").unwrap();
-            with_default(tracing_subscriber::registry().with(AtraceLayer::default()), work);
-            recording.finish().unwrap();
+            with_default(tracing_subscriber::registry().with(AtraceLayer::default()), || {
+                work();
+                // Tracing is switched off within a span.
+                let _over = info_span!("over").entered();
+                recording.finish().unwrap();
+            });
         }
         "off" => with_default(AtraceSubscriber::default().with_filter(), work),
         _ => with_default(AtraceSubscriber::default(), work),
@@ -458,6 +462,7 @@ fn a_program_that_is_asked_writes_its_bill_at_the_end() {
         );
         let bill = json(&bill);
         let all = callsites(&bill);
+        assert!(!all.contains_key("unknown"), "{role}");
         let expected = if role == "off" { 0 } else { 100 };
         for (name, call) in
             [("asked", "new"), ("asked", "enter"), ("asked", "exit"), ("asked_event", "event")]

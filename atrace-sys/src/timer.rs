@@ -63,13 +63,28 @@ pub fn has_counter() -> bool {
 /// Returns the processor time that the calling thread has used, in nanoseconds; `None` if the system does not tell. A
 /// system call.
 pub fn thread_time() -> Option<u64> {
-    crate::system::processor_time(true)
+    crate::system::processor_time(Of::ThisThread)
 }
 
 /// Returns the processor time that all threads of the process have used, in nanoseconds; `None` if the system does
 /// not tell. A system call.
 pub fn process_time() -> Option<u64> {
-    crate::system::processor_time(false)
+    crate::system::processor_time(Of::Process)
+}
+
+/// Returns the processor time that another thread of this process has used, in nanoseconds; `None` if it has ended, or the
+/// system does not tell. `thread` is its [number](crate::thread::number). A system call.
+pub fn time_of_thread(thread: u32) -> Option<u64> {
+    crate::system::processor_time(Of::Thread(thread))
+}
+
+/// What has used processor time.
+pub(crate) enum Of {
+    /// All threads of the process.
+    Process,
+    ThisThread,
+    /// The thread with this number.
+    Thread(u32),
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -82,6 +97,10 @@ mod tests {
         let (thread, process) = (thread_time().unwrap(), process_time().unwrap());
         while thread_time().unwrap() < thread + 1_000_000 {}
         assert!(process_time().unwrap() >= process + 1_000_000);
+        let number = crate::thread::number().unwrap();
+        let other = std::thread::spawn(move || (time_of_thread(number), crate::thread::number().unwrap()));
+        let (of_this, ended) = other.join().unwrap();
+        assert!(of_this.unwrap() >= thread + 1_000_000 && time_of_thread(ended).is_none());
     }
 
     #[test]

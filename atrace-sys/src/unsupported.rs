@@ -6,6 +6,7 @@
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
 
+use crate::timer::Of;
 use crate::word::Place;
 
 /// Saves the calling thread's errno, which nothing here changes.
@@ -60,7 +61,7 @@ pub fn at_exit(_: extern "C" fn()) -> bool {
 }
 
 /// Returns no time.
-pub(crate) fn processor_time(_: bool) -> Option<u64> {
+pub(crate) fn processor_time(_: Of) -> Option<u64> {
     None
 }
 

@@ -242,7 +242,7 @@ impl Meter {
     }
 }
 
-/// Calls `body`, which belongs to the callsite that `metadata` returns. A meter counts it, if there is one.
+/// Calls `body`, which belongs to the callsite that `metadata` returns. A meter counts it, if there is a meter and a callsite.
 ///
 /// `body` is called in one place, so the compiler inlines it where it inlined it without a meter.
 #[inline(always)]
@@ -255,11 +255,8 @@ pub(crate) fn billed<R>(
     #[cold]
     #[inline(never)]
     fn begin(meter: Meter, metadata: Option<&'static Metadata<'static>>, call: Call) -> Option<Timing> {
-        match metadata {
-            Some(metadata) if meter.0.passes(metadata, call) => None,
-            Some(metadata) => meter.0.time(metadata, call),
-            None => meter.0.time_number(UNKNOWN, call),
-        }
+        let metadata = metadata?;
+        if meter.0.passes(metadata, call) { None } else { meter.0.time(metadata, call) }
     }
     #[cold]
     #[inline(never)]
@@ -471,6 +468,9 @@ impl State {
             subject: self.subject,
             ns_per_tick: ns,
             processor_ns: processor.zip(timer::process_time()).map(|(then, now)| now.saturating_sub(then)),
+            others_ns: timer::process_time()
+                .zip(thread::processor_time())
+                .map(|(all, callers)| all.saturating_sub(callers)),
             elapsed_ns: began.elapsed().as_nanos() as u64,
             untimed_ns: self.untimed.load(Ordering::Relaxed) as f64 / 1000.0,
             timing_ns: self.timing.load(Ordering::Relaxed) as f64 * ns,

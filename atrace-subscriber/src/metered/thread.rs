@@ -5,9 +5,9 @@
 //! allocate. A thread without a lane shares the last one, by atomic additions.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use atrace_sys::{fork, thread};
+use atrace_sys::{fork, thread, timer};
 
 /// How many threads have counters of their own.
 pub(super) const LANES: usize = 64;
@@ -18,6 +18,8 @@ const SHARED: usize = NONE + 1;
 
 /// The owner of each lane: its process' generation and its thread's number. 0: none.
 static OWNERS: [AtomicU64; LANES] = [const { AtomicU64::new(0) }; LANES];
+/// Whether a thread made calls that no lane knows any more.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The state of a thread, for all meters.
 pub(super) struct Thread {
@@ -91,5 +93,20 @@ fn free_lane() -> usize {
         let owner = OWNERS[*at].load(Ordering::Relaxed);
         has_ended(owner) && take(at, owner)
     };
-    (0..LANES).find(|at| take(at, 0)).or_else(|| (0..LANES).find(ended)).unwrap_or(SHARED)
+    if let Some(free) = (0..LANES).find(|at| take(at, 0)) {
+        return free;
+    }
+    IS_LOST.store(true, Ordering::Relaxed);
+    (0..LANES).find(ended).unwrap_or(SHARED)
+}
+
+/// Returns the processor time of all threads that have made calls; `None`, if one of them has ended.
+pub(super) fn processor_time() -> Option<u64> {
+    let generation = fork::generation().number() << 32;
+    let owners = OWNERS.iter().map(|owner| owner.load(Ordering::Relaxed)).filter(|owner| *owner != 0);
+    let time = |owner: u64| match owner >> 32 == generation >> 32 {
+        true => timer::time_of_thread(owner as u32),
+        false => None,
+    };
+    if IS_LOST.load(Ordering::Relaxed) { None } else { owners.map(time).sum() }
 }

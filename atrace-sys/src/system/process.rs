@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int};
 use super::errno::{errno, set_errno};
 use super::{ErrnoGuard, Mapped, Plain, Result, c, file, stay_loaded};
 use crate::c_text::CText;
+use crate::timer::Of;
 use crate::word::{OnceRef, offer};
 
 /// Returns the id of the calling process as a number. The kernel is asked, because bionic, and glibc before 2.25, cache the id, and a child
@@ -83,8 +84,13 @@ pub fn at_exit(body: extern "C" fn()) -> bool {
 }
 
 /// Returns the processor time of the calling thread, or of the process, in nanoseconds.
-pub(crate) fn processor_time(of_thread: bool) -> Option<u64> {
-    let clock = if of_thread { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_PROCESS_CPUTIME_ID };
+pub(crate) fn processor_time(of: Of) -> Option<u64> {
+    let clock = match of {
+        Of::Process => libc::CLOCK_PROCESS_CPUTIME_ID,
+        Of::ThisThread => libc::CLOCK_THREAD_CPUTIME_ID,
+        // The kernel's number: the inverted thread id, 4 for a thread, and 2 for the scheduler's precise time.
+        Of::Thread(thread) => !(thread as libc::clockid_t) << 3 | 6,
+    };
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable.
     let is_known = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;

@@ -21,6 +21,8 @@ pub struct Bill {
     /// The processor time of the process without what metering has taken, or, where it is unknown, the elapsed time.
     pub(crate) whole_ns: f64,
     pub(crate) is_processor_time: bool,
+    /// The processor time of threads that made no call, if it is known.
+    pub(crate) others_ns: Option<u64>,
     pub(crate) elapsed_ns: f64,
     pub(crate) metering_ns: f64,
     pub(crate) untimed_ns: f64,
@@ -77,6 +79,7 @@ impl Bill {
             subject: process.subject.to_owned(),
             whole_ns: whole_ns.max(1.0),
             is_processor_time: process.processor_ns.is_some(),
+            others_ns: process.others_ns,
             elapsed_ns: process.elapsed_ns as f64,
             metering_ns,
             untimed_ns: process.untimed_ns,

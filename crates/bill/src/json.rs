@@ -11,7 +11,7 @@ impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
     ///
     /// Times are in nanoseconds. A time has the members `ns`, `low` and `high`, the bounds at 99 %. `whole_ns` is the processor time of
-    /// the process without what metering has taken; if `whole` is `"elapsed time"`, the system does not tell that. `file`,
+    /// the process without what metering has taken; if `whole` is `"elapsed time"`, the system does not tell that. `other_threads_ns` is that of threads that made no call, or null; writer threads are among them. `file`,
     /// `line`, `target` and `level` are missing where they are unknown. `calls` of a callsite counts each kind of call.
     pub fn to_json(&self) -> String {
         let callsites: Vec<_> = self.lines.iter().map(callsite).collect();
@@ -19,12 +19,13 @@ impl Bill {
             |it: directives::Directive| format!("{{\"directive\":{},{}}}", text(&it.text), time(it.ns));
         let directives: Vec<_> = directives::best(self).into_iter().map(directive).collect();
         format!(
-            "{{\"subject\":{},\"whole\":{},\"whole_ns\":{:.0},\"elapsed_ns\":{:.0},\"metering_ns\":{:.0},\
+            "{{\"subject\":{},\"whole\":{},\"whole_ns\":{:.0},\"other_threads_ns\":{},\"elapsed_ns\":{:.0},\"metering_ns\":{:.0},\
              \"untimed_call_ns\":{:.2},\"calls\":{},\"timed_calls\":{},\"total\":{{{}}},\"not_billed\":{},\
              \"callsites\":[{}],\"directives\":[{}]}}",
             text(&self.subject),
             text(if self.is_processor_time { "processor time" } else { "elapsed time" }),
             self.whole_ns,
+            self.others_ns.map_or("null".to_owned(), |ns| ns.to_string()),
             self.elapsed_ns,
             self.metering_ns,
             self.untimed_ns,

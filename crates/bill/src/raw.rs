@@ -52,6 +52,8 @@ pub struct Process<'a> {
     pub ns_per_tick: f64,
     /// The processor time since the meter was made, if the system tells it.
     pub processor_ns: Option<u64>,
+    /// The processor time of threads that made no call, if the system tells it.
+    pub others_ns: Option<u64>,
     /// The time since the meter was made.
     pub elapsed_ns: u64,
     /// What metering takes for a call that is not timed.
@@ -103,8 +105,10 @@ impl Writer {
         new.text(process.subject);
         let [ns_per_tick, untimed, timing] =
             [process.ns_per_tick, process.untimed_ns, process.timing_ns].map(f64::to_bits);
-        let processor = process.processor_ns.unwrap_or(u64::MAX);
-        [ns_per_tick, processor, process.elapsed_ns, untimed, timing].iter().for_each(|it| new.number(*it));
+        let [processor, others] = [process.processor_ns, process.others_ns].map(|ns| ns.unwrap_or(u64::MAX));
+        [ns_per_tick, processor, others, process.elapsed_ns, untimed, timing]
+            .iter()
+            .for_each(|it| new.number(*it));
         new
     }
 
@@ -151,9 +155,11 @@ pub(crate) fn read(bytes: &[u8]) -> Option<(Process<'_>, Callsites<'_>)> {
     let subject = reader.text()?;
     let ns_per_tick = reader.time()?;
     let processor_ns = Some(reader.number()?).filter(|ns| *ns != u64::MAX);
+    let others_ns = Some(reader.number()?).filter(|ns| *ns != u64::MAX);
     let elapsed_ns = reader.number()?;
     let (untimed_ns, timing_ns) = (reader.time()?, reader.time()?);
-    let process = Process { subject, ns_per_tick, processor_ns, elapsed_ns, untimed_ns, timing_ns };
+    let process =
+        Process { subject, ns_per_tick, processor_ns, others_ns, elapsed_ns, untimed_ns, timing_ns };
     let mut callsites = Vec::new();
     while !reader.0.is_empty() {
         callsites.push((reader.callsite()?, reader.calls()?));
@@ -249,6 +255,7 @@ mod tests {
             subject: "a subscriber",
             ns_per_tick: 0.5,
             processor_ns: None,
+            others_ns: Some(3),
             elapsed_ns: 9,
             untimed_ns: 1.5,
             timing_ns: 7.0,
