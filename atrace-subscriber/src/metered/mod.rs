@@ -24,7 +24,8 @@
 //! *Calls* are counted exactly, per callsite and kind of call: a new span, an enter, an exit, a record, an event, a clone, a
 //! close, and a check whether the callsite is enabled. (A signal handler that traces in the middle of a count may lose it.)
 //!
-//! *Times* are sampled: of each callsite and kind, the first calls of each thread, and then a random one of 128. A timed call
+//! *Times* are sampled: of each callsite and kind, the first calls of each thread, and then a random one of 128, or fewer where
+//! the clock is slow. A timed call
 //! is measured with the processor's counter. A call that takes more than 10 µs may have waited or lost the processor; of such a
 //! call the thread's processor time counts, which is read for a part of the sample. So waiting, as in a write that blocks, is
 //! not in the bill. Systems without a clock for the processor time of a thread have elapsed time instead. A timed call seems
@@ -38,10 +39,11 @@
 //! are too rare to be in the sample can't be in the interval.
 //!
 //! *Not billed* is what happens outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its caches,
-//! other threads write what a call has queued, and code is displaced from the processor's caches. A callsite that is filtered by the
+//! other threads write what a call has queued, and code is displaced from the processor's caches. What threads have used that made no call, such as writers, is told if
+//! no thread that did has ended. A callsite that is filtered by the
 //! subscriber's maximum level is unknown to it. A callsite that the subscriber never wants is in the bill with zero.
 //!
-//! The memory of a meter is kept until the process ends: 0.6 MB, and 4 KB for each callsite. A call allocates nothing; a callsite
+//! The memory of a meter is kept until the process ends: 0.4 MB, and 5 KB for each callsite (of 38 MB of reserved addresses). A call allocates nothing; a callsite
 //! allocates when it is registered. Up to 32,768 spans may be alive, and about 5,000 callsites exist; calls beyond that count
 //! for the callsite "unknown". Each of 64 threads has its own counters; further threads share some, which takes longer.
 //!
