@@ -260,7 +260,7 @@ mod cases {
         });
         let here = Here::new();
         let run = |billed: Option<&str>, options: &[&str]| {
-            let mut command = cost(&here, &name, &[&["--time", "500ms", "--bill"], options].concat());
+            let mut command = cost(&here, &name, &[&["--time", "3s", "--bill"], options].concat());
             command.envs(billed.map(|billed| ("BILLED", billed)));
             ended(of_case(&mut command, &here, &name))
         };
