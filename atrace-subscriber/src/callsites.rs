@@ -24,16 +24,23 @@ pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 /// Buckets that are tried in one part.
 const TRIES: usize = 8;
 
-/// A callsite's metadata, the number by which it is interned in Perfetto's memory, and what its spans were so far.
+/// A callsite's metadata, the number by which it is interned in Perfetto's memory, what its spans were so far, and what a
+/// recorder has found out about it.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
     kind: Kind,
+    answers: AtomicU32,
 }
 
 impl Bucket {
     const fn new() -> Self {
-        Self { metadata: OnceRef::new(), number: Number::new(), kind: Kind(AtomicU32::new(0)) }
+        Self {
+            metadata: OnceRef::new(),
+            number: Number::new(),
+            kind: Kind(AtomicU32::new(0)),
+            answers: AtomicU32::new(0),
+        }
     }
 
     /// Returns the bucket of the callsite with this metadata, or `None` if the table is full.
@@ -65,6 +72,18 @@ impl Kind {
     const ENOUGH: u32 = 16;
     /// Of presumed spans, one of so many is looked at nevertheless.
     const SAMPLED: u32 = 1024;
+
+    /// See [`Callsite::has_to_be_watched`].
+    #[inline(always)]
+    fn has_to_be_watched(&self) -> bool {
+        let is = self.0.load(Ordering::Relaxed);
+        if !(Self::ENOUGH..Self::ASYNC).contains(&is) {
+            return true;
+        }
+        let next = if is == Self::ASYNC - 1 { Self::ENOUGH } else { is + 1 };
+        self.0.store(next, Ordering::Relaxed);
+        next % Self::SAMPLED == 0
+    }
 }
 
 /// A callsite, as the number of its bucket.
@@ -91,6 +110,15 @@ impl Callsite {
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
         FIRST_PART[at].is_of(metadata).then_some(Self(at as u32))
+    }
+
+    /// Returns the callsite if its next span is presumed to be synchronous and is not looked at: an inlined fast path of
+    /// [`has_to_be_watched`](Self::has_to_be_watched).
+    #[inline(always)]
+    pub(crate) fn presumed_sync(metadata: &'static Metadata<'static>) -> Option<Self> {
+        let at = place(metadata, FIRST);
+        let bucket = &FIRST_PART[at];
+        (bucket.is_of(metadata) && !bucket.kind.has_to_be_watched()).then_some(Self(at as u32))
     }
 
     #[cold]
@@ -139,36 +167,23 @@ impl Callsite {
         self.bucket()?.metadata.get()
     }
 
+    /// Returns the callsite's data, or `None` if no callsite has this number.
+    #[inline(always)]
+    pub(crate) fn info(self) -> Option<CallsiteInfo> {
+        let bucket = self.bucket()?;
+        Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
+    }
+
     #[inline]
     fn bucket(self) -> Option<&'static Bucket> {
         let number = self.0 as usize;
         FIRST_PART.get(number).or_else(|| Self::further(number - FIRST))
     }
 
-    /// Returns whether the callsite's last span was asynchronous.
-    #[inline]
-    pub(crate) fn was_async(self) -> bool {
-        self.bucket().is_some_and(|bucket| bucket.kind.0.load(Ordering::Relaxed) == Kind::ASYNC)
-    }
-
-    /// Returns whether the callsite's next span is presumed to be synchronous.
-    #[inline]
-    pub(crate) fn is_presumed_sync(self) -> bool {
-        let kind = self.bucket().map_or(0, |bucket| bucket.kind.0.load(Ordering::Relaxed));
-        (Kind::ENOUGH..Kind::ASYNC).contains(&kind)
-    }
-
     /// Returns whether it has to be found out what a new span of the callsite is. If not, it counts as synchronous.
     #[inline]
     pub(crate) fn has_to_be_watched(self) -> bool {
-        let Some(Kind(kind)) = self.bucket().map(|bucket| &bucket.kind) else { return false };
-        let is = kind.load(Ordering::Relaxed);
-        if !(Kind::ENOUGH..Kind::ASYNC).contains(&is) {
-            return true;
-        }
-        let next = is.wrapping_add(1);
-        kind.store(if next == Kind::ASYNC { Kind::ENOUGH } else { next }, Ordering::Relaxed);
-        next % Kind::SAMPLED == 0
+        self.bucket().is_some_and(|bucket| bucket.kind.has_to_be_watched())
     }
 
     /// Notes what a span of the callsite was.
@@ -196,63 +211,130 @@ impl Callsite {
     }
 }
 
+/// A callsite that was found, with all that is known about it: one lookup for several questions.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) callsite: Callsite,
+    metadata: &'static Metadata<'static>,
+    bucket: &'static Bucket,
+}
+
+impl Found {
+    /// Finds the callsite with this metadata, adding it if necessary. `None` if the table is full.
+    #[inline(always)]
+    pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
+        let at = place(metadata, FIRST);
+        let bucket = &FIRST_PART[at];
+        if bucket.is_of(metadata) {
+            Some(Self { callsite: Callsite(at as u32), metadata, bucket })
+        } else {
+            Self::search(metadata)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(metadata: &'static Metadata<'static>) -> Option<Self> {
+        let callsite = Callsite::search(metadata)?;
+        Some(Self { callsite, metadata, bucket: callsite.bucket()? })
+    }
+
+    #[inline(always)]
+    pub(crate) fn info(self) -> CallsiteInfo {
+        CallsiteInfo { metadata: self.metadata, number: Some(&self.bucket.number) }
+    }
+
+    /// Returns the answers that [`set_answers`](Self::set_answers) has stored; 0 if there are none.
+    #[inline(always)]
+    pub(crate) fn answers(self) -> u32 {
+        self.bucket.answers.load(Ordering::Relaxed)
+    }
+
+    /// Stores what a recorder has found out about the callsite, in place of what another one has.
+    pub(crate) fn set_answers(self, answers: u32) {
+        self.bucket.answers.store(answers, Ordering::Relaxed);
+    }
+
+    /// Returns whether the callsite's last span was asynchronous.
+    #[inline(always)]
+    pub(crate) fn was_async(self) -> bool {
+        self.bucket.kind.0.load(Ordering::Relaxed) == Kind::ASYNC
+    }
+
+    /// Returns whether the callsite's next span is presumed to be synchronous.
+    #[inline(always)]
+    pub(crate) fn is_presumed_sync(self) -> bool {
+        (Kind::ENOUGH..Kind::ASYNC).contains(&self.bucket.kind.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Returns the level of a callsite as a number, from 1 for an error.
+#[inline]
+pub(crate) fn level_of(metadata: &Metadata<'_>) -> u8 {
+    match *metadata.level() {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
 /// The constant data of a callsite, for Perfetto.
-pub(crate) struct CallsiteInfo(pub(crate) &'static Metadata<'static>);
+pub(crate) struct CallsiteInfo {
+    metadata: &'static Metadata<'static>,
+    /// `None` if the table is full.
+    number: Option<&'static Number>,
+}
 
 /// Writes only the name: the `Debug` of all metadata would be much code.
 impl std::fmt::Debug for CallsiteInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0.name())
+        f.write_str(self.metadata.name())
     }
 }
 
 impl CallsiteInfo {
+    /// Finds the data of the callsite with this metadata.
+    #[inline(always)]
+    pub(crate) fn of(metadata: &'static Metadata<'static>) -> Self {
+        Self { metadata, number: Bucket::of(metadata).map(|bucket| &bucket.number) }
+    }
+
     /// Returns the callsite as an event refers to it: with a number, unless the table is full.
     #[inline]
     pub(crate) fn site(&self) -> Site<'_> {
         // The name that `tracing` gives to an event has a path of the machine that compiled it.
-        let name = if self.0.is_event() { self.module() } else { self.0.name() };
-        Site::new(Bucket::of(self.0).map(|bucket| &bucket.number), name, self.level(), self)
-    }
-
-    /// Returns the level as a number, from 1 for an error.
-    #[inline]
-    pub(crate) fn level(&self) -> u8 {
-        match *self.0.level() {
-            Level::ERROR => 1,
-            Level::WARN => 2,
-            Level::INFO => 3,
-            Level::DEBUG => 4,
-            Level::TRACE => 5,
-        }
+        let name = if self.metadata.is_event() { self.module() } else { self.metadata.name() };
+        Site::new(self.number, name, level_of(self.metadata), self)
     }
 
     /// Returns the name of an event if the program chose it: that which `tracing` gives is `event FILE:LINE`.
     pub(crate) fn own_name(&self) -> Option<&'static str> {
-        let place = self.0.name().strip_prefix("event ").zip(self.0.file());
+        let place = self.metadata.name().strip_prefix("event ").zip(self.metadata.file());
         let is_made = place
             .is_some_and(|(place, file)| place.strip_prefix(file).is_some_and(|line| line.starts_with(':')));
-        (!is_made).then_some(self.0.name())
+        (!is_made).then_some(self.metadata.name())
     }
 
     /// Returns the module path of the callsite.
     #[inline]
     pub(crate) fn module(&self) -> &'static str {
-        self.0.module_path().unwrap_or(self.0.target())
+        self.metadata.module_path().unwrap_or(self.metadata.target())
     }
 }
 
 impl About for CallsiteInfo {
     fn target(&self) -> &str {
-        self.0.target()
+        self.metadata.target()
     }
 
     fn place(&self) -> Option<(&str, u32)> {
-        self.0.file().zip(self.0.line())
+        self.metadata.file().zip(self.metadata.line())
     }
 
     fn arguments(&self, each: &mut dyn FnMut(&str)) {
-        self.0.fields().iter().for_each(|field| each(field.name()));
+        self.metadata.fields().iter().for_each(|field| each(field.name()));
     }
 }
 

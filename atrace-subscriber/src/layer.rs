@@ -63,7 +63,7 @@ macro_rules! options {
         /// effect.
         #[must_use]
         pub fn with_fields_while_off(mut self) -> Self {
-            self.recorder.fields_while_off = true;
+            self.recorder.set_fields_while_off();
             self
         }
 
@@ -222,6 +222,19 @@ pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder.billed(|| context.metadata(id), Call::Enter, enter);
 }
 
+/// Leaves a span that [`Recorder::exit`] did not leave.
+#[cold]
+#[inline(never)]
+pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
+    recorder: &Recorder,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
+    // Billed only while the tag may be enabled, like what goes before it.
+    let metadata = || context.metadata(id).filter(|_| recorder.may_be_enabled());
+    recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
+}
+
 /// Writes an event while the tag may be enabled. Out of line, like [`new_span`].
 #[inline(never)]
 pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
@@ -293,9 +306,9 @@ macro_rules! record_as_layer {
 
         #[inline]
         fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-            // Billed only while the tag may be enabled, like what goes before it.
-            let metadata = || context.metadata(id).filter(|_| self.recorder.may_be_enabled());
-            self.recorder.billed(metadata, Call::Exit, || self.recorder.exit(id.into_u64()));
+            if !self.recorder.exit(id.into_u64()) {
+                $crate::layer::exit_other(&self.recorder, id, &context);
+            }
         }
     };
 }

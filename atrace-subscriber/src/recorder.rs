@@ -18,7 +18,7 @@ use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enab
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Interest, Metadata};
 
-use crate::callsites::{Callsite, CallsiteInfo};
+use crate::callsites::{Callsite, CallsiteInfo, Found};
 use crate::directives::Directives;
 use crate::metered::{self, Call, Meter, billed};
 use crate::span::Span;
@@ -35,6 +35,8 @@ pub(crate) struct Recorder {
     /// The same tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
+    /// The owner that an exit looks for first: with a meter no entry has it.
+    pub(crate) unbilled: Owner,
     /// The user's filter.
     pub(crate) directives: Directives,
     pub(crate) fields: bool,
@@ -47,6 +49,8 @@ pub(crate) struct Recorder {
     pub(crate) name_fields: Vec<Cow<'static, str>>,
     /// Whether one of the two modes is set.
     pub(crate) may_be_async: bool,
+    /// Whether new spans are never handled by the shortest path.
+    is_special: bool,
     /// Whether it lets `atrace record` find the process.
     pub(crate) attaches: bool,
     /// Whether spans may have lives by default.
@@ -57,10 +61,12 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(tag: AtraceTag) -> Self {
+        let (owner, meter) = (Owner::new(), metered::asked());
         Self {
             tag,
             prepared: PreparedTag::new(tag),
-            owner: Owner::new(),
+            owner,
+            unbilled: if meter.is_some() { Owner::NONE } else { owner },
             directives: Directives::of_process(),
             fields: true,
             fields_while_off: false,
@@ -68,9 +74,10 @@ impl Recorder {
             async_targets: Vec::new(),
             name_fields: vec![Cow::Borrowed(fields::OTEL_NAME)],
             may_be_async: false,
+            is_special: meter.is_some(),
             has_lives: true,
             attaches: true,
-            meter: metered::asked(),
+            meter,
         }
     }
 
@@ -126,17 +133,27 @@ impl Recorder {
         }
     }
 
+    pub(crate) fn set_fields_while_off(&mut self) {
+        self.fields_while_off = true;
+        self.is_special = true;
+    }
+
     /// Sets the mode of all spans.
     pub(crate) fn set_async_spans(&mut self, mode: AsyncSpans) {
         self.async_spans = Some(mode);
-        self.may_be_async |= mode != AsyncSpans::Never;
         self.has_lives = mode != AsyncSpans::Never;
+        self.has_mode(mode);
+    }
+
+    fn has_mode(&mut self, mode: AsyncSpans) {
+        self.may_be_async |= mode != AsyncSpans::Never;
+        self.is_special |= self.may_be_async;
     }
 
     /// Sets the mode of spans with this target, or with one below it.
     pub(crate) fn set_async_target(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
         self.async_targets.push((target, mode));
-        self.may_be_async |= mode != AsyncSpans::Never;
+        self.has_mode(mode);
     }
 
     /// Stores a new span with this id in its registry. `None` if nothing has to be stored. `explicit` returns the stored span of
@@ -149,21 +166,34 @@ impl Recorder {
         explicit: &dyn Fn(&Id) -> Option<Span>,
     ) -> Option<Span> {
         let metadata = attributes.metadata();
-        if self.may_store_now(metadata) { self.store(attributes, Some(id), explicit) } else { None }
+        if self.may_store_now(metadata) { self.store(attributes, id, explicit) } else { None }
     }
 
-    /// Returns whether a span of this callsite that is created now may have to be stored.
+    /// Checks whether a span of this callsite that is created now may have to be stored, or billed. False is certain.
+    #[inline(always)]
+    pub(crate) fn may_be_stored(&self, metadata: &Metadata<'_>) -> bool {
+        let may_be_stored = if metadata.fields().is_empty() {
+            self.prepared.may_be_in_session()
+        } else {
+            self.may_be_enabled()
+        };
+        may_be_stored || self.is_special()
+    }
+
+    /// Returns whether new spans are never handled by the shortest path.
+    #[inline(always)]
+    pub(crate) fn is_special(&self) -> bool {
+        self.is_special
+    }
+
+    /// Returns whether a span of this callsite that is created now has to be passed to [`store`](Self::store).
     #[inline(always)]
     pub(crate) fn may_store_now(&self, metadata: &'static Metadata<'static>) -> bool {
-        if self.may_store(metadata) {
-            self.fields_while_off || self.may_be_enabled()
-        } else {
-            self.may_be_enabled() && is_perfetto_enabled() && self.may_have_life(metadata)
-        }
+        self.may_store(metadata) || self.prepared.may_be_in_session() && self.may_have_life(metadata)
     }
 
     /// Returns whether it has to be found out whether a new span without fields has a life.
-    #[inline(never)]
+    #[inline(always)]
     fn may_have_life(&self, metadata: &'static Metadata<'static>) -> bool {
         self.has_lives && Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched)
     }
@@ -175,6 +205,7 @@ impl Recorder {
     }
 
     /// Returns the stored parent of a new span, or the nearest stored ancestor.
+    #[inline(always)]
     fn parent(
         &self,
         attributes: &Attributes<'_>,
@@ -182,19 +213,19 @@ impl Recorder {
     ) -> Option<StoredSpan> {
         let parent = match attributes.parent() {
             Some(id) => explicit(id),
-            None if attributes.is_contextual() => span_stack::innermost(self.owner),
+            None if attributes.is_contextual() => return span_stack::innermost(self.owner),
             None => None,
         };
         parent.and_then(Span::in_slot)
     }
 
-    /// Stores a new span that may have to be stored, with the id that a registry gave it. `None` if nothing has to be stored.
-    /// `explicit` returns the stored span of an id.
+    /// Stores a new span that may have to be stored. `id` is the id that a registry gave it; 0: none has. Returns `None` if
+    /// nothing has to be stored. `explicit` returns the stored span of an id.
     #[inline(never)]
     pub(crate) fn store(
         &self,
         attributes: &Attributes<'_>,
-        id: Option<u64>,
+        id: u64,
         explicit: &dyn Fn(&Id) -> Option<Span>,
     ) -> Option<Span> {
         let metadata = attributes.metadata();
@@ -202,92 +233,157 @@ impl Recorder {
         if !self.fields_while_off && enabled.is_none() {
             return None;
         }
-        let is_typed = enabled.is_some_and(Enabled::is_perfetto);
-        let mode = match self.async_mode(metadata.target()) {
-            Some(AsyncSpans::Never) => None,
-            None if is_typed => Some(AsyncSpans::Beside),
-            mode => mode,
-        };
-        let shows_fields = self.fields && !metadata.fields().is_empty();
-        let may_be_named = self.may_be_named(metadata);
-        if mode.is_none()
-            && !shows_fields
-            && !may_be_named
-            && metadata.fields().field(fields::TRACK).is_none()
-        {
+        let callsite = Found::of(metadata)?;
+        let answers = self.answers(callsite, metadata);
+        match enabled.filter(|enabled| enabled.is_perfetto()) {
+            Some(enabled) => self.store_typed(attributes, id, explicit, enabled, callsite, answers),
+            None if answers.may_be_shown() => self.store_text(attributes, enabled, callsite, answers),
+            None => None,
+        }
+    }
+
+    /// Stores a span for Perfetto.
+    #[inline(always)]
+    fn store_typed(
+        &self,
+        attributes: &Attributes<'_>,
+        id: u64,
+        explicit: &dyn Fn(&Id) -> Option<Span>,
+        enabled: Enabled,
+        callsite: Found,
+        answers: Answers,
+    ) -> Option<Span> {
+        if answers.has(Answers::NEVER) && !answers.may_be_shown() {
             return None;
         }
-        let callsite = Callsite::of(metadata)?;
+        let known = callsite.info();
         let record = |visit: &mut dyn tracing_core::field::Visit| attributes.record(visit);
-        let known = CallsiteInfo(metadata);
-        let encode = |args: &mut Encoder| typed::encode_span(args, &known, self.fields, &record);
-        let mut name = TextBuffer::default();
-        let name = if may_be_named { fields::name_in(&mut name, &self.name_fields, &record) } else { "" };
-        let mode = |track: &str| mode.or((!track.is_empty()).then_some(AsyncSpans::Beside));
         let mut args = Encoder::new();
-        let mut hidden = false;
-        let stored = if let Some(enabled) = enabled.filter(|enabled| enabled.is_perfetto()) {
-            let time = now();
-            let track = encode(&mut args);
-            let args = args.finish();
-            let mode = mode(&track);
-            let parent = mode.and_then(|_| self.parent(attributes, explicit));
-            // The arguments of a span that is presumed to have no life do not need its number.
-            let is_identified = mode.is_some() && !callsite.is_presumed_sync();
-            let flow = |stored: StoredSpan, is_hidden| {
-                let own = Span::stored(stored, is_hidden).number();
-                flow_number(flow_id(self.owner, id.unwrap_or(own)))
-            };
-            hidden = mode == Some(AsyncSpans::Instead) && track.is_empty();
-            let stored = StoredSpan::new(callsite, |stored, texts| {
-                if is_identified {
-                    identify(texts, stored, parent);
-                }
-                set_args(texts, args);
-                texts.name.push_str(name);
-                if !track.is_empty() {
-                    let (flow, cookie) = (flow(stored, false), stored.cookie());
-                    texts.track = track;
-                    let (track, name) = ((&*texts.track, cookie), texts.own_name());
-                    texts.async_slice =
-                        enabled.begin_on_track_at(track, known.site(), name, flow, &texts.args, 0);
-                } else if mode.is_some() {
-                    let flow = flow(stored, hidden);
-                    let birth = Birth { time, parent, flow, tag: self.tag };
-                    stored.expect_life(&birth, is_identified);
-                }
-            });
-            if let Some(stored) = stored
-                && (hidden || callsite.was_async())
-            {
-                stored.begin_life();
-            }
-            stored
-        } else {
-            fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
-                let is_open = enabled.is_none() && is_perfetto_enabled(); // The backend is not known yet.
-                if is_open {
-                    encode(&mut args);
-                }
-                StoredSpan::new(callsite, |stored, texts| {
-                    texts.shown.push_str(shown);
-                    if !name.is_empty() {
-                        texts.rename(name, metadata.name());
-                    }
-                    if is_open {
-                        set_args(texts, args.finish());
-                    }
-                    if let Some(mode) = mode(track) {
-                        track.clone_into(&mut texts.track);
-                        let track = texts.track_or(metadata.target());
-                        texts.async_slice =
-                            TrackSlice::begin(self.tag, track, &*texts.shown, stored.cookie());
-                        hidden = mode == AsyncSpans::Instead && texts.async_slice.is_written();
-                    }
-                })
-            })
+        let track = typed::encode_span(&mut args, &known, self.fields, &record);
+        let args = args.finish();
+        let time = now();
+        let flow_id = |stored: StoredSpan, is_hidden| {
+            let own = Span::stored(stored, is_hidden).number();
+            flow_id(self.owner, if id == 0 { own } else { id })
         };
+        let mut name = TextBuffer::default();
+        let name = self.name(answers, &mut name, &record);
+        let has_life = !answers.has(Answers::NEVER) && track.is_empty();
+        let hidden = answers.has(Answers::INSTEAD) && has_life;
+        let parent = if has_life { self.parent(attributes, explicit) } else { None };
+        // The arguments of a span that is presumed to have no life do not need its number.
+        let is_presumed_sync = callsite.is_presumed_sync();
+        let stored = StoredSpan::new(callsite.callsite, |new, texts| {
+            let stored = new.stored;
+            if has_life && !is_presumed_sync {
+                identify(texts, stored, parent);
+            }
+            set_args(texts, args);
+            if !name.is_empty() {
+                texts.name.push_str(name);
+            }
+            if has_life {
+                let birth = Birth { time, parent, flow_id: flow_id(stored, hidden), tag: self.tag };
+                new.expect_life(&birth, is_presumed_sync);
+            } else if !track.is_empty() {
+                let (flow, cookie) = (flow_number(flow_id(stored, false)), stored.cookie());
+                texts.track = track;
+                let (track, name) = ((&*texts.track, cookie), texts.own_name());
+                texts.async_slice =
+                    enabled.begin_on_track_at(track, known.site(), name, flow, &texts.args, 0);
+            }
+        })?;
+        if hidden || has_life && callsite.was_async() {
+            stored.begin_life();
+        }
+        Some(Span::stored(stored, hidden))
+    }
+
+    /// Returns the name that a field gives to a new span. Empty if there is none.
+    #[inline(always)]
+    fn name<'a>(
+        &self,
+        answers: Answers,
+        buffer: &'a mut TextBuffer,
+        record: &dyn Fn(&mut dyn tracing_core::field::Visit),
+    ) -> &'a str {
+        if answers.has(Answers::MAY_BE_NAMED) {
+            fields::name_in(buffer, &self.name_fields, record)
+        } else {
+            ""
+        }
+    }
+
+    /// Stores a span for ATrace, or for either backend while the tag is off.
+    #[inline(never)]
+    fn store_text(
+        &self,
+        attributes: &Attributes<'_>,
+        enabled: Option<Enabled>,
+        callsite: Found,
+        answers: Answers,
+    ) -> Option<Span> {
+        let metadata = attributes.metadata();
+        let record = |visit: &mut dyn tracing_core::field::Visit| attributes.record(visit);
+        let mut hidden = false;
+        let mut name = TextBuffer::default();
+        let name = self.name(answers, &mut name, &record);
+        let stored = fields::with_span(metadata.name(), self.fields, &record, |shown, track| {
+            let is_open = enabled.is_none() && is_perfetto_enabled(); // The backend is not known yet.
+            let mut args = Encoder::new();
+            if is_open {
+                typed::encode_span(&mut args, &callsite.info(), self.fields, &record);
+            }
+            StoredSpan::new(callsite.callsite, |new, texts| {
+                texts.shown.push_str(shown);
+                if !name.is_empty() {
+                    texts.rename(name, metadata.name());
+                }
+                if is_open {
+                    set_args(texts, args.finish());
+                }
+                if answers.has(Answers::BESIDE | Answers::INSTEAD) || !track.is_empty() {
+                    track.clone_into(&mut texts.track);
+                    let track = texts.track_or(metadata.target());
+                    texts.async_slice =
+                        TrackSlice::begin(self.tag, track, &*texts.shown, new.stored.cookie());
+                    hidden = answers.has(Answers::INSTEAD) && texts.async_slice.is_written();
+                }
+            })
+        });
         stored.map(|stored| Span::stored(stored, hidden))
+    }
+
+    /// Returns what the options say about spans of a callsite.
+    #[inline(always)]
+    fn answers(&self, callsite: Found, metadata: &Metadata<'_>) -> Answers {
+        let known = callsite.answers();
+        if known & (Answers::OWNER | Answers::ARE_KNOWN) == self.owner.number() | Answers::ARE_KNOWN {
+            Answers(known)
+        } else {
+            self.find_answers(callsite, metadata)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_answers(&self, callsite: Found, metadata: &Metadata<'_>) -> Answers {
+        let mode = match self.async_mode(metadata.target()) {
+            None => 0,
+            Some(AsyncSpans::Never) => Answers::NEVER,
+            Some(AsyncSpans::Beside) => Answers::BESIDE,
+            Some(AsyncSpans::Instead) => Answers::INSTEAD,
+        };
+        let bit = |is: bool, bit| if is { bit } else { 0 };
+        let shows_fields = self.fields && !metadata.fields().is_empty();
+        let may_have_text = shows_fields || metadata.fields().field(fields::TRACK).is_some();
+        let answers = self.owner.number()
+            | Answers::ARE_KNOWN
+            | mode
+            | bit(self.may_be_named(metadata), Answers::MAY_BE_NAMED)
+            | bit(may_have_text, Answers::MAY_HAVE_TEXT);
+        callsite.set_answers(answers);
+        Answers(answers)
     }
 
     /// Stores a span without any content yet.
@@ -355,7 +451,7 @@ impl Recorder {
         // The values are formatted before anything is locked: their code may enter this span.
         if is_typed && is_perfetto_enabled() {
             let mut args = Encoder::new();
-            typed::encode_span(&mut args, &CallsiteInfo(metadata), true, &|visit| values.record(visit));
+            typed::encode_span(&mut args, &CallsiteInfo::of(metadata), true, &|visit| values.record(visit));
             let new = args.finish();
             if let Some(mut texts) = stored.texts_mut()
                 && !new.is_empty()
@@ -390,7 +486,7 @@ impl Recorder {
     pub(crate) fn enter(&self, id: u64, span: Span) {
         match self.prepared.glance() {
             Some(glance) => span_stack::enter_and_begin(self.owner, id, span, glance),
-            None => span_stack::enter(self.owner, id),
+            None => self.enter_unseen(id),
         }
     }
 
@@ -400,9 +496,16 @@ impl Recorder {
         span_stack::enter(self.owner, id);
     }
 
-    #[inline]
-    pub(crate) fn exit(&self, id: u64) {
-        span_stack::exit(self.owner, id);
+    /// Leaves the span with this id if it is the one that this thread entered last, and neither billed nor watched. Returns
+    /// false otherwise; [`exit_other`](Self::exit_other) then leaves it.
+    #[inline(always)]
+    pub(crate) fn exit(&self, id: u64) -> bool {
+        span_stack::exit(self.unbilled, id)
+    }
+
+    #[inline(always)]
+    pub(crate) fn exit_other(&self, id: u64) {
+        span_stack::exit_other(self.owner, id);
     }
 
     /// Writes an event. Out of line: callers check [`may_be_enabled`](Self::may_be_enabled) first, so that nothing comes here
@@ -417,6 +520,34 @@ impl Recorder {
             return;
         }
         enabled.instant(|writer: &mut NameWriter<'_>| fields::write_event(event, self.fields, writer));
+    }
+}
+
+/// What a recorder's options say about the spans of a callsite: the bits below, and those of the recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Answers(u32);
+
+impl Answers {
+    /// The bits of the recorder.
+    const OWNER: u32 = (1 << 24) - 1;
+    const ARE_KNOWN: u32 = 1 << 24;
+    const MAY_BE_NAMED: u32 = 1 << 25;
+    /// Their fields may be shown, or name a track.
+    const MAY_HAVE_TEXT: u32 = 1 << 26;
+    /// The mode, if one is set.
+    const NEVER: u32 = 1 << 27;
+    const BESIDE: u32 = 1 << 28;
+    const INSTEAD: u32 = 1 << 29;
+
+    #[inline(always)]
+    fn has(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// Returns whether spans are stored though they have no life.
+    #[inline(always)]
+    fn may_be_shown(self) -> bool {
+        self.has(Self::MAY_BE_NAMED | Self::MAY_HAVE_TEXT | Self::BESIDE | Self::INSTEAD)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::cell::Cell;
 
-use atrace::tracer::{Enabled, Glance, Slice, flow_number};
+use atrace::tracer::{Enabled, Slice};
 use tracing_core::Metadata;
 
-use crate::callsites::{Callsite, CallsiteInfo};
-use crate::span_store::{StoredSpan, Texts};
+use crate::callsites::Callsite;
+use crate::span_store::StoredSpan;
 
 /// A span: either only its callsite, which tells the name, or a slot of the span store, which also has the fields.
 ///
@@ -69,12 +69,16 @@ impl Span {
 
     #[inline]
     pub(crate) fn metadata(self) -> Option<&'static Metadata<'static>> {
-        let callsite = match self.in_slot() {
-            Some(stored) => stored.callsite()?,
+        self.callsite()?.metadata()
+    }
+
+    #[inline]
+    fn callsite(self) -> Option<Callsite> {
+        match self.in_slot() {
+            Some(stored) => stored.callsite(),
             // For no span this is a number that no callsite has.
-            None => Callsite::from_number((self.0 as u32).wrapping_sub(1)),
-        };
-        callsite.metadata()
+            None => Some(Callsite::from_number((self.0 as u32).wrapping_sub(1))),
+        }
     }
 
     /// Removes a holder of the stored span. Returns true if that closes the span; false also if nothing is stored.
@@ -90,42 +94,14 @@ impl Span {
         self.in_slot().into_iter().for_each(StoredSpan::outlive);
     }
 
-    /// Notes that this thread has left the span.
-    pub(crate) fn leave(self) {
-        self.in_slot().into_iter().for_each(StoredSpan::leave);
-    }
-
     /// Returns whether both spans have the same callsite.
     pub(crate) fn has_name_of(self, other: Self) -> bool {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins a slice of the span on this thread, and stores it in `slice`. `id` returns the number of the span's flow; it is
-    /// used only if the span [has an id of its own](Self::is_one). With `is_again` the thread is in the span already.
-    ///
-    /// Returns whether the thread must tell when it [leaves](Self::leave) the span.
+    /// Begins a slice whose name has the span's fields as text, and stores it in `slice`.
     #[inline(always)]
-    pub(crate) fn begin(
-        self,
-        glance: Glance,
-        slice: &Cell<Slice>,
-        id: impl FnOnce() -> u64,
-        is_again: bool,
-    ) -> bool {
-        let Some(enabled) = glance.enabled() else { return false };
-        if enabled.is_perfetto() {
-            // Before the slice: the first of a span's slices is its life.
-            let is_watched = !is_again && self.in_slot().is_some_and(StoredSpan::enter);
-            self.begin_typed(enabled, slice, id());
-            return is_watched;
-        }
-        self.begin_text(enabled, slice);
-        false
-    }
-
-    /// Begins a slice whose name has the span's fields as text.
-    #[inline(always)]
-    fn begin_text(self, enabled: Enabled, slice: &Cell<Slice>) {
+    pub(crate) fn begin_text(self, enabled: Enabled, slice: &Cell<Slice>) {
         let texts = match self.in_slot() {
             Some(_) if self.is_hidden() => return,
             Some(stored) => stored.texts(),
@@ -141,18 +117,13 @@ impl Span {
         slice.set(enabled.begin(name));
     }
 
-    /// Begins a slice in Perfetto's memory. All slices of one span form a flow.
-    #[inline(never)]
-    fn begin_typed(self, enabled: Enabled, slice: &Cell<Slice>, id: u64) {
-        if self.is_hidden() {
-            return;
+    /// Begins a slice of a span that is not stored, in Perfetto's memory. All slices of one span form a flow.
+    #[inline(always)]
+    pub(crate) fn begin_plain(self, enabled: Enabled, flow: u64) -> Slice {
+        match self.callsite().and_then(Callsite::info) {
+            Some(info) => enabled.begin_at(&info.site(), None, flow, &[]),
+            None => Slice::none(),
         }
-        let Some(known) = self.metadata().map(CallsiteInfo) else { return };
-        let texts = self.in_slot().and_then(StoredSpan::texts);
-        let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
-        let flow = if self.is_one() { flow_number(id) } else { 0 };
-        let name = texts.as_deref().and_then(Texts::own_name);
-        slice.set(enabled.begin_at(&known.site(), name, flow, args));
     }
 
     /// Ends a slice of the span. The end has the arguments of the span from position `from` on.
@@ -160,8 +131,8 @@ impl Span {
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
         let texts = self.in_slot().and_then(StoredSpan::texts);
         let args = texts.as_deref().and_then(|texts| texts.args.get(from as usize..));
-        match (self.metadata(), args) {
-            (Some(metadata), Some(args)) => slice.end_with(CallsiteInfo(metadata).site(), args),
+        match (self.callsite().and_then(Callsite::info), args) {
+            (Some(info), Some(args)) => slice.end_with(info.site(), args),
             _ => slice.end(),
         }
     }

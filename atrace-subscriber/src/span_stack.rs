@@ -33,10 +33,11 @@ use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use atrace::AtraceTag;
-use atrace::tracer::{Glance, PreparedTag, Slice};
+use atrace::tracer::{Enabled, Glance, PreparedTag, Slice, flow_number};
 
 use crate::parts;
 use crate::span::Span;
+use crate::span_store::StoredSpan;
 
 /// The entries that are not on the heap.
 const DEPTH: usize = 32;
@@ -55,10 +56,19 @@ thread_local! {
 pub(crate) struct Owner(u32);
 
 impl Owner {
+    /// No subscriber, and no entry has it.
+    pub(crate) const NONE: Self = Self(1 << 28);
+
     /// Returns a new owner. Numbers repeat only after 16 million subscribers.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) & (BEGUN_AGAIN - 1))
+    }
+
+    /// Returns the owner as 24 bits.
+    #[inline(always)]
+    pub(crate) const fn number(self) -> u32 {
+        self.0
     }
 }
 
@@ -120,10 +130,40 @@ impl Entry {
     /// Begins the slice of the span. Out of line, because it is much code with two callers.
     #[inline(never)]
     fn begin_slice(&self, glance: Glance) {
-        let id = || flow_id(Owner(self.owner.get() & (BEGUN_AGAIN - 1)), self.id.get());
-        if self.span.get().begin(glance, &self.slice, id, self.begun_again() > 0) {
+        let Some(enabled) = glance.enabled() else { return };
+        if enabled.is_perfetto() {
+            return match self.span.get().in_slot() {
+                None => self.begin_plain(enabled),
+                Some(stored) => self.begin_stored(stored, enabled),
+            };
+        }
+        self.span.get().begin_text(enabled, &self.slice);
+    }
+
+    /// Begins the slice of a span without fields in Perfetto's memory.
+    #[inline(never)]
+    fn begin_plain(&self, enabled: Enabled) {
+        let span = self.span.get();
+        let flow = if span.is_one() { flow_number(self.flow_id()) } else { 0 };
+        self.slice.set(span.begin_plain(enabled, flow));
+    }
+
+    /// Begins the slice of a stored span in Perfetto's memory.
+    #[inline(never)]
+    fn begin_stored(&self, stored: StoredSpan, enabled: Enabled) {
+        let Some(entered) = stored.enter() else { return };
+        // Before the slice: the first of a span's slices is its life.
+        if self.begun_again() == 0 && entered.is_watched() {
             self.owner.set(self.owner.get() | WATCHED);
         }
+        if !self.span.get().is_hidden() {
+            self.slice.set(entered.begin(enabled, flow_number(self.flow_id())));
+        }
+    }
+
+    #[inline(always)]
+    fn flow_id(&self) -> u64 {
+        flow_id(Owner(self.owner.get() & (BEGUN_AGAIN - 1)), self.id.get())
     }
 
     #[inline(always)]
@@ -169,6 +209,14 @@ impl Entry {
         } else {
             self.owner.set(owner & !RECORDED);
             self.span.get().end_recorded(slice, self.recorded_from.get());
+        }
+    }
+
+    /// Tells the span that this thread leaves it, if it is watched.
+    #[inline(always)]
+    fn tell_left(&self) {
+        if self.owner.get() & WATCHED != 0 {
+            self.span.get().in_slot().into_iter().for_each(StoredSpan::leave);
         }
     }
 
@@ -258,24 +306,30 @@ pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance)
     STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
 }
 
-/// Notes that this thread left a span, and ends its slice. Does nothing if the thread is not in the span.
+/// Notes that this thread left a span, and ends its slice, if it is the span that the thread entered last and no mark is set.
+/// Otherwise returns false and does nothing.
 #[inline(always)]
-pub(crate) fn exit(owner: Owner, id: u64) {
+pub(crate) fn exit(owner: Owner, id: u64) -> bool {
     STACK.with(|stack| {
         let last = stack.len.get().wrapping_sub(1);
         match stack.entries.get(last) {
             Some(entry) if entry.id.get() == id && entry.owner.get() == owner.0 => {
-                if !entry.is_open() {
-                    return stack.len.set(last);
+                if entry.is_open() {
+                    stack.end_last(entry, last);
+                } else {
+                    stack.len.set(last);
                 }
-                let slice = entry.take_slice();
-                compiler_fence(Ordering::SeqCst);
-                stack.len.set(last);
-                slice.end();
+                true
             }
-            _ => stack.exit_other(owner, id),
+            _ => false,
         }
-    });
+    })
+}
+
+/// Notes that this thread left any span, and ends its slice. Does nothing if the thread is not in the span.
+#[inline(always)]
+pub(crate) fn exit_other(owner: Owner, id: u64) {
+    STACK.with(|stack| stack.exit_other(owner, id));
 }
 
 /// Returns the id of the span of `owner` that this thread entered last and has not left.
@@ -291,25 +345,20 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
 const LOOKED_AT: usize = 16;
 
 /// Returns the innermost stored span of `owner` that this thread is in.
-pub(crate) fn innermost(owner: Owner) -> Option<Span> {
-    STACK.with(|stack| {
-        let entries = stack.entries.get(..stack.len.get().min(DEPTH))?;
-        let is_in = |entry: &&Entry| {
-            let span = entry.span.get();
-            // Of an entry without a slice the span means nothing, unless it never has slices.
-            span.in_slot().is_some()
-                && entry.is(owner, entry.id.get())
-                && entry.id.get() != LEFT
-                && (entry.is_open() || span.is_hidden())
-        };
-        entries.iter().rev().take(LOOKED_AT).find(is_in).map(|entry| entry.span.get())
-    })
+#[inline(always)]
+pub(crate) fn innermost(owner: Owner) -> Option<StoredSpan> {
+    if STACK.with(|stack| stack.len.get()) == 0 { None } else { STACK.with(|stack| stack.innermost(owner)) }
 }
 
 /// Removes a holder of a span. Returns whether the span closed; false also if nothing is stored.
 #[inline(always)]
 pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
+}
+
+/// Does not watch the span that this thread left last any more, which closes.
+pub(crate) fn forget_last(span: Span) {
+    let _ = STACK.try_with(|stack| stack.forget_last(span));
 }
 
 #[inline(never)]
@@ -385,6 +434,31 @@ impl SpanStack {
         }
     }
 
+    #[inline(never)]
+    fn innermost(&self, owner: Owner) -> Option<StoredSpan> {
+        let entries = self.entries.get(..self.len.get().min(DEPTH))?;
+        let is_in = |entry: &&Entry| {
+            let span = entry.span.get();
+            // Of an entry without a slice the span means nothing, unless it never has slices.
+            span.in_slot().is_some()
+                && entry.is(owner, entry.id.get())
+                && entry.id.get() != LEFT
+                && (entry.is_open() || span.is_hidden())
+        };
+        entries.iter().rev().take(LOOKED_AT).find(is_in)?.span.get().in_slot()
+    }
+
+    /// Does not watch the entry of `span` any more, if the span was left last: it closes.
+    fn forget_last(&self, span: Span) {
+        let len = self.len.get();
+        // The marks of entries above, if there are any, are found by way of this one.
+        if let Some(entry) = self.entries.get(len).filter(|entry| entry.span.get() == span)
+            && self.entries.get(len + 1).is_none_or(|above| above.owner.get() & WATCHED == 0)
+        {
+            entry.owner.set(entry.owner.get() & !WATCHED);
+        }
+    }
+
     /// Tells the spans that were in the entries from `len` on, and are still alive, that the thread goes on without them. The
     /// outer ones come first.
     fn outlived(&self, len: usize) {
@@ -437,20 +511,31 @@ impl SpanStack {
         });
     }
 
-    #[cold]
+    /// Ends the slice of the entry that is the last one.
+    #[inline(always)]
+    fn end_last(&self, entry: &Entry, last: usize) {
+        let slice = entry.take_slice();
+        compiler_fence(Ordering::SeqCst);
+        self.len.set(last);
+        slice.end();
+    }
+
     #[inline(never)]
     fn exit_other(&self, owner: Owner, id: u64) {
         let last = self.len.get().wrapping_sub(1);
-        if let Some(entry) = self.entries.get(last)
-            && entry.id.get() == id
-            && entry.owner.get() == owner.0 | WATCHED
-        {
-            entry.span.get().leave();
-            let slice = entry.take_slice();
-            compiler_fence(Ordering::SeqCst);
-            self.len.set(last);
-            slice.end();
-        } else if !self.makes.get() {
+        match self.entries.get(last) {
+            Some(entry) if entry.id.get() == id && entry.owner.get() & !WATCHED == owner.0 => {
+                entry.tell_left();
+                self.end_last(entry, last);
+            }
+            _ => self.exit_seldom(owner, id),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn exit_seldom(&self, owner: Owner, id: u64) {
+        if !self.makes.get() {
             let len = self.len.get();
             self.len.set(self.look(|entries| entries.leave(len, owner, id)));
         }
@@ -497,9 +582,7 @@ impl<'a> Entries<'a> {
             let is_there = len == 0 || self.get(len - 1).is_some();
             return if is_there { len } else { len - 1 };
         };
-        if it.owner.get() & WATCHED != 0 {
-            it.span.get().leave();
-        }
+        it.tell_left();
         // The layers of one subscriber stack are called one after the other when a span is left, the first one first. Their
         // slices have the same name, so it does not matter which one ends. Entries without an open slice are invisible.
         let looks_the_same = |entry: &Entry| {
@@ -572,6 +655,12 @@ fn place(at: usize) -> (usize, usize) {
 mod tests {
     use super::*;
 
+    fn leave(owner: Owner, id: u64) {
+        if !exit(owner, id) {
+            exit_other(owner, id);
+        }
+    }
+
     /// Enters a span without a slice. Slices are tested in `tests/spans.rs` and `tests/signals.rs`, with the kernel.
     fn enter(owner: Owner, id: u64) {
         super::enter(owner, id);
@@ -597,18 +686,18 @@ mod tests {
                 inside.push((owner, id));
             } else {
                 let (owner, id) = inside[inside.len() - 1 - below(inside.len().min(40))];
-                exit(owner, id);
+                leave(owner, id);
                 let last = inside.iter().rposition(|it| *it == (owner, id)).unwrap();
                 inside.remove(last);
             }
-            exit(owners[0], 9); // The thread is not in this span.
+            leave(owners[0], 9); // The thread is not in this span.
             for owner in owners {
                 let last = inside.iter().rfind(|(of, _)| *of == owner).map(|(_, id)| *id);
                 assert_eq!(current(owner), last);
             }
         }
         while let Some((owner, id)) = inside.pop() {
-            exit(owner, id);
+            leave(owner, id);
         }
         assert_eq!(STACK.with(|stack| stack.len.get()), 0);
     }
@@ -622,12 +711,12 @@ mod tests {
             stack.len.set(DEPTH + 1);
             stack.makes.set(true);
             enter(owner, DEPTH as u64);
-            exit(owner, DEPTH as u64);
+            leave(owner, DEPTH as u64);
             assert_eq!(current(owner), Some(DEPTH as u64));
             assert_eq!(stack.len.get(), DEPTH + 1);
             stack.makes.set(false);
             // A span without room is counted, and can be left.
-            exit(owner, 100);
+            leave(owner, 100);
             assert_eq!(stack.len.get(), DEPTH);
         });
         // A part that may be in the middle of its allocation is not read.
@@ -638,8 +727,8 @@ mod tests {
             assert_eq!(current(owner), Some(DEPTH as u64));
             stack.makes.set(false);
         });
-        exit(owner, 200);
-        (1..=DEPTH as u64).rev().for_each(|id| exit(owner, id));
+        leave(owner, 200);
+        assert!((1..=DEPTH as u64).rev().all(|id| exit(owner, id)));
         assert_eq!(current(owner), None);
     }
 

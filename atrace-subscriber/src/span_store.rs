@@ -25,15 +25,18 @@
 
 pub(crate) mod lives;
 
+use std::cell::Cell;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use atrace::tracer::TrackSlice;
 use atrace_sys::OnceRef;
 
-use crate::callsites::{Callsite, CallsiteInfo};
+use crate::callsites::Callsite;
 use crate::fields;
 use crate::parts;
 use crate::slots::{Free, Life, Link, NONE_FREE, high, low, pair};
+use crate::span::Span;
+use crate::span_stack;
 use crate::span_store::lives::Origin;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -115,12 +118,12 @@ fn make_slot(index: u32) -> Option<&'static Slot> {
 }
 
 #[cold]
-fn take_unused() -> Option<u32> {
+fn take_unused() -> Option<(u32, &'static Slot)> {
     let most = u32::try_from(parts::room(CHUNKS, FIRST_CHUNK)).unwrap_or(u32::MAX);
     let index = USED
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < most).then_some(used + 1))
         .ok()?;
-    make_slot(index).map(|_| index)
+    make_slot(index).map(|slot| (index, slot))
 }
 
 /// Tries to lock for as long as another thread can reasonably hold the lock. A poisoned lock is used: the buffers are valid in
@@ -149,6 +152,13 @@ pub(crate) fn prepare() {
     }
 }
 
+/// A span that was found in its slot: one lookup for several steps.
+#[derive(Clone, Copy)]
+pub(crate) struct InSlot {
+    pub(crate) stored: StoredSpan,
+    slot: &'static Slot,
+}
+
 /// A span in the store: the index of its slot, and the generation. A copy may outlive the span; then it finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredSpan(u64);
@@ -157,9 +167,13 @@ impl StoredSpan {
     /// Stores a span of this callsite, with one holder. `fill` gets the span and empty buffers. `None` if there is no room for
     /// another span.
     #[inline]
-    pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(Self, &mut Texts)) -> Option<Self> {
-        let index = FREE.take(|index| Some(&slot(index)?.link)).or_else(take_unused)?;
-        let slot = slot(index)?;
+    pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(InSlot, &mut Texts)) -> Option<Self> {
+        let seen = Cell::new(None);
+        let link = |index| {
+            seen.set(slot(index));
+            Some(&seen.get()?.link)
+        };
+        let (index, slot) = FREE.take(link).zip(seen.get()).or_else(take_unused)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
         let stored = Self(pair(slot.life.begin(), index));
         let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
@@ -171,7 +185,7 @@ impl StoredSpan {
         texts.shown.reserve(TEXT_AT_FIRST);
         texts.args.clear();
         texts.is_typed = false;
-        fill(stored, &mut texts);
+        fill(InSlot { stored, slot }, &mut texts);
         slot.has_track.store(texts.async_slice.is_written(), Ordering::Relaxed);
         Some(stored)
     }
@@ -224,23 +238,44 @@ impl StoredSpan {
     /// its parent has one holder less, if the parent's life has waited for this one's end. Returns whether the span closed.
     ///
     /// `is_just_left` returns whether this thread has left the span and entered no other one since.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
-        let (mut next, mut is_closed) = (Some(self), false);
-        while let Some(span) = next {
-            let Some(slot) = slot(low(span.0)) else { break };
-            if !slot.life.release(high(span.0)) {
-                break;
+        let Some(slot) = slot(low(self.0)) else { return false };
+        if !slot.life.release(high(self.0)) {
+            return false;
+        }
+        if slot.origin.is_known() {
+            let is_just_left = slot.origin.was_entered_once() && is_just_left();
+            if !is_just_left || slot.origin.needs_more(high(self.0)) {
+                return self.close(slot, is_just_left);
             }
-            next =
-                slot.origin.is_known().then(|| span.end_life(slot, span == self && is_just_left())).flatten();
+            slot.origin.forget();
+        }
+        if slot.has_track.load(Ordering::Relaxed) {
+            return self.close(slot, false);
+        }
+        FREE.put_back(low(self.0), &slot.link);
+        true
+    }
+
+    /// Closes a span that has no holder any more, and may have a life or an async slice. Returns true.
+    #[inline(never)]
+    fn close(self, slot: &'static Slot, is_sync: bool) -> bool {
+        if is_sync {
+            span_stack::forget_last(Span::stored(self, false));
+            slot.was_sync(high(self.0));
+        }
+        let mut next = Some((self, slot));
+        while let Some((span, slot)) = next {
+            let parent = if slot.origin.is_known() { span.end_life(slot) } else { None };
             if slot.has_track.load(Ordering::Relaxed) {
                 span.end_async_slice(slot);
             }
             FREE.put_back(low(span.0), &slot.link);
-            is_closed |= span == self;
+            let of_parent = |parent: Self| Some((parent, self::slot(low(parent.0))?));
+            next = parent.and_then(of_parent).filter(|(parent, slot)| slot.life.release(high(parent.0)));
         }
-        is_closed
+        true
     }
 
     #[cold]
@@ -249,10 +284,10 @@ impl StoredSpan {
         if let Some(mut texts) = patiently(|| slot.texts.try_write()) {
             let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
-            let Some(metadata) = callsite.metadata() else { return };
+            let Some((metadata, info)) = callsite.metadata().zip(callsite.info()) else { return };
             let track = texts.track_or(metadata.target());
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(track, CallsiteInfo(metadata).site(), recorded, self.cookie(), 0);
+            slice.end_with(track, info.site(), recorded, self.cookie(), 0);
         }
     }
 }

@@ -96,15 +96,6 @@ impl AtraceSubscriber {
 
     options!();
 
-    /// Stores a new span if necessary, and returns its id. Out of line, because it is large compared to the path while off.
-    #[inline(never)]
-    fn store_or_number(&self, attributes: &Attributes<'_>, may_store: bool) -> Id {
-        let explicit = |parent: &Id| Some(span(parent));
-        let span = if may_store { self.recorder.store(attributes, None, &explicit) } else { None };
-        let span = span.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
-        id(span.unwrap_or(Span::NONE))
-    }
-
     fn interest(&self) -> Interest {
         self.filter.as_ref().map_or_else(Interest::always, |filter| filter.interest(self.recorder.tag))
     }
@@ -121,14 +112,36 @@ impl AtraceSubscriber {
 
 /// The functions of [`Subscriber`] with a meter. Each is out of line, so that those without one save no registers for it.
 impl AtraceSubscriber {
+    /// Makes a span that may have to be stored or billed. Out of line, because it is large compared to the path while off.
+    #[inline(never)]
+    fn new_seldom(&self, attributes: &Attributes<'_>) -> Id {
+        let metadata = attributes.metadata();
+        if metadata.fields().is_empty()
+            && !self.recorder.is_special()
+            && let Some(callsite) = Callsite::presumed_sync(metadata)
+        {
+            return id(Span::plain(callsite));
+        }
+        self.new_special(attributes)
+    }
+
+    #[inline(never)]
+    fn new_special(&self, attributes: &Attributes<'_>) -> Id {
+        if self.recorder.meter.is_some() {
+            self.new_billed(attributes)
+        } else {
+            self.new_unbilled(attributes)
+        }
+    }
+
     #[inline(always)]
     fn new_unbilled(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
+        let explicit = |parent: &Id| Some(span(parent));
         let may_store = self.recorder.may_store_now(metadata);
-        if !may_store && let Some(callsite) = Callsite::known(metadata) {
-            return id(Span::plain(callsite));
-        }
-        self.store_or_number(attributes, may_store)
+        let stored = if may_store { self.recorder.store(attributes, 0, &explicit) } else { None };
+        let span = stored.or_else(|| Callsite::of(metadata).map(Span::plain));
+        id(span.unwrap_or(Span::NONE))
     }
 
     #[cold]
@@ -153,14 +166,29 @@ impl AtraceSubscriber {
 
     #[cold]
     #[inline(never)]
-    fn exit_billed(&self, id: &Id) {
-        self.recorder.billed(|| span(id).metadata(), Call::Exit, || self.recorder.exit(id.into_u64()));
+    fn exit_other(&self, id: &Id) {
+        if self.recorder.meter.is_some() {
+            self.exit_billed(id);
+        } else {
+            self.recorder.exit_other(id.into_u64());
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn close_billed(&self, id: &Id) -> bool {
-        let span = span(id);
+    fn exit_billed(&self, id: &Id) {
+        self.recorder.billed(|| span(id).metadata(), Call::Exit, || self.recorder.exit_other(id.into_u64()));
+    }
+
+    #[inline(never)]
+    fn close_stored(&self, id: Id) -> bool {
+        let span = span(&id);
+        if self.recorder.meter.is_some() { self.close_billed(span) } else { span_stack::release(span) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn close_billed(&self, span: Span) -> bool {
         self.recorder.billed(|| span.metadata(), Call::Close, || span_stack::release(span))
     }
 }
@@ -205,11 +233,13 @@ impl Subscriber for AtraceSubscriber {
 
     #[inline]
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        if self.recorder.meter.is_some() {
-            self.new_billed(attributes)
-        } else {
-            self.new_unbilled(attributes)
+        let metadata = attributes.metadata();
+        if !self.recorder.may_be_stored(metadata)
+            && let Some(callsite) = Callsite::known(metadata)
+        {
+            return id(Span::plain(callsite));
         }
+        self.new_seldom(attributes)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
@@ -252,7 +282,9 @@ impl Subscriber for AtraceSubscriber {
 
     #[inline]
     fn exit(&self, id: &Id) {
-        if self.recorder.meter.is_some() { self.exit_billed(id) } else { self.recorder.exit(id.into_u64()) }
+        if !self.recorder.exit(id.into_u64()) {
+            self.exit_other(id);
+        }
     }
 
     #[inline]
@@ -266,7 +298,8 @@ impl Subscriber for AtraceSubscriber {
     /// Returns whether this closes the span. For a span that is not stored this is not known, and the result is false.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
-        if self.recorder.meter.is_some() { self.close_billed(&id) } else { span_stack::release(span(&id)) }
+        // Nothing is done for a span that is not stored, so nothing is billed.
+        span(&id).in_slot().is_some() && self.close_stored(id)
     }
 
     fn current_span(&self) -> Current {

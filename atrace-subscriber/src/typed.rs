@@ -21,7 +21,7 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
         return;
     }
-    let known = CallsiteInfo(metadata);
+    let known = CallsiteInfo::of(metadata);
     let site = known.site();
     let mut args = Encoder::new();
     let mut text = TextBuffer::default();

@@ -94,6 +94,13 @@ impl PreparedTag {
     pub fn glance(self) -> Option<Glance> {
         self.mask.glance().map(|found| Glance { found, tag: self.tag })
     }
+
+    /// Checks at the gate whether a session of Perfetto's may want one of the tags. It takes fewer instructions than
+    /// [`glance`](Self::glance). False is certain; true says nothing about the backend of the next event.
+    #[inline(always)]
+    pub fn may_be_in_session(self) -> bool {
+        producer::EXISTS && self.mask.is_foreign()
+    }
 }
 
 impl Glance {

@@ -31,7 +31,7 @@ use tracing_core::{Interest, Metadata};
 
 use super::ids::{Ids, Place};
 use super::thread::{self, LANES, Thread};
-use crate::callsites::{self, Callsite, CallsiteInfo};
+use crate::callsites::{self, Callsite, level_of};
 
 /// So many calls of each callsite, kind and thread are all timed.
 const FIRSTS: u64 = 16;
@@ -530,7 +530,7 @@ fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'sta
     let fields = metadata.fields().iter().filter(|field| is_span || field.name() != "message");
     atrace_bill::Callsite {
         kind: if is_span { Kind::Span } else { Kind::Event },
-        level: CallsiteInfo(metadata).level(),
+        level: level_of(metadata),
         fields: fields.count() as u32,
         name: metadata.name(),
         target: metadata.target(),

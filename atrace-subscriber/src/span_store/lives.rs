@@ -27,10 +27,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use atrace::AtraceTag;
-use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, TrackSlice, now};
+use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, TrackSlice, flow_number, now};
 
-use super::{Slot, StoredSpan, Texts, USED, patiently, slot};
-use crate::callsites::{Callsite, CallsiteInfo};
+use super::{InSlot, Slot, StoredSpan, Texts, USED, patiently, slot};
+use crate::callsites::Callsite;
 use crate::lanes::Lane;
 use crate::slots::{high, low, pair};
 
@@ -40,13 +40,32 @@ pub(super) struct Origin {
     created: AtomicU64,
     /// The [identity](StoredSpan::identity) of the parent; 0: none.
     parent: AtomicU64,
-    flow: AtomicU64,
+    flow_id: AtomicU64,
     tag: AtomicU64,
-    /// The bits below. Threads may overwrite each other's bits; then a life is begun a little later.
-    marks: AtomicU32,
+    marks: Marks,
     /// The span's generation and, below it, [`UNBEGUN`], [`BEGINS`], or the number of the lane with two more bits:
     /// [`ON_LANE`] and [`IS_NESTED`].
     state: AtomicU64,
+}
+
+/// What a span's threads have seen: the bits below. Threads may overwrite each other's bits; then a life is begun a little later.
+struct Marks(AtomicU32);
+
+impl Marks {
+    #[inline(always)]
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, marks: u32) {
+        self.0.store(marks, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn add(&self, marks: u32) {
+        self.set(self.get() | marks);
+    }
 }
 
 /// The span was entered.
@@ -59,6 +78,12 @@ const LEFT: u32 = 4;
 const SEEN: u32 = 8;
 /// The span's arguments have its number.
 const IDENTIFIED: u32 = 16;
+/// The callsite's spans are presumed to be synchronous, so the span's thread does not tell when it leaves it.
+const PRESUMED: u32 = 32;
+/// A tick has seen the span, which is presumed to be synchronous: one of [`PATIENCE`].
+const TICK: u32 = 64;
+/// After so many ticks a span that is presumed to be synchronous gets a life nevertheless.
+const PATIENCE: u32 = 8;
 
 const UNBEGUN: u32 = 0;
 const BEGINS: u32 = 1;
@@ -73,9 +98,9 @@ impl Origin {
         Self {
             created: AtomicU64::new(0),
             parent: AtomicU64::new(0),
-            flow: AtomicU64::new(0),
+            flow_id: AtomicU64::new(0),
             tag: AtomicU64::new(0),
-            marks: AtomicU32::new(0),
+            marks: Marks(AtomicU32::new(0)),
             state: AtomicU64::new(0),
         }
     }
@@ -86,14 +111,24 @@ impl Origin {
         self.created.load(Ordering::Acquire) != 0
     }
 
-    fn marks(&self) -> u32 {
-        self.marks.load(Ordering::Relaxed)
+    /// Returns whether the span was entered exactly once.
+    #[inline(always)]
+    pub(super) fn was_entered_once(&self) -> bool {
+        self.marks.get() & (ENTERED | AGAIN) == ENTERED
     }
 
-    fn mark(&self, marks: u32) {
-        self.marks.store(self.marks() | marks, Ordering::Relaxed);
+    /// Returns whether more has to be done to close a synchronous span than to forget it.
+    #[inline(always)]
+    pub(super) fn needs_more(&self, generation: u32) -> bool {
+        self.marks.get() & PRESUMED == 0 || !self.is_unbegun(generation)
     }
 
+    #[inline(always)]
+    pub(super) fn forget(&self) {
+        self.created.store(0, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
     fn is_unbegun(&self, generation: u32) -> bool {
         self.state.load(Ordering::Relaxed) == pair(generation, UNBEGUN)
     }
@@ -117,8 +152,8 @@ pub(crate) struct Birth {
     /// The time, in nanoseconds of `CLOCK_BOOTTIME`.
     pub(crate) time: u64,
     pub(crate) parent: Option<StoredSpan>,
-    /// The flow of its slices.
-    pub(crate) flow: u64,
+    /// The id whose [flow](flow_number) its slices form.
+    pub(crate) flow_id: u64,
     pub(crate) tag: AtraceTag,
 }
 
@@ -140,12 +175,12 @@ pub(crate) fn tick() {
         if !slot.origin.is_known() || low(state) != UNBEGUN {
             continue;
         }
-        let marks = slot.origin.marks();
-        if marks & (ENTERED | LEFT) == ENTERED {
-            continue;
-        }
-        if marks & SEEN == 0 {
-            slot.origin.mark(SEEN);
+        let marks = slot.origin.marks.get();
+        if marks & (ENTERED | PRESUMED) == ENTERED | PRESUMED && marks < PATIENCE * TICK {
+            slot.origin.marks.set(marks + TICK);
+        } else if marks & (ENTERED | LEFT | PRESUMED) == ENTERED {
+        } else if marks & SEEN == 0 {
+            slot.origin.marks.add(SEEN);
         } else {
             StoredSpan(pair(high(state), index)).begin_life_if_alive(true);
         }
@@ -159,45 +194,25 @@ impl StoredSpan {
         self.0 + 1
     }
 
-    /// Notes what is known at the span's creation, while its life has not begun. The caller has not shown the span to others.
-    /// `is_identified`: its arguments have its number.
-    pub(crate) fn expect_life(self, birth: &Birth, is_identified: bool) {
-        let Some(Slot { origin, .. }) = slot(low(self.0)) else { return };
-        origin.parent.store(birth.parent.map_or(0, Self::identity), Ordering::Relaxed);
-        origin.flow.store(birth.flow, Ordering::Relaxed);
-        origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
-        origin.marks.store(if is_identified { IDENTIFIED } else { 0 }, Ordering::Relaxed);
-        origin.state.store(pair(high(self.0), UNBEGUN), Ordering::Relaxed);
-        origin.created.store(birth.time.max(1), Ordering::Release);
-    }
-
-    /// Notes that the span was entered, and begins its life if that was not for the first time. Returns whether the thread
-    /// must tell when it leaves the span: [`leave`](Self::leave).
-    #[inline(never)]
-    pub(crate) fn enter(self) -> bool {
-        let Some(slot) = self.slot().filter(|slot| slot.origin.is_known()) else { return false };
-        let marks = slot.origin.marks();
-        if marks & ENTERED == 0 {
-            slot.origin.marks.store((marks | ENTERED) & !SEEN, Ordering::Relaxed);
-        } else if marks & AGAIN == 0 {
-            self.enter_again(slot);
-        }
-        slot.origin.is_unbegun(high(self.0))
+    /// Finds the span, to begin a slice of it. `None` if it has closed.
+    #[inline(always)]
+    pub(crate) fn enter(self) -> Option<InSlot> {
+        self.slot().map(|slot| InSlot { stored: self, slot })
     }
 
     #[cold]
     #[inline(never)]
     fn enter_again(self, slot: &Slot) {
-        slot.origin.mark(AGAIN);
+        slot.origin.marks.add(AGAIN);
         slot.learn(true);
         self.begin_life();
     }
 
-    /// Notes that the thread has left the span.
-    #[inline]
+    /// Notes that this thread has left the span.
+    #[inline(always)]
     pub(crate) fn leave(self) {
         if let Some(slot) = self.slot() {
-            slot.origin.mark(LEFT);
+            slot.origin.marks.add(LEFT);
         }
     }
 
@@ -209,7 +224,7 @@ impl StoredSpan {
     fn begin_life_if_alive(self, is_async: bool) {
         let Some(slot) = self.slot() else { return };
         if slot.origin.is_known() && slot.origin.is_unbegun(high(self.0)) {
-            if is_async && slot.origin.marks() & ENTERED != 0 {
+            if is_async && slot.origin.marks.get() & ENTERED != 0 {
                 slot.learn(true);
             }
             self.begin_life();
@@ -276,7 +291,7 @@ impl StoredSpan {
     fn write_begin(self, slot: &Slot, enabled: Enabled) -> Option<u32> {
         let Slot { origin, .. } = slot;
         let callsite = slot.callsite();
-        let metadata = callsite.metadata()?;
+        let info = callsite.info()?;
         let time = origin.created.load(Ordering::Relaxed);
         let mut texts = patiently(|| slot.texts.try_write())?;
         let parent = origin.parent();
@@ -289,19 +304,18 @@ impl StoredSpan {
             held.into_iter().for_each(|parent| _ = parent.release(|| false));
             return None;
         };
-        if origin.marks() & IDENTIFIED == 0 {
-            origin.mark(IDENTIFIED);
+        if origin.marks.get() & IDENTIFIED == 0 {
+            origin.marks.add(IDENTIFIED);
             identify(&mut texts, self, parent);
         }
         if held.is_none() {
             origin.parent.store(0, Ordering::Relaxed);
         }
         texts.at_begin = texts.args.len() as u32;
-        let flow = origin.flow.load(Ordering::Relaxed);
-        let site = CallsiteInfo(metadata);
+        let flow = flow_number(origin.flow_id.load(Ordering::Relaxed));
         texts.async_slice = enabled.begin_on_track_at(
             (lane.name(), lane.cookie()),
-            site.site(),
+            info.site(),
             texts.own_name(),
             flow,
             &texts.args,
@@ -310,20 +324,16 @@ impl StoredSpan {
         Some(ON_LANE | if is_nested { IS_NESTED } else { 0 } | lane.number())
     }
 
-    /// Ends the life of a span that has closed. Returns its parent, which the life held.
-    pub(super) fn end_life(self, slot: &Slot, is_just_left: bool) -> Option<Self> {
+    /// Ends the life of a span that has closed and is not synchronous. Returns its parent, which the life held.
+    pub(super) fn end_life(self, slot: &Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
-        let marks = origin.marks();
-        let is_sync = is_just_left && marks & (ENTERED | AGAIN) == ENTERED;
-        if is_sync {
-            slot.learn(false);
-        } else if marks & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
+        if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
             slot.learn(true);
             self.begin_ancestors_of(origin);
             self.begin_in(slot);
         }
         let held = self.write_end(slot);
-        origin.created.store(0, Ordering::Relaxed);
+        origin.forget();
         held
     }
 
@@ -342,19 +352,75 @@ impl StoredSpan {
         lane.leave(below, now(), |time| {
             let Some(mut texts) = patiently(|| slot.texts.try_write()) else { return };
             let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
-            let Some(metadata) = slot.callsite().metadata() else { return };
+            let Some(info) = slot.callsite().info() else { return };
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(lane.name(), CallsiteInfo(metadata).site(), recorded, lane.cookie(), time);
+            slice.end_with(lane.name(), info.site(), recorded, lane.cookie(), time);
         });
         parent
     }
 }
 
+impl InSlot {
+    /// Notes what is known at the span's creation, while its life has not begun. The caller has not shown the span to others.
+    /// `is_presumed_sync`: the callsite is presumed to have no lives, and the arguments do not have the span's number.
+    #[inline(always)]
+    pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool) {
+        let Self { stored, slot: Slot { origin, .. } } = self;
+        origin.parent.store(birth.parent.map_or(0, StoredSpan::identity), Ordering::Relaxed);
+        origin.flow_id.store(birth.flow_id, Ordering::Relaxed);
+        origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
+        origin.marks.set(if is_presumed_sync { PRESUMED } else { IDENTIFIED });
+        origin.state.store(pair(high(stored.0), UNBEGUN), Ordering::Relaxed);
+        origin.created.store(birth.time.max(1), Ordering::Release);
+    }
+
+    /// Notes that the span was entered, and begins its life if that was not for the first time. Returns whether the thread
+    /// must tell when it leaves the span: [`leave`](StoredSpan::leave).
+    #[inline(always)]
+    pub(crate) fn is_watched(self) -> bool {
+        let Self { stored, slot } = self;
+        let origin = &slot.origin;
+        if !origin.is_known() {
+            return false;
+        }
+        let marks = origin.marks.get();
+        if marks & ENTERED == 0 {
+            origin.marks.set((marks | ENTERED) & !SEEN);
+            if marks & PRESUMED != 0 {
+                return false;
+            }
+        } else if marks & AGAIN == 0 {
+            stored.enter_again(slot);
+        }
+        origin.is_unbegun(high(stored.0))
+    }
+
+    /// Begins a slice of the span on this thread.
+    #[inline(always)]
+    pub(crate) fn begin(self, enabled: Enabled, flow: u64) -> Slice {
+        let Some(info) = self.slot.callsite().info() else { return Slice::none() };
+        let texts = patiently(|| self.slot.texts.try_read());
+        let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
+        let name = texts.as_deref().and_then(Texts::own_name);
+        enabled.begin_at(&info.site(), name, flow, args)
+    }
+}
+
 impl Slot {
+    #[inline(always)]
     fn callsite(&self) -> Callsite {
         Callsite::from_number(self.callsite.load(Ordering::Relaxed))
     }
 
+    /// Notes that a span was synchronous that was entered once. Its life may have begun nevertheless. If not, it has none.
+    pub(super) fn was_sync(&self, generation: u32) {
+        self.learn(false);
+        if self.origin.is_unbegun(generation) {
+            self.origin.forget();
+        }
+    }
+
+    #[inline(never)]
     fn learn(&self, is_async: bool) {
         self.callsite().learn(is_async);
     }

@@ -90,6 +90,12 @@ impl Mask {
         let found = (local & self.local) | (foreign & u64::from(self.foreign));
         (found != 0).then_some(Glance(found))
     }
+
+    /// Checks whether the foreign word has one of the tags. False is certain, until the serial changes.
+    #[inline(always)]
+    pub(crate) fn is_foreign(self) -> bool {
+        GATE.foreign.get().load(Ordering::Relaxed) as u32 & self.foreign != 0
+    }
 }
 
 impl Glance {
