@@ -24,13 +24,14 @@ pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 /// Buckets that are tried in one part.
 const TRIES: usize = 8;
 
-/// A callsite's metadata, the number by which it is interned in Perfetto's memory, what its spans were so far, and what a
-/// recorder has found out about it.
+/// A callsite's metadata, the number by which it is interned in Perfetto's memory, what its spans were so far, what a
+/// recorder has found out about it, and which lanes have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
     kind: Kind,
     answers: AtomicU32,
+    lanes: AtomicU32,
 }
 
 impl Bucket {
@@ -40,6 +41,7 @@ impl Bucket {
             number: Number::new(),
             kind: Kind(AtomicU32::new(0)),
             answers: AtomicU32::new(0),
+            lanes: AtomicU32::new(0),
         }
     }
 
@@ -172,6 +174,19 @@ impl Callsite {
     pub(crate) fn info(self) -> Option<CallsiteInfo> {
         let bucket = self.bucket()?;
         Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
+    }
+
+    /// Returns a number that is never 0, which `find` returns the first time.
+    #[inline(always)]
+    pub(crate) fn lanes(self, find: impl FnOnce(&str) -> u32) -> Option<u32> {
+        let bucket = self.bucket()?;
+        let known = bucket.lanes.load(Ordering::Relaxed);
+        if known != 0 {
+            return Some(known);
+        }
+        let found = find(bucket.metadata.get()?.name());
+        bucket.lanes.store(found, Ordering::Relaxed);
+        Some(found)
     }
 
     #[inline]

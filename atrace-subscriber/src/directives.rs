@@ -26,6 +26,11 @@ impl Directives {
         Self(GIVEN.get_or_init(read).as_ref())
     }
 
+    /// Returns whether everything passes.
+    pub(crate) fn are_none(self) -> bool {
+        self.0.is_none()
+    }
+
     /// Returns whether spans and events of this callsite are to be recorded.
     #[inline]
     pub(crate) fn pass(self, metadata: &Metadata<'_>) -> bool {

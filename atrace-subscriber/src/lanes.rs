@@ -8,8 +8,10 @@
 //! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`). Lanes are
 //! allocated in chunks and never move. No thread waits.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use atrace::tracer::NamedTrack;
 use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
@@ -38,6 +40,8 @@ struct Entry {
     number: AtomicU32,
     /// The callsite of the first life on it. That gives the track its name.
     callsite: AtomicU32,
+    /// The hash of that name.
+    hash: AtomicU64,
     /// The number of the innermost life; 0: the lane is free.
     top: AtomicU64,
     /// The time of its last event.
@@ -50,7 +54,8 @@ impl Entry {
             link: Link::new(),
             name: AtomicU32::new(0),
             number: AtomicU32::new(0),
-            callsite: AtomicU32::new(0),
+            callsite: AtomicU32::new(u32::MAX),
+            hash: AtomicU64::new(0),
             top: AtomicU64::new(0),
             last: AtomicU64::new(0),
         }
@@ -77,10 +82,6 @@ fn entry(index: u32) -> Option<&'static Entry> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-fn link(index: u32) -> Option<&'static Link> {
-    Some(&entry(index)?.link)
-}
-
 /// Returns the index of a name among [`OF_NAMES`]. If there are too many names, some share an index.
 fn index_of(name: &str) -> usize {
     // 64-bit FNV-1a.
@@ -105,15 +106,21 @@ impl Lane {
 
     /// Takes a free lane of the callsite's name for a life that began at `time`, or makes one. `None` if there is no room.
     pub(crate) fn take(callsite: Callsite, life: u64, time: u64) -> Option<Self> {
-        let name = index_of(callsite.metadata()?.name());
+        let seen = Cell::new(None);
+        let link = |index| {
+            seen.set(entry(index));
+            Some(&seen.get()?.link)
+        };
+        let name = callsite.lanes(|name| index_of(name) as u32 + 1)? as usize - 1;
         let of_name = &OF_NAMES[name];
         let mut passed = [0; PASSED];
         let mut count = 0;
         let mut found = None;
         // A life that is begun after the fact does not fit on a lane that another one left meanwhile.
         while let Some(index) = of_name.free.take(link) {
-            if entry(index).is_some_and(|lane| lane.last.load(Ordering::Relaxed) < time) {
-                found = Some(index);
+            found =
+                seen.get().filter(|lane| lane.last.load(Ordering::Relaxed) < time).map(|lane| (index, lane));
+            if found.is_some() {
                 break;
             }
             passed[count] = index;
@@ -123,18 +130,20 @@ impl Lane {
             }
         }
         for index in passed[..count].iter().rev() {
-            link(*index).into_iter().for_each(|link| of_name.free.put_back(*index, link));
+            entry(*index).into_iter().for_each(|lane| of_name.free.put_back(*index, &lane.link));
         }
-        let index = found.or_else(|| Self::make(name))?;
-        let lane = entry(index)?;
-        lane.callsite.store(callsite.number(), Ordering::Relaxed);
+        let (index, lane) = found.or_else(|| Self::make(name))?;
+        if lane.callsite.load(Ordering::Relaxed) != callsite.number() {
+            lane.hash.store(NamedTrack::hash_of(callsite.metadata()?.name()), Ordering::Relaxed);
+            lane.callsite.store(callsite.number(), Ordering::Relaxed);
+        }
         lane.last.store(time, Ordering::Relaxed);
         lane.top.store(life, Ordering::Release);
         Some(Self(index))
     }
 
     #[cold]
-    fn make(name: usize) -> Option<u32> {
+    fn make(name: usize) -> Option<(u32, &'static Entry)> {
         let most = u32::try_from(parts::room(CHUNKS, FIRST_CHUNK)).unwrap_or(u32::MAX);
         let more = |made| (made < most).then_some(made + 1);
         let index = MADE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -143,7 +152,7 @@ impl Lane {
         let lane = CHUNK.get(chunk)?.get_or_make(make).get(at)?;
         lane.name.store(name as u32, Ordering::Relaxed);
         lane.number.store(OF_NAMES[name].made.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        Some(index)
+        Some((index, lane))
     }
 
     /// Puts a life that began at `time` on its parent's lane. Returns false if it does not fit there.
@@ -179,17 +188,13 @@ impl Lane {
         }
     }
 
-    /// Returns the name of the track.
-    pub(crate) fn name(self) -> &'static str {
-        let callsite = entry(self.0).map(|lane| Callsite::from_number(lane.callsite.load(Ordering::Relaxed)));
-        callsite.and_then(Callsite::metadata).map_or("", |metadata| metadata.name())
-    }
-
-    /// Returns what tells the tracks of one name apart.
-    pub(crate) fn cookie(self) -> i32 {
+    /// Returns the track.
+    pub(crate) fn track(self) -> Option<NamedTrack<'static>> {
+        let lane = entry(self.0)?;
+        let name = Callsite::from_number(lane.callsite.load(Ordering::Relaxed)).metadata()?.name();
         // The high bits avoid the small numbers that programs choose, and those of spans.
-        let number = entry(self.0).map_or(0, |lane| lane.number.load(Ordering::Relaxed));
-        (number | 0xc000_0000).cast_signed()
+        let cookie = (lane.number.load(Ordering::Relaxed) | 0xc000_0000).cast_signed();
+        Some(NamedTrack::hashed(name, lane.hash.load(Ordering::Relaxed), cookie))
     }
 }
 
@@ -207,8 +212,9 @@ mod tests {
         let (one, other, same) = (callsite("lanes one"), callsite("lanes other"), callsite("lanes one"));
         let first = Lane::take(one, 1, 10).unwrap();
         let second = Lane::take(one, 2, 11).unwrap();
-        assert_ne!((first, first.cookie()), (second, second.cookie()));
-        assert_eq!((first.name(), second.name()), ("lanes one", "lanes one"));
+        let tracks = [first, second].map(|lane| lane.track().unwrap());
+        assert_ne!((first, tracks[0].cookie()), (second, tracks[1].cookie()));
+        assert_eq!(tracks.map(|track| track.name()), ["lanes one", "lanes one"]);
         first.leave(0, 20, |time| assert_eq!(time, 20));
         assert_ne!(Lane::take(other, 3, 21), Some(first));
         assert_eq!(Lane::take(same, 4, 21), Some(first));
@@ -246,7 +252,7 @@ mod tests {
                     .map(|_| {
                         let lane = Lane::take(callsite, thread, now()).unwrap();
                         lane.leave(0, now(), |_| ());
-                        lane.cookie()
+                        lane.track().unwrap().cookie()
                     })
                     .collect::<std::collections::HashSet<_>>()
             };

@@ -180,22 +180,33 @@ pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
     id: &Id,
     context: &Context<'_, S>,
 ) {
-    let metadata = attributes.metadata();
-    let new = || {
-        if !recorder.directives.pass(metadata) {
-            return;
-        }
-        let explicit = |parent: &Id| stored(&context.span(parent)?.extensions(), recorder.owner);
-        if let Some(span) = recorder.new_span(attributes, id.into_u64(), &explicit) {
-            match context.span(id) {
-                Some(in_registry) => store(&mut in_registry.extensions_mut(), recorder.owner, span),
-                None => {
-                    span_stack::release(span);
-                }
+    if recorder.is_simple() {
+        new_span_that_passes(recorder, attributes, id, context);
+    } else {
+        recorder.with_care(Some(attributes.metadata()), Call::New, |passes| {
+            if passes {
+                new_span_that_passes(recorder, attributes, id, context);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
+    recorder: &Recorder,
+    attributes: &Attributes<'_>,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
+    let explicit = |parent: &Id| stored(&context.span(parent)?.extensions(), recorder.owner);
+    if let Some(span) = recorder.new_span(attributes, id.into_u64(), &explicit) {
+        match context.span(id) {
+            Some(in_registry) => store(&mut in_registry.extensions_mut(), recorder.owner, span),
+            None => {
+                span_stack::release(span);
             }
         }
-    };
-    recorder.billed(|| Some(metadata), Call::New, new);
+    }
 }
 
 /// Enters a span while the tag may be enabled. Out of line, like [`new_span`].
@@ -205,21 +216,35 @@ pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     id: &Id,
     context: &Context<'_, S>,
 ) {
-    let enter = || {
-        let mut span = None;
-        if let Some(in_registry) = context.span(id)
-            && recorder.directives.pass(in_registry.metadata())
-        {
-            let metadata = in_registry.metadata();
-            // For Perfetto any span may be stored, because of the spans that it follows from.
-            if recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
-                span = stored(&in_registry.extensions(), recorder.owner);
+    if recorder.is_simple() {
+        enter_that_passes(recorder, id, context);
+    } else {
+        recorder.with_care(context.metadata(id), Call::Enter, |passes| {
+            if passes {
+                enter_that_passes(recorder, id, context);
+            } else {
+                recorder.enter(id.into_u64(), Span::NONE);
             }
-            span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
+        });
+    }
+}
+
+#[inline(always)]
+fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
+    recorder: &Recorder,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
+    let mut span = None;
+    if let Some(in_registry) = context.span(id) {
+        let metadata = in_registry.metadata();
+        // For Perfetto any span may be stored, because of the spans that it follows from.
+        if recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
+            span = stored(&in_registry.extensions(), recorder.owner);
         }
-        recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
-    };
-    recorder.billed(|| context.metadata(id), Call::Enter, enter);
+        span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
+    }
+    recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
 }
 
 /// Leaves a span that [`Recorder::exit`] did not leave.
@@ -238,13 +263,14 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// Writes an event while the tag may be enabled. Out of line, like [`new_span`].
 #[inline(never)]
 pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
-    let metadata = event.metadata();
-    let write = || {
-        if recorder.directives.pass(metadata) {
+    if recorder.is_simple() {
+        return recorder.event(event);
+    }
+    recorder.with_care(Some(event.metadata()), Call::Event, |passes| {
+        if passes {
             recorder.event(event);
         }
-    };
-    recorder.billed(|| Some(metadata), Call::Event, write);
+    });
 }
 
 /// Defines the functions of a layer, which pass spans and events to the recorder. They are compiled again for each

@@ -11,8 +11,8 @@
 use std::borrow::Cow;
 
 use atrace::tracer::{
-    Enabled, Encoder, Glance, PreparedTag, TextBuffer, TrackSlice, flow, flow_number, is_perfetto_enabled,
-    now,
+    Enabled, Encoder, Glance, NamedTrack, PreparedTag, TextBuffer, TrackSlice, flow, flow_number,
+    is_perfetto_enabled, now,
 };
 use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enabled};
 use tracing_core::span::{Attributes, Id, Record};
@@ -51,6 +51,7 @@ pub(crate) struct Recorder {
     pub(crate) may_be_async: bool,
     /// Whether new spans are never handled by the shortest path.
     is_special: bool,
+    is_simple: bool,
     /// Whether it lets `atrace record` find the process.
     pub(crate) attaches: bool,
     /// Whether spans may have lives by default.
@@ -61,13 +62,13 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(tag: AtraceTag) -> Self {
-        let (owner, meter) = (Owner::new(), metered::asked());
+        let (owner, meter, directives) = (Owner::new(), metered::asked(), Directives::of_process());
         Self {
             tag,
             prepared: PreparedTag::new(tag),
             owner,
             unbilled: if meter.is_some() { Owner::NONE } else { owner },
-            directives: Directives::of_process(),
+            directives,
             fields: true,
             fields_while_off: false,
             async_spans: None,
@@ -75,6 +76,7 @@ impl Recorder {
             name_fields: vec![Cow::Borrowed(fields::OTEL_NAME)],
             may_be_async: false,
             is_special: meter.is_some(),
+            is_simple: meter.is_none() && directives.are_none(),
             has_lives: true,
             attaches: true,
             meter,
@@ -103,6 +105,25 @@ impl Recorder {
         body: impl FnOnce() -> R,
     ) -> R {
         billed(self.meter, metadata, call, body)
+    }
+
+    /// Returns whether the recorder has neither a meter nor directives.
+    #[inline(always)]
+    pub(crate) fn is_simple(&self) -> bool {
+        self.is_simple
+    }
+
+    /// Calls `body` with the answer whether the directives let the callsite pass. A meter counts the call.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn with_care(
+        &self,
+        metadata: Option<&'static Metadata<'static>>,
+        call: Call,
+        body: impl FnOnce(bool),
+    ) {
+        let passes = || metadata.is_some_and(|metadata| self.directives.pass(metadata));
+        self.billed(|| metadata, call, || body(passes()));
     }
 
     /// Tells the meter of a callsite. Returns the interest.
@@ -285,17 +306,17 @@ impl Recorder {
             if has_life {
                 let birth = Birth { time, parent, flow_id: flow_id(stored, hidden), tag: self.tag };
                 new.expect_life(&birth, is_presumed_sync);
+                if hidden || callsite.was_async() {
+                    new.begin_life(texts, enabled, &birth);
+                }
             } else if !track.is_empty() {
                 let (flow, cookie) = (flow_number(flow_id(stored, false)), stored.cookie());
                 texts.track = track;
-                let (track, name) = ((&*texts.track, cookie), texts.own_name());
-                texts.async_slice =
-                    enabled.begin_on_track_at(track, known.site(), name, flow, &texts.args, 0);
+                let (track, name) = (NamedTrack::new(&texts.track, cookie), texts.own_name());
+                let slice = enabled.begin_on_track_at(&track, &known.site(), name, (flow, 0), &texts.args);
+                new.set_async_slice(texts, slice);
             }
         })?;
-        if hidden || has_life && callsite.was_async() {
-            stored.begin_life();
-        }
         Some(Span::stored(stored, hidden))
     }
 
@@ -345,9 +366,9 @@ impl Recorder {
                 if answers.has(Answers::BESIDE | Answers::INSTEAD) || !track.is_empty() {
                     track.clone_into(&mut texts.track);
                     let track = texts.track_or(metadata.target());
-                    texts.async_slice =
-                        TrackSlice::begin(self.tag, track, &*texts.shown, new.stored.cookie());
-                    hidden = answers.has(Answers::INSTEAD) && texts.async_slice.is_written();
+                    let slice = TrackSlice::begin(self.tag, track, &*texts.shown, new.stored.cookie());
+                    hidden = answers.has(Answers::INSTEAD) && slice.is_written();
+                    new.set_async_slice(texts, slice);
                 }
             })
         });

@@ -23,12 +23,13 @@
 //! thread waits for long: in a forked child the thread that holds the lock may not exist. If a slot stays locked, the fields
 //! are left out. If several threads need a new chunk at once, each allocates one, and the first one is used.
 
+mod claim;
 pub(crate) mod lives;
 
 use std::cell::Cell;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use atrace::tracer::TrackSlice;
+use atrace::tracer::{NamedTrack, TrackSlice};
 use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
@@ -159,6 +160,14 @@ pub(crate) struct InSlot {
     slot: &'static Slot,
 }
 
+impl InSlot {
+    /// Stores an async slice of a new span, which ends when the span closes.
+    pub(crate) fn set_async_slice(self, texts: &mut Texts, slice: TrackSlice) {
+        self.slot.has_track.store(slice.is_written(), Ordering::Relaxed);
+        texts.async_slice = slice;
+    }
+}
+
 /// A span in the store: the index of its slot, and the generation. A copy may outlive the span; then it finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredSpan(u64);
@@ -186,7 +195,6 @@ impl StoredSpan {
         texts.args.clear();
         texts.is_typed = false;
         fill(InSlot { stored, slot }, &mut texts);
-        slot.has_track.store(texts.async_slice.is_written(), Ordering::Relaxed);
         Some(stored)
     }
 
@@ -285,9 +293,9 @@ impl StoredSpan {
             let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
             let Some((metadata, info)) = callsite.metadata().zip(callsite.info()) else { return };
-            let track = texts.track_or(metadata.target());
+            let track = NamedTrack::new(texts.track_or(metadata.target()), self.cookie());
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(track, info.site(), recorded, self.cookie(), 0);
+            slice.end_with(&track, &info.site(), recorded, 0);
         }
     }
 }

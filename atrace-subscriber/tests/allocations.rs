@@ -146,3 +146,31 @@ fn async_slices_alone_allocate_nothing() {
     });
     run(&name);
 }
+
+/// Lives of spans with and without fields, and of children that nest and that do not. The first ones make slots and lanes.
+#[test]
+fn lives_allocate_nothing() {
+    let name = case!({
+        let polled = |parent: &tracing::Span, number: u32| {
+            let spans = parent.in_scope(|| [info_span!("one", number), info_span!("other")]);
+            for _ in 0..5 {
+                spans.iter().for_each(|span| span.in_scope(|| ()));
+            }
+        };
+        let requests = || {
+            for number in 0..100 {
+                let request = info_span!("request", number);
+                (0..5).for_each(|_| request.in_scope(|| ()));
+                polled(&request, number);
+            }
+        };
+        let recording = atrace::perfetto::record_to("/dev/null").unwrap();
+        tracing::subscriber::set_global_default(AtraceSubscriber::default()).unwrap();
+        requests();
+        assert_eq!(counted(requests), 0);
+        recording.finish().unwrap();
+        assert_eq!(atrace::perfetto::status().lost(), 0);
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Alone);
+}

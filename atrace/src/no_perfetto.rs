@@ -316,6 +316,19 @@ pub(crate) fn traced(_: Type, _: u64, _: &Site<'_>, _: Option<&str>, _: u64, _: 
     None
 }
 
+pub(crate) fn begin_traced(
+    _: u64,
+    _: &Track<'_>,
+    _: &Site<'_>,
+    _: Option<&str>,
+    _: (u64, u64),
+    _: &[u8],
+) -> Option<u32> {
+    None
+}
+
+pub(crate) fn end_traced(_: u64, _: &Track<'_>, _: &Site<'_>, _: u64, _: u32, _: &[u8]) {}
+
 pub(crate) fn end(_: u64) {}
 
 pub(crate) fn on_track(_: TrackKey, _: u64, _: &str, _: Option<&str>) -> Option<Written> {

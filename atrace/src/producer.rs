@@ -12,8 +12,9 @@ pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, put_scalar, put_text
 pub(crate) use atrace_perfetto::changes::on_change;
 pub(crate) use atrace_perfetto::event::{Amount, Event, Track, TrackKey, Type, Written};
 pub(crate) use atrace_perfetto::producer::{
-    begun, can_be_used, connect, count, end, expect_events, is_linked, is_service_there, lost, named,
-    on_track, seek, standing, start_if_expected, tags_word, text, traced, write, write_whole,
+    begin_traced, begun, can_be_used, connect, count, end, end_traced, expect_events, is_linked,
+    is_service_there, lost, named, on_track, seek, standing, start_if_expected, tags_word, text, traced,
+    write, write_whole,
 };
 pub(crate) use atrace_perfetto::recording::begin as record;
 pub(crate) use atrace_perfetto::standing::Standing;

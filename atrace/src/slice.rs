@@ -222,19 +222,24 @@ impl TrackSlice {
         })
     }
 
+    /// Returns a slice whose begin was written for the sessions that had begun before `begun`.
+    #[inline(always)]
+    pub(crate) fn in_sessions(begun: Option<u32>, tags: AtraceTag) -> Self {
+        begun.map_or(Self::none(), |begun| Self { by: Some(generation()), tags, begun })
+    }
+
     /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
     /// [`Slice::end_with`], and happened at `time`, in nanoseconds of `CLOCK_BOOTTIME`, unless that is 0 ([`now`]).
     ///
     /// [`now`]: crate::tracer::now
-    pub fn end_with(self, track_name: &str, site: Site<'_>, args: &[u8], cookie: i32, time: u64) {
+    #[inline(always)]
+    pub fn end_with(self, track: &NamedTrack<'_>, site: &Site<'_>, args: &[u8], time: u64) {
         if self.tags.is_empty() {
-            return self.end(track_name, cookie);
+            return self.end(track.name(), track.cookie());
         }
         if self.by.is_some_and(|by| by == generation()) {
-            let track = Track::of(TrackKey::named(Type::End, cookie.into()), track_name);
-            let (track, site, begun) = (Some(track), Some(site), self.begun);
-            let end = producer::Event::new(Type::End, backend::valid(self.tags));
-            producer::write(&producer::Event { track, site, args, time, begun, ..end });
+            let (track, tags) = (track.track(Type::End), backend::valid(self.tags));
+            producer::end_traced(tags, &track, site, time, self.begun, args);
         }
     }
 
@@ -253,6 +258,49 @@ impl TrackSlice {
         {
             backend::end_track(self.tags, self.begun, track_name, cookie);
         }
+    }
+}
+
+/// A track of this process: a name, its hash, and a cookie that distinguishes tracks of one name.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedTrack<'a> {
+    name: &'a str,
+    hash: u64,
+    cookie: i32,
+}
+
+impl<'a> NamedTrack<'a> {
+    /// Returns the track with this name and this cookie.
+    pub fn new(name: &'a str, cookie: i32) -> Self {
+        Self::hashed(name, Self::hash_of(name), cookie)
+    }
+
+    /// Returns the track with this name and this cookie. `hash` is what [`hash_of`](Self::hash_of) returns for the name.
+    #[inline(always)]
+    pub const fn hashed(name: &'a str, hash: u64, cookie: i32) -> Self {
+        Self { name, hash, cookie }
+    }
+
+    /// Returns the hash of a track's name.
+    pub fn hash_of(name: &str) -> u64 {
+        producer::hash::of_name(name)
+    }
+
+    /// Returns the name.
+    #[inline(always)]
+    pub const fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// Returns the cookie.
+    #[inline(always)]
+    pub const fn cookie(&self) -> i32 {
+        self.cookie
+    }
+
+    #[inline(always)]
+    pub(crate) fn track(&self, kind: Type) -> Track<'a> {
+        Track::new(TrackKey::named(kind, self.cookie.into()), self.name, self.hash)
     }
 }
 

@@ -34,14 +34,14 @@ use crate::backend::{self, Backend};
 use crate::event::Event;
 use crate::message::Kind;
 use crate::name::EventName;
-use crate::producer::{self, TRACK_NAME_MAX, Track, TrackKey, Type};
+use crate::producer::{self, TRACK_NAME_MAX, Type};
 use crate::{AtraceTag, gate, state};
 
 pub use crate::backend::{BackendTags, only_atrace, only_perfetto};
 pub use crate::message::TextBuffer;
 pub use crate::producer::{About, ArgKey, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number, now};
 pub use crate::sink::first::is_perfetto_enabled;
-pub use crate::slice::{Slice, TrackSlice};
+pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 
 /// A check at the gate that did not say "off": the tags may be enabled.
 #[derive(Clone, Copy, Debug)]
@@ -173,25 +173,25 @@ impl Enabled {
         Slice::by(producer::traced(Type::Begin, tags, site, name, flow, args), self.tag)
     }
 
-    /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. Without a name it has the name of its callsite. The
-    /// track has a name, and a cookie that distinguishes tracks of one name. The slice is part of the flow `flow` ([`flow_number`]),
-    /// unless that is 0. It began at `time`, in nanoseconds of `CLOCK_BOOTTIME`, unless that is 0 ([`now`]). A reader of a trace
-    /// that is still being written may discard events that come late.
+    /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. Without a name it has the name of its callsite.
+    /// The slice is part of the flow `flow` ([`flow_number`]), unless that is 0. It began at `time`, in nanoseconds of
+    /// `CLOCK_BOOTTIME`, unless that is 0 ([`now`]). A reader of a trace that is still being written may discard events that come
+    /// late.
+    ///
+    /// Threads remember some tracks that they have described. So a track that is used again and again costs less.
+    #[inline(always)]
     pub fn begin_on_track_at(
         self,
-        (track_name, cookie): (&str, i32),
-        site: Site<'_>,
+        track: &NamedTrack<'_>,
+        site: &Site<'_>,
         name: Option<&str>,
-        flow: u64,
+        (flow, time): (u64, u64),
         args: &[u8],
-        time: u64,
     ) -> TrackSlice {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
-        let key = TrackKey::named(Type::Begin, cookie.into());
-        let (track, site) = (Some(Track::of(key, track_name)), Some(site));
-        let begin = producer::Event::new(Type::Begin, backend::valid(self.tag));
-        let begin = producer::Event { track, site, name, flow, args, time, ..begin };
-        TrackSlice::by(producer::write(&begin), self.tag & AtraceTag::ValidMask)
+        let (track, tags) = (track.track(Type::Begin), backend::valid(self.tag));
+        let begun = producer::begin_traced(tags, &track, site, name, (flow, time), args);
+        TrackSlice::in_sessions(begun, self.tag & AtraceTag::ValidMask)
     }
 }
 

@@ -21,7 +21,7 @@
 //!
 //! # Threads and signals
 //!
-//! One compare-and-swap of a slot's state decides which thread begins the life. That thread holds the span meanwhile, so the span
+//! A claim (`claim.rs`) decides which thread begins the life. That thread holds the span meanwhile, so the span
 //! closes after its life was begun. All of this may run in a signal handler.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use atrace::AtraceTag;
 use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, TrackSlice, flow_number, now};
 
+use super::claim::{Begun, Claim};
 use super::{InSlot, Slot, StoredSpan, Texts, USED, patiently, slot};
 use crate::callsites::Callsite;
 use crate::lanes::Lane;
@@ -43,9 +44,7 @@ pub(super) struct Origin {
     flow_id: AtomicU64,
     tag: AtomicU64,
     marks: Marks,
-    /// The span's generation and, below it, [`UNBEGUN`], [`BEGINS`], or the number of the lane with two more bits:
-    /// [`ON_LANE`] and [`IS_NESTED`].
-    state: AtomicU64,
+    claim: Claim,
 }
 
 /// What a span's threads have seen: the bits below. Threads may overwrite each other's bits; then a life is begun a little later.
@@ -85,11 +84,6 @@ const TICK: u32 = 64;
 /// After so many ticks a span that is presumed to be synchronous gets a life nevertheless.
 const PATIENCE: u32 = 8;
 
-const UNBEGUN: u32 = 0;
-const BEGINS: u32 = 1;
-const ON_LANE: u32 = 1 << 31;
-const IS_NESTED: u32 = 1 << 30;
-
 /// How many ancestors get a life with a span's.
 const ANCESTORS: usize = 16;
 
@@ -101,7 +95,7 @@ impl Origin {
             flow_id: AtomicU64::new(0),
             tag: AtomicU64::new(0),
             marks: Marks(AtomicU32::new(0)),
-            state: AtomicU64::new(0),
+            claim: Claim::new(),
         }
     }
 
@@ -130,19 +124,11 @@ impl Origin {
 
     #[inline(always)]
     fn is_unbegun(&self, generation: u32) -> bool {
-        self.state.load(Ordering::Relaxed) == pair(generation, UNBEGUN)
+        self.claim.is_unbegun(generation)
     }
 
     fn parent(&self) -> Option<StoredSpan> {
         self.parent.load(Ordering::Relaxed).checked_sub(1).map(StoredSpan::from_number)
-    }
-
-    /// Returns the lane of the life of this generation, if there is one, and whether it is nested there.
-    fn lane(&self, generation: u32) -> Option<(Lane, bool)> {
-        let state = self.state.load(Ordering::Acquire);
-        let is_on_lane = high(state) == generation && low(state) & ON_LANE != 0;
-        is_on_lane
-            .then(|| (Lane::from_number(low(state) & !(ON_LANE | IS_NESTED)), low(state) & IS_NESTED != 0))
     }
 }
 
@@ -171,10 +157,9 @@ pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<Store
 pub(crate) fn tick() {
     for index in 0..USED.load(Ordering::Acquire) {
         let Some(slot) = slot(index) else { continue };
-        let state = slot.origin.state.load(Ordering::Relaxed);
-        if !slot.origin.is_known() || low(state) != UNBEGUN {
+        let Some(generation) = slot.origin.claim.unbegun().filter(|_| slot.origin.is_known()) else {
             continue;
-        }
+        };
         let marks = slot.origin.marks.get();
         if marks & (ENTERED | PRESUMED) == ENTERED | PRESUMED && marks < PATIENCE * TICK {
             slot.origin.marks.set(marks + TICK);
@@ -182,7 +167,7 @@ pub(crate) fn tick() {
         } else if marks & SEEN == 0 {
             slot.origin.marks.add(SEEN);
         } else {
-            StoredSpan(pair(high(state), index)).begin_life_if_alive(true);
+            StoredSpan(pair(generation, index)).begin_life_if_alive(true);
         }
     }
 }
@@ -205,7 +190,9 @@ impl StoredSpan {
     fn enter_again(self, slot: &Slot) {
         slot.origin.marks.add(AGAIN);
         slot.learn(true);
-        self.begin_life();
+        if slot.origin.is_unbegun(high(self.0)) {
+            self.begin_life();
+        }
     }
 
     /// Notes that this thread has left the span.
@@ -267,65 +254,22 @@ impl StoredSpan {
     /// Begins the life, unless it has begun or tracing is off. The caller holds the span, or has closed it.
     #[cold]
     #[inline(never)]
-    fn begin_in(self, slot: &Slot) {
+    fn begin_in(self, slot: &'static Slot) {
         let Slot { origin, .. } = slot;
         let tag = AtraceTag::from_bits_retain(origin.tag.load(Ordering::Relaxed));
         let enabled = PreparedTag::new(tag).glance().and_then(Glance::enabled);
         let Some(enabled) = enabled.filter(|enabled| origin.is_known() && enabled.is_perfetto()) else {
             return;
         };
-        let state = |state| pair(high(self.0), state);
-        let claim = origin.state.compare_exchange(
-            state(UNBEGUN),
-            state(BEGINS),
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
-        if claim.is_ok() {
-            let on_lane = self.write_begin(slot, enabled);
-            origin.state.store(state(on_lane.unwrap_or(UNBEGUN)), Ordering::Release);
+        if origin.claim.take(high(self.0)) {
+            let begun = patiently(|| slot.texts.try_write())
+                .and_then(|mut texts| InSlot { stored: self, slot }.write_begin(&mut texts, enabled));
+            origin.claim.set(high(self.0), begun);
         }
-    }
-
-    /// Writes the begin. Returns the state, or `None` if that failed.
-    fn write_begin(self, slot: &Slot, enabled: Enabled) -> Option<u32> {
-        let Slot { origin, .. } = slot;
-        let callsite = slot.callsite();
-        let info = callsite.info()?;
-        let time = origin.created.load(Ordering::Relaxed);
-        let mut texts = patiently(|| slot.texts.try_write())?;
-        let parent = origin.parent();
-        let held = parent.filter(|parent| parent.hold());
-        let of_parent = held.and_then(|parent| Some((parent, parent.slot()?.origin.lane(high(parent.0))?.0)));
-        let nested = of_parent.filter(|(parent, lane)| lane.nest(parent.identity(), self.identity(), time));
-        let is_nested = nested.is_some();
-        let lane = nested.map(|(_, lane)| lane).or_else(|| Lane::take(callsite, self.identity(), time));
-        let Some(lane) = lane else {
-            held.into_iter().for_each(|parent| _ = parent.release(|| false));
-            return None;
-        };
-        if origin.marks.get() & IDENTIFIED == 0 {
-            origin.marks.add(IDENTIFIED);
-            identify(&mut texts, self, parent);
-        }
-        if held.is_none() {
-            origin.parent.store(0, Ordering::Relaxed);
-        }
-        texts.at_begin = texts.args.len() as u32;
-        let flow = flow_number(origin.flow_id.load(Ordering::Relaxed));
-        texts.async_slice = enabled.begin_on_track_at(
-            (lane.name(), lane.cookie()),
-            info.site(),
-            texts.own_name(),
-            flow,
-            &texts.args,
-            time,
-        );
-        Some(ON_LANE | if is_nested { IS_NESTED } else { 0 } | lane.number())
     }
 
     /// Ends the life of a span that has closed and is not synchronous. Returns its parent, which the life held.
-    pub(super) fn end_life(self, slot: &Slot) -> Option<Self> {
+    pub(super) fn end_life(self, slot: &'static Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
         if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
             slot.learn(true);
@@ -346,15 +290,16 @@ impl StoredSpan {
 
     fn write_end(self, slot: &Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
-        let (lane, is_nested) = origin.lane(high(self.0))?;
+        let Begun { lane, is_nested } = origin.claim.begun(high(self.0))?;
+        let lane = Lane::from_number(lane);
         let parent = origin.parent();
         let below = parent.filter(|_| is_nested).map_or(0, Self::identity);
         lane.leave(below, now(), |time| {
             let Some(mut texts) = patiently(|| slot.texts.try_write()) else { return };
             let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
-            let Some(info) = slot.callsite().info() else { return };
+            let Some((info, track)) = slot.callsite().info().zip(lane.track()) else { return };
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
-            slice.end_with(lane.name(), info.site(), recorded, lane.cookie(), time);
+            slice.end_with(&track, &info.site(), recorded, time);
         });
         parent
     }
@@ -370,8 +315,50 @@ impl InSlot {
         origin.flow_id.store(birth.flow_id, Ordering::Relaxed);
         origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
         origin.marks.set(if is_presumed_sync { PRESUMED } else { IDENTIFIED });
-        origin.state.store(pair(high(stored.0), UNBEGUN), Ordering::Relaxed);
+        origin.claim.reset(high(stored.0));
         origin.created.store(birth.time.max(1), Ordering::Release);
+    }
+
+    /// Begins the life of a new span that expects one. The caller has not shown the span to others.
+    #[inline(never)]
+    pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Birth) {
+        if let Some(parent) = birth.parent {
+            parent.begin_life_if_alive(false);
+        }
+        let begun = self.write_begin(texts, enabled);
+        self.slot.origin.claim.set(high(self.stored.0), begun);
+    }
+
+    /// Writes the begin of the life. Returns where it is, or `None` if that failed. The caller has claimed the life.
+    fn write_begin(self, texts: &mut Texts, enabled: Enabled) -> Option<Begun> {
+        let Self { stored, slot } = self;
+        let origin = &slot.origin;
+        let callsite = slot.callsite();
+        let info = callsite.info()?;
+        let time = origin.created.load(Ordering::Relaxed);
+        let parent = origin.parent();
+        let held = parent.filter(|parent| parent.hold());
+        let lane_of = |parent: StoredSpan| parent.slot()?.origin.claim.begun(high(parent.0));
+        let of_parent = held.and_then(|parent| Some((parent, Lane::from_number(lane_of(parent)?.lane))));
+        let nested = of_parent.filter(|(parent, lane)| lane.nest(parent.identity(), stored.identity(), time));
+        let is_nested = nested.is_some();
+        let lane = nested.map(|(_, lane)| lane).or_else(|| Lane::take(callsite, stored.identity(), time));
+        let Some((lane, track)) = lane.and_then(|lane| Some((lane, lane.track()?))) else {
+            held.into_iter().for_each(|parent| _ = parent.release(|| false));
+            return None;
+        };
+        if origin.marks.get() & IDENTIFIED == 0 {
+            origin.marks.add(IDENTIFIED);
+            identify(texts, stored, parent);
+        }
+        if held.is_none() {
+            origin.parent.store(0, Ordering::Relaxed);
+        }
+        texts.at_begin = texts.args.len() as u32;
+        let flow = flow_number(origin.flow_id.load(Ordering::Relaxed));
+        texts.async_slice =
+            enabled.begin_on_track_at(&track, &info.site(), texts.own_name(), (flow, time), &texts.args);
+        Some(Begun { lane: lane.number(), is_nested })
     }
 
     /// Notes that the span was entered, and begins its life if that was not for the first time. Returns whether the thread

@@ -104,6 +104,8 @@ pub struct Track<'a> {
     pub(crate) parent: u64,
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
+    /// Whether writers remember that they have described it, as they do of counters.
+    pub(crate) is_kept: bool,
 }
 
 /// An event to be encoded.

@@ -504,7 +504,8 @@ mod tests {
     fn an_event_with_a_time_of_its_own_names_the_clock() {
         let (arena, _) = Arena::make(1).unwrap();
         let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
-        let track = Some(Track { uuid: track(1), parent: track(2), name: "lane", is_counter: false });
+        let track =
+            Some(Track { uuid: track(1), parent: track(2), name: "lane", is_counter: false, is_kept: false });
         for time in [1, 1 << 40, u64::MAX] {
             let begin = Event { track, name: Some("life"), time, ..Event::new(Type::Begin, 1 << 12) };
             let (start, room) = (chunk.at(), chunk.room());
@@ -548,7 +549,13 @@ mod tests {
             let name = letters(len);
             let (arena, _) = Arena::make(1).unwrap();
             let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
-            let track = Track { uuid: track(1), parent: !track(2), name: &name, is_counter: len % 2 == 1 };
+            let track = Track {
+                uuid: track(1),
+                parent: !track(2),
+                name: &name,
+                is_counter: len % 2 == 1,
+                is_kept: false,
+            };
             let instant = Event { name: Some(&name), ..Event::new(Type::Instant, 1 << 12) };
             let begin = Event { track: Some(track), ..Event { kind: Type::Begin, ..instant } };
             let end = Event::new(Type::End, 1 << 12);
@@ -639,7 +646,13 @@ mod tests {
         let mut chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
         let start = chunk.at();
         let counter = |number: u64, value| Event {
-            track: Some(Track { uuid: track(number), parent: track(2), name: "", is_counter: true }),
+            track: Some(Track {
+                uuid: track(number),
+                parent: track(2),
+                name: "",
+                is_counter: true,
+                is_kept: true,
+            }),
             value: Some(Amount::Whole(value)),
             ..Event::new(Type::Counter, 1 << 27)
         };

@@ -308,6 +308,16 @@ fn report_standing(standing: Standing) {
 /// The caller needs no loop over sessions. In a loop the compiler would hoist the loop invariants and spill them.
 #[inline(always)]
 fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot, u64)> {
+    let (writer, slot) = sole_writer(inside, event)?;
+    Some((writer, slot, clock::now()))
+}
+
+/// Does what [`sole`] does without the time.
+#[inline(always)]
+fn sole_writer<'a>(
+    inside: &'a mut Inside<Writer>,
+    event: &Event<'_>,
+) -> Option<(&'a mut Writer, WriterSlot)> {
     let (shared, thread) = (inside.shared(), inside.thread());
     let open = shared.open.load(Ordering::Acquire);
     if !open.is_power_of_two() {
@@ -316,17 +326,22 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
     let number = open.trailing_zeros() as usize;
     let session = shared.sessions.get(number)?;
     let epoch = wanted(session, event)?;
-    let now = clock::now();
-    Some((inside.writer(number), WriterSlot { session, epoch, number, thread }, now))
+    Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got it.
-#[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
+    write_counted(event).map(|_| Written::ByPerfetto)
+}
+
+/// Writes an event for each session that wants it. Returns `None` if no session got it; else a number that is larger than those
+/// of these sessions, and not larger than that of a session that begins later. So it is [`Event::begun`] of the slice's end.
+#[inline(never)]
+pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     let mut inside = POOL.enter()?;
     let (shared, thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
-    let mut is_written = false;
+    let mut begun = None;
     if open == 0 && shared.presumed.load(Ordering::Relaxed) != 0 {
         drop(inside);
         return write_early(event);
@@ -341,11 +356,20 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         if let Some(epoch) = wanted(session, event) {
             let slot = WriterSlot { session, epoch, number, thread };
             let writer = inside.writer(number);
-            is_written |= body.is_some_and(|body| writer.event_of(epoch, event, body, now))
+            let is_written = body.is_some_and(|body| writer.event_of(epoch, event, body, now))
                 || writer.event(&slot, event, now);
+            if is_written {
+                begun = begun.max(Some(behind(session)));
+            }
         }
     }
-    is_written.then_some(Written::ByPerfetto)
+    begun
+}
+
+/// Returns a number that is larger than that of the session, and not larger than those of later ones.
+#[inline(always)]
+fn behind(session: &Session) -> u32 {
+    session.number.load(Ordering::Relaxed).wrapping_add(1)
 }
 
 /// Fast path of [`write()`]: one session is open, and the writer can write the event at once.
@@ -427,14 +451,14 @@ pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put
 /// lost.
 #[cold]
 #[inline(never)]
-fn write_early(event: &Event<'_>) -> Option<Written> {
+fn write_early(event: &Event<'_>) -> Option<u32> {
     let _undisturbed = Undisturbed::new();
     startup::wait();
     let shared = POOL.shared()?;
     if shared.open.load(Ordering::Acquire) != 0 {
-        write(event)
+        write_counted(event)
     } else {
-        early::lose(shared, event).then_some(Written::ByPerfetto)
+        early::lose(shared, event).then(begun)
     }
 }
 
@@ -504,6 +528,63 @@ pub fn traced(
     write_fast::<false>(make(Site { number, name: "", level, about }), || make(*site))
 }
 
+/// Writes the begin of a slice of a tracer's callsite on a track, with encoded arguments, at `time`; 0: now. Without `name` it
+/// has the callsite's name. Returns what [`write_counted`] returns.
+#[inline(never)]
+pub fn begin_traced(
+    tags: u64,
+    track: &Track<'_>,
+    site: &Site<'_>,
+    name: Option<&str>,
+    (flow, time): (u64, u64),
+    args: &[u8],
+) -> Option<u32> {
+    let track = Track { is_kept: true, ..*track };
+    let make = |site| Event {
+        track: Some(track),
+        site: Some(site),
+        name,
+        flow,
+        args,
+        ..Event::new(Type::Begin, tags)
+    };
+    if !site.has_number() || site.about.is_none() {
+        return write_counted(&Event { time, ..make(*site) });
+    }
+    let Site { number, level, about, .. } = *site;
+    write_at(make(Site { number, name: "", level, about }), time, || make(*site))
+}
+
+/// Writes the end of a slice that [`begin_traced`] has begun, with more arguments. `begun` is what that returned.
+#[inline(never)]
+pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
+    // An end says nothing of its callsite or its track. The callsite's names are needed for the arguments.
+    let track = Track { is_kept: true, ..*track };
+    let make = |site| Event { track: Some(track), site, args, begun, ..Event::new(Type::End, tags) };
+    _ = if args.is_empty() {
+        write_at(make(None), time, || make(None))
+    } else {
+        write_at(make(Some(*site)), time, || make(Some(*site)))
+    };
+}
+
+/// [`write_fast`] for an event of a time of its own. If no packet of the thread is later, this is the difference to the
+/// last one.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn write_at<'a>(event: Event<'_>, time: u64, again: impl FnOnce() -> Event<'a>) -> Option<u32> {
+    if !cfg!(small) {
+        let mut inside = POOL.enter()?;
+        if let Some((writer, slot)) = sole_writer(&mut inside, &event) {
+            let now = if time == 0 { clock::now() } else { time };
+            if writer.is_before(now) && writer.event_fast::<false>(slot.epoch, &event, now) {
+                return Some(behind(slot.session));
+            }
+        }
+    }
+    write_counted(&Event { time, ..again() })
+}
+
 /// Writes the end of the calling thread's innermost slice.
 #[inline(never)]
 pub fn end(tags: u64) {
@@ -547,15 +628,16 @@ impl<'a> Track<'a> {
     /// Returns the track of a counter. `hash` is the name's [`hash::of_name`].
     #[inline(always)]
     pub fn counter(name: &'a str, hash: u64) -> Self {
-        Self { is_counter: true, ..Self::new(TrackKey::COUNTER, name, hash) }
+        Self { is_counter: true, is_kept: true, ..Self::new(TrackKey::COUNTER, name, hash) }
     }
 
+    /// Returns the track with this key and name. `hash` is the name's [`hash::of_name`].
     #[inline(always)]
-    fn new(key: TrackKey, name: &'a str, hash: u64) -> Self {
+    pub fn new(key: TrackKey, name: &'a str, hash: u64) -> Self {
         let parent = process_track();
         let seed = parent ^ key.number().wrapping_mul(0xd6e8_feb8_6659_fd93);
         let uuid = packet::track(packet::seeded(seed, hash));
-        Self { uuid, parent, name: cut(name, TRACK_NAME_MAX), is_counter: false }
+        Self { uuid, parent, name: cut(name, TRACK_NAME_MAX), is_counter: false, is_kept: false }
     }
 }
 
@@ -568,4 +650,46 @@ pub fn flow_number(id: u64) -> u64 {
 /// Returns how many sessions have begun so far. A slice that begins now must end only in these.
 pub fn begun() -> u32 {
     POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::callsite::About;
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl About for Nowhere {
+        fn target(&self) -> &str {
+            "target"
+        }
+
+        fn place(&self) -> Option<(&str, u32)> {
+            None
+        }
+
+        fn arguments(&self, _: &mut dyn FnMut(&str)) {}
+    }
+
+    /// A session has its number before it gets events. If slices begin in between, it must get neither end of them.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_slice_ends_only_in_the_sessions_that_got_its_begin() {
+        static NUMBER: Number = Number::new();
+        let shared = prepare().unwrap();
+        let (arena, _) = Arena::make(2).unwrap();
+        shared.open(0, arena, 1, 1, 0);
+        let next = shared.begun.fetch_add(1, Ordering::Relaxed);
+        let site = Site::new(Some(&NUMBER), "site", 3, &Nowhere);
+        let track = Track::of(TrackKey::named(Type::Begin, 7), "track");
+        // The first one makes the state; the next ones are written at once; the last ones have a time of their own.
+        for time in [0, 0, 0, clock::now(), 1] {
+            assert_eq!(begin_traced(1, &track, &site, None, (0, time), &[]), Some(next), "{time}");
+        }
+        let begin = Event { track: Some(track), ..Event::new(Type::Begin, 1) };
+        assert_eq!(write_counted(&begin), Some(next));
+        shared.close(0);
+        arena.retire();
+    }
 }

@@ -170,7 +170,7 @@ impl Writer {
         // Without closures, because the compiler would not inline all of them.
         if let Some(track) = &event.track
             && !self.knows(track)
-            && (track.is_counter
+            && (track.is_kept
                 || self.chunk.room() < event.room::<true>() + track.room()
                 || !packet::describe::<IS_SHORT>(&mut self.chunk, track))
         {
@@ -223,6 +223,12 @@ impl Writer {
             }
         }
         self.is_interned(event.site.as_ref())
+    }
+
+    /// Returns whether a packet of this time can follow the last one.
+    #[inline(always)]
+    pub(crate) const fn is_before(&self, time: u64) -> bool {
+        self.last <= time
     }
 
     /// Returns the time since the last packet; 0 if the clock has gone back, or if the event has a time of its own.
@@ -481,16 +487,16 @@ impl Writer {
             return true;
         }
         let is_described = packet::describe_any(&mut self.chunk, track);
-        if is_described && track.is_counter {
+        if is_described && track.is_kept {
             self.counters[track.uuid as usize % REMEMBERED] = track.uuid;
         }
         is_described
     }
 
-    /// Returns whether the state describes the track. Only counters are remembered.
+    /// Returns whether the state describes the track. Only some tracks are remembered.
     #[inline(always)]
     fn knows(&self, track: &Track<'_>) -> bool {
-        track.is_counter && self.counters[track.uuid as usize % REMEMBERED] == track.uuid
+        track.is_kept && self.counters[track.uuid as usize % REMEMBERED] == track.uuid
     }
 
     /// Names those of the categories that the state has not named.
