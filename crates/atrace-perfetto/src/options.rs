@@ -9,10 +9,15 @@ use crate::proto::{Reader, Value};
 pub(crate) const NO_ARGUMENTS: u32 = 1;
 /// Names that are not constant are replaced (`filter_dynamic_event_names`).
 pub(crate) const NO_NAMES: u32 = 2;
-/// Both options that change what an event becomes. No event takes a fast path then.
+/// The options that change the content of an event.
 pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
 /// A thread waits for room, for a limited time, before it loses an event (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;
+
+/// Events of a thread have its processor time (`enable_thread_time_sampling`).
+pub(crate) const THREAD_TIME: u32 = 8;
+/// The options with which no event takes a fast path.
+pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;
 
 /// Returns the options of a session.
 pub(crate) fn options(config: &[u8]) -> u32 {
@@ -24,6 +29,7 @@ pub(crate) fn options(config: &[u8]) -> u32 {
     let bit = |is_asked, bit| if is_asked { bit } else { 0 };
     bit(number(events, 7) != 0, NO_ARGUMENTS)
         | bit(number(events, 9) != 0, NO_NAMES)
+        | bit(number(events, 8) != 0, THREAD_TIME)
         | bit(matches!(number(config, EXHAUSTED), STALL_THEN_ABORT | STALL_THEN_DROP), STALL)
 }
 
@@ -34,17 +40,17 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        for (arguments, names, policy, expected) in [
-            (0, 0, 0, 0),
-            (1, 0, 1, NO_ARGUMENTS),
-            (0, 1, 2, NO_NAMES | STALL),
-            (1, 1, 3, NO_ARGUMENTS | NO_NAMES | STALL),
-            (0, 0, 4, 0),
+        for (arguments, times, names, policy, expected) in [
+            (0, 0, 0, 0, 0),
+            (1, 0, 0, 1, NO_ARGUMENTS),
+            (0, 0, 1, 2, NO_NAMES | STALL),
+            (1, 0, 1, 3, NO_ARGUMENTS | NO_NAMES | STALL),
+            (0, 1, 0, 4, THREAD_TIME),
         ] {
             let mut bytes = [0; 64];
             let mut writer = Writer::new(&mut bytes);
             writer.number(9, policy).message(113, |events| {
-                events.number(7, arguments).number(9, names);
+                events.number(7, arguments).number(8, times).number(9, names);
             });
             assert_eq!(options(writer.finish().unwrap()), expected);
         }

@@ -30,6 +30,7 @@
 mod cursor;
 mod filter;
 pub(crate) mod state;
+mod thread_time;
 mod whole;
 
 use std::mem::MaybeUninit;
@@ -41,6 +42,7 @@ use crate::memory::Chunk;
 pub(crate) use self::cursor::SHORT;
 use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
 pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filtered};
+pub(crate) use self::thread_time::{SAMPLE_MAX, SAMPLE_ROOM, sample, track as thread_time_track};
 pub(crate) use self::whole::{PART_MIN, Whole, whole_event};
 
 use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
@@ -96,9 +98,21 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     since: u64,
     event: &Event<'_>,
 ) -> bool {
+    event_with::<IS_SHORT, HAS_ONE>(chunk, since, event, &[])
+}
+
+/// [`event`] with further encoded fields of a `TrackEvent`.
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
+    chunk: &mut Chunk,
+    since: u64,
+    event: &Event<'_>,
+    more: &[u8],
+) -> bool {
     // Every length that passes this check has at most 14 bits. The sum can't overflow: no address space holds such
     // lengths.
-    if chunk.room() < event.room::<HAS_ONE>() {
+    if chunk.room() < event.room::<HAS_ONE>() + more.len() {
         return false;
     }
     // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11; its clock
@@ -112,7 +126,7 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
         } else {
             cursor = cursor.own_time(event.time);
         }
-        cursor = body::<IS_SHORT, HAS_ONE>(cursor, event);
+        cursor = body::<IS_SHORT, HAS_ONE>(cursor, event, more);
         cursor.close::<IS_SHORT>(whole);
         chunk.publish(cursor.0);
     }
@@ -120,14 +134,18 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
 }
 
 /// Writes what follows the time in an event's packet, which is the same for all sessions. Returns the cursor behind
-/// it. The parameters are those of [`event`].
+/// it. The parameters are those of [`event_with`].
 ///
 /// # Safety
 ///
-/// There must be room for what [`Event::room`] counts, without one length and the time.
+/// There must be room for `more` and what [`Event::room`] counts, without one length and the time.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(mut cursor: Cursor, event: &Event<'_>) -> Cursor {
+unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(
+    mut cursor: Cursor,
+    event: &Event<'_>,
+    more: &[u8],
+) -> Cursor {
     // SAFETY: the caller's contract.
     unsafe {
         let inner;
@@ -174,6 +192,9 @@ unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(mut cursor: Cursor, ev
         }
         if !event.args.is_empty() {
             cursor.text(event.args);
+        }
+        if !more.is_empty() {
+            cursor.text(more);
         }
         match event.value {
             None => {}
@@ -223,7 +244,7 @@ impl Body {
         unsafe {
             let behind = track.map_or(Cursor(start), |track| description::<false>(Cursor(start), track));
             self.described = behind.0.addr() - start.addr();
-            self.len = body::<false, false>(behind, event).0.addr() - start.addr();
+            self.len = body::<false, false>(behind, event, &[]).0.addr() - start.addr();
         }
         Some(self)
     }
@@ -263,6 +284,12 @@ impl Body {
 #[inline(never)]
 pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>) -> bool {
     event::<false, false>(chunk, since, any)
+}
+
+/// [`any_event`] with further encoded fields of a `TrackEvent`.
+#[inline(never)]
+pub(crate) fn any_event_with(chunk: &mut Chunk, since: u64, any: &Event<'_>, more: &[u8]) -> bool {
+    event_with::<false, false>(chunk, since, any, more)
 }
 
 /// Returns the size that a callsite's packet has at most.

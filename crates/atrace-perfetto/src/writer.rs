@@ -45,7 +45,7 @@ use crate::clock;
 use crate::early;
 use crate::event::{Event, Track, Type};
 use crate::interned::Interned;
-use crate::options::{FILTERS, STALL};
+use crate::options::{FILTERS, NOT_FAST, STALL, THREAD_TIME};
 use crate::packet::{self, Body, TEXT_MAX, Whole, state};
 use crate::unmatched::UnmatchedEnds;
 
@@ -107,6 +107,8 @@ pub(crate) struct Writer {
     counters: [u64; REMEMBERED],
     /// The callsites that the state has interned.
     interned: Interned,
+    /// The number of the track of the thread's processor time; 0 if the state does not describe it.
+    thread_time: u64,
 }
 
 /// A bit of [`Writer::categories`]: the state has named the levels.
@@ -335,8 +337,8 @@ impl Writer {
         if self.epoch != epoch.first() {
             self.begin(slot);
         }
-        let is_filtered = options.load(Ordering::Relaxed) & FILTERS != 0;
-        self.fast_epoch = if is_filtered { 0 } else { slot.epoch };
+        let is_fast = options.load(Ordering::Relaxed) & NOT_FAST == 0;
+        self.fast_epoch = if is_fast { slot.epoch } else { 0 };
         if self.chunk.is_some() && self.clears != clears.load(Ordering::Relaxed) {
             if self.chunk.room() >= state::ROOM {
                 self.write_state(slot, now);
@@ -365,6 +367,7 @@ impl Writer {
         self.retry = 0;
         self.counters = [0; REMEMBERED];
         self.interned.clear();
+        self.thread_time = 0;
     }
 
     fn end_slowly(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
@@ -387,14 +390,9 @@ impl Writer {
     /// Writes the unmatched ends except the last `but` ones. Returns false if not all of them have room.
     fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
         while self.unmatched.count() > but {
-            if !self.has_room(slot, packet::END_ROOM, now) {
-                return false;
-            }
-            let end = Event::new(Type::End, 0);
-            let since = self.since(&end, now);
-            if !(packet::any_event(&mut self.chunk, since, &end)
-                && self.wrote(since, 0)
-                && self.wrote_unmatched(slot))
+            if !self.has_room(slot, packet::END_ROOM + sample_room(slot), now)
+                || !self.write(slot, &Event::new(Type::End, 0), now)
+                || !self.wrote_unmatched(slot)
             {
                 return false;
             }
@@ -411,22 +409,61 @@ impl Writer {
 
     /// Writes an event and the definitions that it needs. There are no unmatched ends before it.
     fn write_defined(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
-        if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM, now) {
+        if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM + sample_room(slot), now) {
             return false;
         }
         let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
         if filters != 0 {
-            return self.write_filtered(filters, event, now);
+            return self.write_filtered(slot, filters, event, now);
         }
+        self.describe(event) && self.write(slot, event, now)
+    }
+
+    /// Writes any event. Its definitions are written and there is room. If the session asks for it, an event of the thread
+    /// gets the thread's processor time.
+    #[inline(always)]
+    fn write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
-        self.describe(event) && packet::any_event(&mut self.chunk, since, event) && self.wrote(since, 0)
+        let is_written = if sample_room(slot) == 0 {
+            packet::any_event(&mut self.chunk, since, event)
+        } else {
+            let mut bytes = [0; packet::SAMPLE_MAX];
+            let sample = self.sample(slot, event, &mut bytes);
+            packet::any_event_with(&mut self.chunk, since, event, sample)
+        };
+        is_written && self.wrote(since, 0)
+    }
+
+    /// Returns the fields of an event that have the thread's processor time; nothing if the event has none. Describes the
+    /// counter unless the state does. There is room for it.
+    #[cold]
+    #[inline(never)]
+    fn sample<'a>(
+        &mut self,
+        slot: &WriterSlot,
+        event: &Event<'_>,
+        bytes: &'a mut [u8; packet::SAMPLE_MAX],
+    ) -> &'a [u8] {
+        if sample_room(slot) == 0 || event.track.is_some() {
+            return &[];
+        }
+        if self.thread_time == 0 {
+            let track = packet::thread_time_track(process_track());
+            if !packet::describe_any(&mut self.chunk, &track) {
+                return &[];
+            }
+            self.thread_time = track.uuid;
+        }
+        packet::sample(self.thread_time, bytes).unwrap_or_default()
     }
 
     /// Writes an event with long texts, in several chunks if need be, and the definitions that it needs.
     fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, whole: &Whole<'_>, now: u64) -> bool {
-        if !self.define(slot, event, packet::PART_MIN, now) || !self.describe(event) {
+        if !self.define(slot, event, packet::PART_MIN + sample_room(slot), now) || !self.describe(event) {
             return false;
         }
+        let mut bytes = [0; packet::SAMPLE_MAX];
+        let sample = self.sample(slot, event, &mut bytes);
         let since = self.since(event, now);
         let Self { chunk, chunks, chunks_of_state, .. } = self;
         let mut take = || {
@@ -435,7 +472,7 @@ impl Writer {
             *chunks_of_state += 1;
             Some(next)
         };
-        let Some(is_written) = packet::whole_event(chunk, since, event, whole, &mut take) else {
+        let Some(is_written) = packet::whole_event(chunk, since, event, whole, sample, &mut take) else {
             return self.write_defined(slot, event, now);
         };
         if !is_written {
@@ -470,13 +507,12 @@ impl Writer {
     /// Writes what a session's filters leave of an event. Its definitions are written and there is room.
     #[cold]
     #[inline(never)]
-    fn write_filtered(&mut self, filters: u32, event: &Event<'_>, now: u64) -> bool {
+    fn write_filtered(&mut self, slot: &WriterSlot, filters: u32, event: &Event<'_>, now: u64) -> bool {
         let mut kept = [0; packet::KEPT_MAX];
         let event = packet::filtered(event, filters, &mut kept);
-        let since = self.since(&event, now);
         // The track of an end is described by its begin. Here its name may be missing.
         let is_described = event.kind == Type::End || self.describe(&event);
-        is_described && packet::any_event(&mut self.chunk, since, &event) && self.wrote(since, 0)
+        is_described && self.write(slot, &event, now)
     }
 
     /// Describes the event's track, unless it has none or the state describes it. Returns false if there is no room.
@@ -569,10 +605,16 @@ impl Writer {
         self.categories = 0;
         self.counters = [0; REMEMBERED];
         self.interned.clear();
+        self.thread_time = 0;
         self.chunks_of_state = 0;
         (self.has_lost, self.has_reported) = (false, false);
         self.state_epoch = self.epoch;
     }
+}
+
+/// Returns the room that the thread's processor time takes in an event; 0 if the session does not ask for it.
+fn sample_room(slot: &WriterSlot) -> usize {
+    if slot.session.options.load(Ordering::Relaxed) & THREAD_TIME == 0 { 0 } else { packet::SAMPLE_ROOM }
 }
 
 /// Takes a free chunk for a writer, with this layout and this number. Waits for one if the session asks
@@ -616,22 +658,23 @@ fn count_lost(session: &Session, events: i32) {
 
 #[cfg(test)]
 mod tests {
+    use crate::abi::GOES_ON;
     use crate::memory::Part;
     use crate::pool::Shared;
     use crate::proto::{Reader, Value};
 
     use super::*;
 
-    /// Returns memory, a session that is open in it, and a writer of nothing yet.
-    fn open() -> (&'static Arena, &'static Session, Box<Writer>) {
+    /// Returns memory, a session that is open in it with these options, and a writer of nothing yet.
+    fn open(options: u32) -> (&'static Arena, &'static Session, Box<Writer>) {
         #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
         // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Plain` says so of the
         // other.
         let (shared, writer): (Box<Shared>, Box<Writer>) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
         let shared = Box::leak(shared);
-        let (arena, _) = Arena::make(2).unwrap();
-        shared.open(0, arena, 1, 1, 0);
+        let (arena, _) = Arena::make(8).unwrap();
+        shared.open(0, arena, 1, 1, options);
         (arena, &shared.sessions[0], writer)
     }
 
@@ -639,7 +682,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn times_of_a_thread_never_go_back() {
-        let (arena, session, mut writer) = open();
+        let (arena, session, mut writer) = open(0);
         let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
         let (mut last, mut time, mut states) = (0, 0, 0);
         for number in 0..20_000 {
@@ -661,11 +704,54 @@ mod tests {
         arena.retire();
     }
 
+    /// Of a thread's events all have it: short ones, long ones, and ends. Those of a track don't.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn events_have_the_threads_time_if_the_session_asks_for_it() {
+        let (arena, session, mut writer) = open(THREAD_TIME);
+        let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
+        let begin = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
+        let track = Track { uuid: packet::track(7 << 60), parent: 1, name: "row", is_counter: false };
+        let long = "long ".repeat(2000);
+        let whole = Whole { name: Some(&long), args: &|_| () };
+        assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
+        assert!(writer.event(&slot, &begin, 1000));
+        assert!(writer.event_whole(&slot, &begin, &whole, 1000));
+        assert!(writer.event(&slot, &Event { track: Some(track), ..begin }, 1000));
+        assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
+        for _ in 0..2 {
+            assert!(writer.event(&slot, &Event::new(Type::End, 0), 1000));
+        }
+        writer.complete();
+        let (mut counters, mut times, mut packet) = (Vec::new(), Vec::new(), Vec::new());
+        for chunk in arena.take_handed() {
+            arena.read(&chunk, |Part { bytes, flags, .. }| {
+                packet.extend_from_slice(bytes);
+                if flags & GOES_ON != 0 {
+                    return;
+                }
+                let all = std::mem::take(&mut packet);
+                let inner = |field| Reader::first(&all, field).map(Value::bytes);
+                if let Some(track) = inner(60).filter(|track| Reader::first(track, 8).is_some()) {
+                    counters.push(Reader::first(track, 1).unwrap().number());
+                }
+                let number = |of, field| Reader::first(of, field).map(Value::number);
+                times.extend(inner(11).map(|event| (number(event, 31), number(event, 12))));
+            });
+        }
+        let [counter] = counters[..] else { panic!("{counters:?}") };
+        let (of_thread, of_track): (Vec<_>, Vec<_>) = times.iter().partition(|time| time.0.is_some());
+        assert_eq!((times.len(), of_track), (5, vec![(None, None)]));
+        assert!(of_thread.iter().all(|time| time.0 == Some(counter)), "{of_thread:?}");
+        assert!(of_thread.is_sorted_by_key(|time| time.1.unwrap()), "{of_thread:?}");
+        arena.retire();
+    }
+
     /// Also within a chunk: a ring buffer may have lost the state while the thread wrote little.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_request_for_a_new_state_is_answered_at_the_next_event() {
-        let (arena, session, mut writer) = open();
+        let (arena, session, mut writer) = open(0);
         let mut write = || {
             let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
             let event = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };

@@ -25,7 +25,7 @@ const LENGTH: usize = 2;
 /// The longest part.
 const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
 /// The size of the longest head of a packet: the time, flags and a length; and in the event its type, all categories, a
-/// track, an interned name, and the length of the name.
+/// track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
 
 /// The texts of an event that are too long for [`Event`].
@@ -37,7 +37,7 @@ pub(crate) struct Whole<'a> {
     pub(crate) args: &'a dyn Fn(&mut Put<'_>),
 }
 
-/// Writes an event with these texts. `take` takes further chunks. Returns whether there were enough; if not, the taken ones
+/// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes further chunks. Returns whether there were enough; if not, the taken ones
 /// are complete and empty, and `chunk` is none. Returns `None` if the event is too long for [`CHUNKS_MAX`] chunks; nothing
 /// is written then.
 ///
@@ -48,6 +48,7 @@ pub(crate) fn whole_event(
     since: u64,
     event: &Event<'_>,
     whole: &Whole<'_>,
+    sample: &[u8],
     take: &mut dyn FnMut() -> Option<Chunk>,
 ) -> Option<bool> {
     let name = whole.name.unwrap_or_default().as_bytes();
@@ -62,6 +63,7 @@ pub(crate) fn whole_event(
     if let Some(track) = &event.track {
         writer.number(11, track.uuid);
     }
+    writer.raw(sample);
     match &event.site {
         Some(site) => _ = writer.number(10, site.number.into()),
         None => writer.length(23, name.len()),
