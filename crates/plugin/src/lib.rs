@@ -3,12 +3,44 @@
 
 #![expect(unsafe_code, reason = "its functions are looked up by name")]
 
-use atrace::{AtraceTag, atrace_instant, perfetto, watch};
+use std::ffi::{CStr, c_char};
+
+use atrace::{AtraceTag, atrace_begin, atrace_end, atrace_instant, atrace_is_tag_enabled, perfetto, watch};
 
 /// Writes an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_event() {
     atrace_instant(AtraceTag::App, "plugin");
+}
+
+/// Returns whether events are on.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_is_on() -> bool {
+    atrace_is_tag_enabled(AtraceTag::App)
+}
+
+/// Begins a slice.
+///
+/// # Safety
+///
+/// `name` must be a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plugin_begin(name: *const c_char) {
+    // SAFETY: the caller's contract.
+    let name = unsafe { CStr::from_ptr(name) };
+    atrace_begin(AtraceTag::App, name.to_str().unwrap_or_default());
+}
+
+/// Ends the slice that was begun last.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_end() {
+    atrace_end(AtraceTag::App);
+}
+
+/// Returns the time that an event of now has in Perfetto's memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_now() -> u64 {
+    atrace_perfetto::clock::now()
 }
 
 /// Connects to Perfetto's service.

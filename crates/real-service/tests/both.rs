@@ -1,0 +1,129 @@
+//! Perfetto's own SDK and two copies of this workspace's library in one process, on the same threads, in the same session: the
+//! process is one, each thread is one track, and slices are in each other as they were.
+#![cfg(all(not(no_tracing), not(target_feature = "crt-static")))]
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use atrace_cli::service::{Keep, Service};
+use atrace_real_service::{Config, Session, Setup, WRONG, processed, program};
+
+/// How many rounds of slices a thread writes.
+const ROUNDS: usize = 1000;
+/// The threads that write rounds: two in the program, two in its child.
+const THREADS: usize = 4;
+
+/// The slices that each of two copies writes in each process while its clock is compared.
+const TICKS: usize = 2 * 2 * 1000;
+
+/// Runs the program with all three until it and its child have written their slices, and then kills it. Prints what it says of
+/// the clocks. Returns its process id.
+fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
+    // A library that is loaded from another file is another copy.
+    let plugin = std::env::current_exe().unwrap().with_file_name("libatrace_plugin.so");
+    let other = directory.join("other.so");
+    std::fs::copy(&plugin, &other).unwrap();
+    let mut command = Command::new(program);
+    command.args(["both", &ROUNDS.to_string()]).args([&plugin, &other]);
+    command.env("PERFETTO_PRODUCER_SOCK_NAME", producers).env("ATRACE_BACKEND", "perfetto");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut done = 0;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        done += usize::from(line == "done");
+        if done == 2 {
+            break;
+        }
+        // Not `println!`, whose output libtest hides.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+    assert_eq!(done, 2, "{:?}", child.wait());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+/// Checks what the trace processor says of such a trace.
+fn check(trace: &Path, pid: u32) {
+    let processes = "select count(*), count(distinct pid), sum(pid = PID) from process where upid in
+        (select upid from thread join thread_track using (utid) join slice on slice.track_id = thread_track.id)";
+    let threads = "select count(distinct thread_track.id), count(distinct utid), count(distinct tid)
+        from slice join thread_track on thread_track.id = track_id join thread using (utid)";
+    let slices = "select name, count(*), sum(dur > 0) from slice group by name order by name";
+    let nested =
+        "select count(*) from slice a join slice b on b.id = a.parent_id join slice c on c.id = b.parent_id
+        join slice d on d.id = c.parent_id
+        where (a.name, b.name, c.name, d.name) = ('inner', 'other', 'ours', 'sdk') and d.parent_id is null";
+    let processes = processes.replace("PID", &pid.to_string());
+    let Some(answers) = processed(trace, &[WRONG, &processes, threads, slices, nested]) else { return };
+    let rows: Vec<_> = answers.iter().map(|answer| answer.split_once("\"rows\":").unwrap().1).collect();
+    let rounds = THREADS * ROUNDS;
+    let of = |name, count| format!("[\"{name}\",{count},{count}]");
+    let names = [
+        of("forked", 1),
+        of("inner", rounds),
+        of("other", rounds),
+        of("our work", THREADS),
+        of("ours", rounds),
+        of("sdk", rounds),
+        of("sdk work", THREADS),
+        of("tick", TICKS),
+    ];
+    assert_eq!(
+        rows[..4],
+        [
+            "[]}",
+            // The program and its child.
+            "[[2,2,1]]}",
+            &format!("[[{THREADS},{THREADS},{THREADS}]]}}"),
+            &format!("[{}]}}", names.join(",")),
+        ]
+    );
+    assert_eq!(rows[4], format!("[[{rounds}]]}}"));
+}
+
+/// `enable_thread_time_sampling`, in `TrackEventConfig`.
+const THREAD_TIME: (u32, u64) = (8, 1);
+
+/// The session asks for the threads' processor time, too: all have it, and agree.
+#[test]
+fn all_write_to_the_same_tracks_by_perfettos_service() {
+    const TEST: &str = "all_write_to_the_same_tracks_by_perfettos_service";
+    let Some(setup) = Setup::start(TEST) else { return };
+    let config = Config { track_event: vec![THREAD_TIME], ..Config::default() };
+    let session = Session::start(&setup.service, &config);
+    let pid = run(program().unwrap(), &setup.service.producers(), setup.directory());
+    let trace = session.stop();
+    trace.save(&setup.place("trace")).unwrap();
+    check(&setup.place("trace"), pid);
+    let all = "select count(*), count(thread_dur), sum(thread_dur between 0 and dur + 1000000) from slice";
+    // They run for 20 ms and sleep for 20 ms. The SDK's begins before and ends after the other.
+    let work = "select count(*), sum(o.thread_dur >= 20e6), sum(o.thread_dur <= s.thread_dur),
+        sum(o.dur - o.thread_dur >= 19e6) from slice o join slice s on s.id = o.parent_id
+        where o.name = 'our work' and s.name = 'sdk work'";
+    let Some(answers) = setup.rows(&trace, &[all, work]) else { return };
+    let slices = 4 * THREADS * ROUNDS + 2 * THREADS + TICKS + 1;
+    assert_eq!(answers, [format!("[[{slices},{slices},{slices}]]"), "[[4,4,4,4]]".to_owned()]);
+}
+
+#[test]
+fn all_write_to_the_same_tracks_by_this_service() {
+    let Some(program) = program() else {
+        // As above.
+        let _ = writeln!(std::io::stderr(), "skipped: needs the feature `real`");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));
+    let keep = Keep::File { file: File::create(&path).unwrap(), max: None };
+    let listener = UnixListener::bind(&socket).unwrap();
+    let service = Service::start(listener, atrace_sys::process::user(), keep).unwrap();
+    let pid = run(program, &socket, directory.path());
+    let report = service.finish();
+    // Each of three in the program and its child, and a copy between the two.
+    assert_eq!((report.counts.losses, report.counts.invalid), (0, 0), "{report:?}");
+    check(&path, pid);
+}
