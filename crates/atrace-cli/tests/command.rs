@@ -29,6 +29,22 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
+    /// It is neither the name of a program nor a pattern.
+    #[test]
+    fn an_unknown_option_is_refused() {
+        let name = case!({ println!("STARTED") });
+        let here = Here::new();
+        for subcommand in ["run", "cost", "record", "on", "off", "status", "doctor", "man"] {
+            let mut command = here.atrace(&name);
+            command.args([subcommand, "--bogus"]).arg(here.path("program"));
+            let ran = end(command.args([&*name, "--exact", "--nocapture"]));
+            assert_eq!(ran.status.code(), Some(2), "{subcommand}: {ran:?}");
+            assert!(ran.stderr.contains("unexpected argument '--bogus'"), "{subcommand}: {ran:?}");
+            assert!(!ran.stdout.contains("STARTED"), "{subcommand}: {ran:?}");
+        }
+        assert_eq!(here.files(), [""; 0]);
+    }
+
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_program_and_its_children_are_recorded() {

@@ -215,6 +215,50 @@ mod cases {
         assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
     }
 
+    /// A program that starts when those without a connection are switched on for ATrace already.
+    #[test]
+    fn a_program_that_connects_late_is_recorded_once() {
+        let name = case!({
+            atrace_init();
+            for number in 0..200 {
+                atrace_instant(TAG, &format!("late {number:03}"));
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        if !is_possible(&name) {
+            return;
+        }
+        if !tracefs::root().unwrap().join("options").join(tracefs::COPY).exists() {
+            return skipped(&name, "this kernel copies no messages");
+        }
+        let here = Here::new();
+        let with = |mut command: std::process::Command| {
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", here.path("producers"));
+            command.env("PERFETTO_CONSUMER_SOCK_NAME", here.path("consumers"));
+            command.env("ATRACE_PROPERTIES", here.path("properties"));
+            command
+        };
+        for seconds in [1, 3] {
+            let mut command = with(here.atrace(&name));
+            let child = command
+                .args(["record", "--wait", "-f", "-c", "sched", "-o", "out", "-a", "program"])
+                .spawn()
+                .unwrap();
+            std::thread::sleep(std::time::Duration::from_secs(seconds));
+            let mut program = with(here.cleared(&here.path("program"), &name));
+            let ran = end(program.args([&*name, "--exact", "--nocapture", "--test-threads=1"]));
+            assert!(ran.status.success(), "{ran:?}");
+            signal(&child, libc::SIGINT);
+            let ran = common::end_of(child);
+            assert!(ran.status.success(), "{ran:?}");
+            let trace = fs::read(here.path("out")).unwrap();
+            let times = |text: &str| trace.windows(text.len()).filter(|it| *it == text.as_bytes()).count();
+            for number in 0..200 {
+                assert_eq!(times(&format!("late {number:03}")), 1, "after {seconds} s: {number}, {ran:?}");
+            }
+        }
+    }
+
     /// A program that a script leaves in the background is recorded until it ends, as an ordinary user.
     #[test]
     fn what_outlives_the_program_is_recorded() {

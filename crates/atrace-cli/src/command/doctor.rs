@@ -13,7 +13,8 @@ pub(crate) struct DoctorArgs {
     patient: Option<String>,
 }
 
-/// Returns the exit status: 0 only if an event written now would arrive, for each process that was examined.
+/// Returns the exit status: 0 only if an event written now would arrive, for each process that was examined. For a program that
+/// does not run, it is enough that `atrace run` would record it.
 pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {

@@ -80,7 +80,8 @@ pub fn examine(pid: u32) -> Report {
 }
 
 /// Examines what a program would find if this user started it now, in the environment of the calling process. `argv0`
-/// is the program's name. Without a name, every pattern counts as one that matches the program.
+/// is the program's name. Without a name, every pattern counts as one that matches the program. Where `atrace run` can record the program, what keeps its
+/// events from ATrace is a note.
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let (pid, name) = (std::process::id(), argv0.map(|name| name.as_bytes().to_vec()));
     let patient = Patient { pid, name, facts: look::own(), is_new: true, left: PATIENCE };
@@ -118,7 +119,7 @@ impl Patient {
             self.follows(published, &mut report);
         }
         self.event(published.is_some(), marker, &mut report);
-        if self.is_new && self.name.is_none() && !report.arrives() && service::can_run() {
+        if self.is_new && !report.arrives() && service::can_run() {
             report.forgive();
             report.good(Topic::Event, "an event of a program that `atrace run -- CMD` starts arrives");
         }

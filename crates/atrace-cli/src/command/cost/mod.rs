@@ -78,10 +78,9 @@ pub(crate) struct CostArgs {
     /// …and the second one. Neither is traced by this command
     #[arg(long, value_name = "COMMAND", requires = "off")]
     on: Option<OsString>,
-    /// The program and its arguments
+    /// The program and its arguments; after `--`, if its name begins with a hyphen
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "CMD",
         required_unless_present_any = ["off", "bill_of"]
     )]
