@@ -24,7 +24,7 @@
 //! |---|---|
 //! | has no other subscriber or layer | [`AtraceSubscriber`]`::default().`[`with_filter()`](AtraceSubscriber::with_filter): no registry, no allocation, free while off |
 //! | has other layers | `registry().with(…)`, with [`AtraceLayer`]`::default().with_filter(`[`AtraceFilter`]`::default())` among the layers: while off, the others work as usual |
-//! | uses the crate `log` alone | `atrace_subscriber::init_log()`, with the feature `log-bridge` |
+//! | uses the crate `log` alone | `atrace_subscriber::init_log()`, with the feature `log-bridge`; `init_log_beside(logger, level)` if it has a logger |
 //! | has other layers, which may work only while ATrace is on | the layers, and [`AtraceFilter`]`::default()` as the last one: while off, the whole stack is silent and free |
 //! | wants spans created while off to appear when they are entered later | either of the two without a filter: while off, an event costs a call that does nothing |
 //! | wants all events in ATrace only, or in Perfetto only | any of these, [`with_way`](AtraceLayer::with_way) |
@@ -148,7 +148,7 @@
 //!
 //! - `perfetto` (default): the backend for Perfetto's service, as the feature of this name of [`atrace`].
 //! - `log` (default): with a filter, the maximum level of the crate `log` follows the switch, where it followed that of `tracing` before.
-//! - `log-bridge`: `init_log`, for a program that uses `log` alone.
+//! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses `log` alone.
 //! - `live`: the module `live`, a layer that knows which spans are alive and where each was created.
 //!
 //! # Rules
@@ -191,6 +191,8 @@ mod lanes;
 mod layer;
 #[cfg(feature = "live")]
 pub mod live;
+#[cfg(feature = "log-bridge")]
+mod log_bridge;
 pub mod metered;
 mod parts;
 mod recorder;
@@ -211,23 +213,9 @@ mod sync {
     pub(crate) use std::sync::atomic;
 }
 
-/// Records what the program writes with the crate `log`: installs an [`AtraceSubscriber`] with a
-/// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to it.
-///
-/// This is the one line for a program that uses `log` alone. While tracing is off, the maximum level of `log` is
-/// [`Off`](log::LevelFilter::Off), so a record costs one load and a comparison.
-///
-/// # Errors
-///
-/// Returns an error if the program has a logger or a global subscriber already. If only the logger existed, the subscriber is
-/// installed and records of `log` are not passed on.
-#[cfg(feature = "log-bridge")]
-pub fn init_log() -> Result<(), tracing_subscriber::util::TryInitError> {
-    use tracing_subscriber::util::SubscriberInitExt as _;
-    AtraceSubscriber::default().with_filter().try_init()
-}
-
 pub use filter::AtraceFilter;
 pub use interest_cache::after_fork;
 pub use layer::{AsyncSpans, AtraceLayer, Way};
+#[cfg(feature = "log-bridge")]
+pub use log_bridge::{init_log, init_log_beside};
 pub use subscriber::AtraceSubscriber;

@@ -313,12 +313,14 @@ impl Rebuilder {
     }
 }
 
-/// Sets the maximum level of `log` to that of `tracing`, if the two agreed before.
-///
-/// They agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that level stays.
+/// The level that the maximum level of `log` does not fall below: that of the program's own logger.
+#[cfg(feature = "log-bridge")]
+pub(crate) static OWN_LEVEL: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+/// Returns the maximum level of `log` that belongs to one of `tracing`.
 #[cfg(feature = "log")]
-fn follow_with_log(before: LevelFilter, after: LevelFilter) {
-    let as_log = |level| match level {
+pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
+    let same = match level {
         LevelFilter::ERROR => log::LevelFilter::Error,
         LevelFilter::WARN => log::LevelFilter::Warn,
         LevelFilter::INFO => log::LevelFilter::Info,
@@ -326,6 +328,19 @@ fn follow_with_log(before: LevelFilter, after: LevelFilter) {
         LevelFilter::TRACE => log::LevelFilter::Trace,
         _ => log::LevelFilter::Off,
     };
+    #[cfg(feature = "log-bridge")]
+    let same = {
+        let own = log::LevelFilter::iter().nth(OWN_LEVEL.load(Ordering::Relaxed));
+        same.max(own.unwrap_or(log::LevelFilter::Off))
+    };
+    same
+}
+
+/// Sets the maximum level of `log` to that of `tracing`, if the two agreed before.
+///
+/// They agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that level stays.
+#[cfg(feature = "log")]
+fn follow_with_log(before: LevelFilter, after: LevelFilter) {
     if log::max_level() == as_log(before) {
         log::set_max_level(as_log(after));
     }

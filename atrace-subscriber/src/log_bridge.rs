@@ -1,0 +1,86 @@
+//! Programs that use the crate `log` alone: their records become events of `tracing`.
+
+use std::error::Error;
+use std::sync::atomic::Ordering;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use tracing_core::Dispatch;
+use tracing_log::LogTracer;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+
+use crate::AtraceSubscriber;
+use crate::interest_cache::{OWN_LEVEL, as_log};
+
+/// Records what the program writes with the crate `log`: installs an [`AtraceSubscriber`] with a
+/// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to it.
+///
+/// This is the one line for a program that uses `log` alone and has no logger; for one that has, there is
+/// [`init_log_beside`]. While tracing is off, the maximum level of `log` is [`Off`](LevelFilter::Off), so a record costs one load
+/// and a comparison.
+///
+/// # Errors
+///
+/// Returns an error if the program has a logger or a global subscriber already. If only the logger existed, the subscriber is
+/// installed and records of `log` are not passed on.
+pub fn init_log() -> Result<(), TryInitError> {
+    AtraceSubscriber::default().with_filter().try_init()
+}
+
+/// Does the same as [`init_log`], beside the program's own logger.
+///
+/// The logger gets the records up to `level`, as before. Of other records it is not asked. So while tracing is off, the maximum
+/// level of `log` is `level`.
+///
+/// ```
+/// # struct Logger;
+/// # impl log::Log for Logger {
+/// #     fn enabled(&self, _: &log::Metadata<'_>) -> bool { true }
+/// #     fn log(&self, record: &log::Record<'_>) { eprintln!("{}", record.args()) }
+/// #     fn flush(&self) {}
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let logger = Logger; // such as env_logger::builder().build(), in place of init()
+/// atrace_subscriber::init_log_beside(logger, log::LevelFilter::Info)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if the program has a logger or a global subscriber already. If only the subscriber existed, the logger is
+/// installed, and records of `log` go to that subscriber, too.
+pub fn init_log_beside(
+    logger: impl Log + 'static,
+    level: LevelFilter,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    log::set_boxed_logger(Box::new(Beside { logger, level, tracer: LogTracer::new() }))?;
+    OWN_LEVEL.store(level as usize, Ordering::Relaxed);
+    let subscriber = Dispatch::new(AtraceSubscriber::default().with_filter());
+    let done = tracing_core::dispatcher::set_global_default(subscriber);
+    log::set_max_level(as_log(tracing_core::LevelFilter::current()));
+    Ok(done?)
+}
+
+/// The program's logger, and the one that passes records on to `tracing`.
+struct Beside<L> {
+    logger: L,
+    level: LevelFilter,
+    tracer: LogTracer,
+}
+
+impl<L: Log> Log for Beside<L> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= self.level && self.logger.enabled(metadata) || self.tracer.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if record.level() <= self.level {
+            self.logger.log(record);
+        }
+        self.tracer.log(record);
+    }
+
+    fn flush(&self) {
+        self.logger.flush();
+    }
+}
