@@ -1,5 +1,8 @@
 //! A consumer: starts a session, ends it, and reads the trace.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use atrace_perfetto::proto::{Reader, Writer};
@@ -29,6 +32,8 @@ pub struct Config {
     pub memory: Option<(String, u64)>,
     /// Whether producers of other machines are traced, too.
     pub all_machines: bool,
+    /// The file that the service writes the trace to, several times a second, while the session runs.
+    pub file: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -44,6 +49,7 @@ impl Default for Config {
             clear_ms: 0,
             memory: None,
             all_machines: false,
+            file: None,
         }
     }
 }
@@ -84,6 +90,10 @@ impl Config {
         if self.all_machines {
             config.number(43, 1);
         }
+        if self.file.is_some() {
+            // Written every 200 ms, after a flush each second.
+            config.number(8, 1).number(9, 200).number(13, 1000);
+        }
     }
 }
 
@@ -95,6 +105,7 @@ pub struct Session {
     request: u64,
     methods: Vec<(Vec<u8>, Method)>,
     enabled: u64,
+    file: Option<PathBuf>,
 }
 
 impl Session {
@@ -102,7 +113,14 @@ impl Session {
     pub fn start(service: &Service, config: &Config) -> Self {
         let name = service.consumers();
         let socket = Socket::connect(name.as_os_str(), Trust::Any).expect("the service listens");
-        let mut session = Self { socket, inbox: Vec::new(), request: 1, methods: Vec::new(), enabled: 0 };
+        let mut session = Self {
+            socket,
+            inbox: Vec::new(),
+            request: 1,
+            methods: Vec::new(),
+            enabled: 0,
+            file: config.file.clone(),
+        };
         let mut bytes = vec![0; 256];
         assert!(session.socket.send(wire::bind(&mut bytes, 1, "ConsumerPort").expect("it fits"), None));
         session.methods = session.receive(|request, body| match body {
@@ -111,7 +129,8 @@ impl Session {
             ),
             _ => None,
         });
-        session.enabled = session.invoke("EnableTracing", |arguments| {
+        let file = config.file.as_ref().map(|path| File::create_new(path).expect("a new file"));
+        session.enabled = session.invoke_with("EnableTracing", file.as_ref(), |arguments| {
             arguments.message(1, |trace| config.write(trace));
         });
         // The service answers this query after it has handled the previous request.
@@ -120,11 +139,20 @@ impl Session {
     }
 
     fn invoke(&mut self, method: &str, arguments: impl FnOnce(&mut Writer<'_>)) -> u64 {
+        self.invoke_with(method, None, arguments)
+    }
+
+    fn invoke_with(
+        &mut self,
+        method: &str,
+        file: Option<&File>,
+        arguments: impl FnOnce(&mut Writer<'_>),
+    ) -> u64 {
         self.request += 1;
         let found = self.methods.iter().find(|(name, _)| name == method.as_bytes()).expect(method).1;
         let mut bytes = vec![0; FRAME_MAX + PREFIX];
         let frame = wire::invoke(&mut bytes, self.request, found, true, arguments).expect("it fits");
-        assert!(self.socket.send(frame, None));
+        assert!(self.socket.send(frame, file.map(AsRawFd::as_raw_fd)));
         self.request
     }
 
@@ -171,6 +199,10 @@ impl Session {
         // Without a flush before it: the service would wait for a producer that has just ended.
         self.call("DisableTracing");
         self.wait_for(self.enabled);
+        if let Some(file) = self.file.take() {
+            self.call("FreeBuffers");
+            return Trace::open(&file);
+        }
         let wanted = self.invoke("ReadBuffers", |_| ());
         let (mut packets, mut packet) = (Vec::new(), Vec::new());
         self.receive(|request, body| {
