@@ -1,15 +1,15 @@
 //! Traces a little program with `tracing` and leaves the trace in `basic.trace`.
 //!
-//! On a Linux host, as root (the kernel lets nobody else trace by default):
+//! On a Linux host, run it as root (by default the kernel lets only root write to the marker):
 //!
 //! ```text
 //! cargo build -p atrace-subscriber --example basic
 //! sudo target/debug/examples/basic
 //! ```
 //!
-//! Open the file at <https://ui.perfetto.dev>. In a program of your own everything up to "From here on" is
-//! the `atrace` command's, or Perfetto's, or that of the Android device's developer settings: the program
-//! only sets a subscriber.
+//! Open the file at <https://ui.perfetto.dev>. In your own program, the command `atrace`, Perfetto or the
+//! Android device's developer settings do everything before "From here on": the program only sets a
+//! subscriber.
 
 use std::error::Error;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a program may do with `tracing`.
+/// The work that a program does, with `tracing`.
 fn sample() {
     info!("started");
     debug!(answer = 42, name = "basic", "with fields: {}", "and arguments");
@@ -63,7 +63,8 @@ fn frame(number: i32) {
     info_span!("decode").in_scope(|| std::thread::sleep(Duration::from_millis(1)));
 }
 
-/// Runs this program again with a trace buffer of its own, switched on, and saves the buffer.
+/// Runs this program again with a trace buffer of its own, in which tracing is on, and saves the
+/// buffer.
 fn record() -> Result<(), Box<dyn Error>> {
     let instance = Instance::create("atrace-basic")?;
     instance.set_clock("boot")?;

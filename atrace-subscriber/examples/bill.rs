@@ -1,4 +1,5 @@
-//! Which callsite costs what: a program with one expensive callsite, whose subscriber is metered.
+//! Shows which callsite costs how much: a program with one expensive callsite, whose subscriber is
+//! metered.
 //!
 //! ```text
 //! cargo run --release -p atrace-subscriber --example bill                # prints the bill
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! The modes: `metered`; `plain` is the same subscriber without a meter; `none` has no subscriber; `atrace` has an
-//! `AtraceSubscriber`, which `ATRACE_BILL=PATH` meters. The number is that of rounds.
+//! `AtraceSubscriber`, which `ATRACE_BILL=PATH` meters. The number argument is the number of rounds.
 
 use std::hint::black_box;
 use std::io;

@@ -1,8 +1,10 @@
-//! Does with `tracing` everything that this crate shows, and prints what Perfetto should make of it.
+//! Uses `tracing` in every way that this crate shows, and prints what Perfetto should find in the
+//! trace.
 //!
-//! For continuous integration, which gives it a trace buffer of its own (`ATRACE_MARKER`,
-//! `ATRACE_PROPERTIES`) and has Perfetto's trace processor compare. Its argument says how the subscriber is
-//! used: `alone`, `layer`, `filtered`, `stack`. The output is JSON, as `.ci/perfetto/check.mjs` takes it.
+//! This is for continuous integration, which gives the program a trace buffer of its own (`ATRACE_MARKER`,
+//! `ATRACE_PROPERTIES`) and compares the output with the result of Perfetto's trace processor. The argument
+//! selects how the subscriber is used: `alone`, `layer`, `filtered`, `stack`. The output is JSON in the
+//! form that `.ci/perfetto/check.mjs` reads.
 
 use std::error::Error;
 use std::fmt;
@@ -59,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What Perfetto should find.
+/// The result that Perfetto should find.
 #[derive(Default)]
 struct Expected {
     slices: Vec<Value>,

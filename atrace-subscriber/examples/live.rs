@@ -1,11 +1,12 @@
-//! Prints what a program is doing: a tree of its spans, with where each was made.
+//! Prints what a program is doing: a tree of its spans, with the place where each was created.
 //!
 //! ```sh
 //! RUSTFLAGS="-C force-frame-pointers=yes" cargo run -p atrace-subscriber --example live --features live
 //! ```
 //!
-//! The program serves three requests; two of them wait for a third that has what they need, and never gives
-//! it back. A second later it says so. Without the flag it does the same, and a backtrace costs microseconds.
+//! The program serves three requests; two of them wait for a resource that the third holds and never
+//! releases. A second later the program prints the tree. Without frame pointers the result is the same, and a
+//! backtrace costs microseconds.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,14 @@
-//! A small service, traced with `tracing`: threads, requests that wait, queues and failures, to look at as a
-//! picture.
+//! A small service, traced with `tracing`: threads, requests that wait, queues and failures, to be viewed in
+//! Perfetto.
 //!
 //! ```text
 //! cargo build -p atrace-subscriber --example service_with_tracing
 //! atrace run -- target/debug/examples/service_with_tracing
 //! ```
 //!
-//! leaves `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
-//! work done there, tracks `requests` with a slice for each request's whole life and one for the time it is queued,
-//! the counters `waiting` and `answered`, and instants where something was unusual.
+//! leaves `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on each thread the
+//! slices of its work; on tracks `requests` a slice for each request's whole life and one for the time in the queue; the
+//! counters `waiting` and `answered`; and instants for unusual events.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use tracing::{Instrument as _, debug_span, info, info_span, instrument, warn};
 const CLIENTS: i32 = 4;
 const REQUESTS: i32 = 10;
 
-/// What all connections share.
+/// The state that all connections share.
 struct Service {
     /// How many may render at once.
     renderers: Semaphore,
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     })
 }
 
-/// A client: one request after the other.
+/// A client: it sends one request after the other.
 async fn ask(stream: TcpStream, client: i32) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
@@ -119,7 +119,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Work that blocks; every thirteenth piece can't be done.
+/// Work that blocks; every thirteenth piece of it fails.
 #[instrument]
 fn render(number: i32) -> Option<String> {
     debug_span!("read").in_scope(|| std::thread::sleep(Duration::from_micros(500)));

@@ -1,7 +1,7 @@
-//! The service of `size_without`, traced: its spans and events through the subscriber in place of the registry, and by `atrace`
-//! itself what is too hot for `tracing`.
+//! The service of `size_without`, traced: its spans and events go through the subscriber instead of the registry, and code that
+//! is too hot for `tracing` calls `atrace` itself.
 //!
-//! `.ci/size` builds and compares them.
+//! `.ci/size` builds the services and compares them.
 
 #[path = "size/traced.rs"]
 mod traced;

@@ -1,6 +1,6 @@
-//! The service of `size_without`, with events by `atrace` itself and nothing of its spans.
+//! The service of `size_without` with events by `atrace` itself; its spans are not traced.
 //!
-//! `.ci/size` builds and compares them.
+//! `.ci/size` builds the services and compares them.
 
 #[path = "size/traced.rs"]
 mod traced;

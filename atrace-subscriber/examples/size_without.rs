@@ -1,6 +1,7 @@
-//! A service whose subscriber is `tracing-subscriber`'s registry alone: beside `size_with`, what tracing adds to a program's size.
+//! A service whose subscriber is `tracing-subscriber`'s registry alone: compared with `size_with`, it shows what tracing adds to
+//! a program's size.
 //!
-//! `.ci/size` builds and compares them.
+//! `.ci/size` builds the services and compares them.
 
 #[path = "size/work.rs"]
 mod work;

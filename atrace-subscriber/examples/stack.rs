@@ -1,7 +1,8 @@
-//! Logs to the terminal as ever, and writes everything to ATrace while it is switched on.
+//! Logs to the terminal as usual, and writes everything to ATrace while tracing is on.
 //!
-//! The log shows what is at least `INFO`, whatever is traced; the trace shows all levels, and costs next to
-//! nothing while off. Switch this process on from elsewhere, by its name, or let it do so itself:
+//! The log shows events of level `INFO` and above, whatever is traced; the trace shows all levels, and
+//! costs almost nothing while tracing is off. Switch tracing of this process on from outside, by its name,
+//! or let the process do so itself:
 //!
 //! ```text
 //! cargo run -p atrace-subscriber --example stack        # only logs, unless something switches it on meanwhile

@@ -1,7 +1,8 @@
-//! The filter that a user gives without recompiling the program: the variable `ATRACE_FILTER`.
+//! Applies the filter that a user sets without recompiling the program: the variable
+//! `ATRACE_FILTER`.
 //!
 //! Its language is that of [`Targets`]. The variable is read once, when the first subscriber, layer or filter of this crate is
-//! made. Processes with elevated rights ignore it, as all variables of these crates.
+//! made. Processes with elevated rights ignore it, as they ignore all variables of these crates.
 
 use std::sync::OnceLock;
 

@@ -1,11 +1,13 @@
 //! Formats fields as text, in AOSP's form, into a message or a text on the stack.
 //!
-//! Each type of value has its own method; only values without one are formatted with `Debug`. That runs code of the
-//! program, which may do anything:
+//! Each type of value has its own method; only values without one are formatted with `Debug`. Formatting with
+//! `Debug` runs code of the program, which may do anything:
 //!
-//! - It may trace. It gets a separate message, and nothing that it could need is locked or borrowed.
-//! - It may trace recursively without end. Below a few levels fields are left out.
-//! - It may panic. The text written so far stays, `<panicked>` follows, and the program continues.
+//! - It may trace. That code gets a separate message, and nothing that it could need is locked or
+//!   borrowed.
+//! - The code may trace, and so recurse without end. Below a few levels fields are left out.
+//! - It may panic. If the code panics, the text written so far stays, `<panicked>` follows, and the
+//!   program continues.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -28,7 +30,8 @@ pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
 pub(crate) const MESSAGE: &str = "message";
-/// How many levels of events may be nested in the formatting of fields. Below that, fields are left out.
+/// How many levels of events may be nested in the formatting of fields. Deeper events leave out their
+/// fields.
 const DEEPEST: u32 = 4;
 
 thread_local! {
@@ -53,8 +56,8 @@ fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<
     unless_too_deep(|| writer.catching(format));
 }
 
-/// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If that is empty, writes
-/// `LEVEL event`.
+/// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If the message is empty,
+/// writes `LEVEL event`.
 #[inline(always)]
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
@@ -89,7 +92,8 @@ pub(crate) fn with_span<T>(
     then(shown, &track)
 }
 
-/// Writes the value of the first of the fields `names` that `record` has, as a span's name. Empty if there is none.
+/// Writes the value of the first of the fields `names` that `record` has; the value becomes the span's name. Writes
+/// nothing if there is none.
 #[cold]
 #[inline(never)]
 pub(crate) fn name_in<'a>(
@@ -134,13 +138,14 @@ pub(crate) fn append(stored: &mut String, text: &str) {
     stored.push_str(&text[..end]);
 }
 
-/// The value of [`FieldText::first`] for a span: no field is the first text, because the name comes before.
+/// The value of [`FieldText::first`] for a span: the name is the first text, so every field gets a
+/// separator.
 const NOWHERE: usize = usize::MAX;
 
 /// A visitor that writes fields as text.
 struct FieldText<'a, 'b> {
     writer: &'a mut NameWriter<'b>,
-    /// The length of the message at which an event's text begins. There no separator is needed.
+    /// The length of the message at which an event's text begins. No separator is needed there.
     first: usize,
     /// Whether fields other than the message are written.
     fields: bool,

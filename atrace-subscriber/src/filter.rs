@@ -8,7 +8,8 @@ use crate::Way;
 use crate::directives::Directives;
 use crate::interest_cache::{Answer, Follower, ORDINARY};
 
-/// Lets spans and events through while a tag is enabled: to one layer of a stack, or, as a layer itself, to the whole stack.
+/// A filter that lets spans and events through while a tag is enabled: to one layer of a stack, or, used as a layer itself,
+/// to the whole stack.
 ///
 /// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes that layer cheap while the tag is off, and does not affect
 /// the other layers:
@@ -27,7 +28,7 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// ```
 ///
 /// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. This is for programs whose
-/// layers only matter while ATrace is on; while off, they then pay nothing.
+/// layers only matter while ATrace is on; while it is off, they cost nothing.
 /// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber without other layers.
 ///
 /// It can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
@@ -36,11 +37,13 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// # Caching
 ///
 /// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is that of the other
-/// layers. While it is on, the filter of a layer answers at each span and event and is not cached, because `tracing-subscriber`
-/// loses spans of layers with a cached filter if another query comes in between ([tokio-rs/tracing#2519][issue]).
+/// layers. While the tag is on, the filter of a layer answers at each span and event and is not cached, because
+/// `tracing-subscriber` loses spans of layers with a cached filter if another query comes in between
+/// ([tokio-rs/tracing#2519][issue]).
 ///
 /// The caches follow the switch as described at [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), by an
-/// ordinary thread, if the stack contains a layer of this crate. In a stack without one, the filter answers each time.
+/// ordinary thread, if the stack contains a layer of this crate. In a stack without a layer of this crate, the filter answers
+/// each time.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]
@@ -63,7 +66,8 @@ impl AtraceFilter {
         Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }
 
-    /// Lets spans and events through only while the tag is enabled for this backend. If the layer has a [`Way`], pass the same.
+    /// Lets spans and events through only while the tag is enabled for this backend. If the layer has a [`Way`], pass the same
+    /// one.
     #[must_use]
     pub fn with_way(self, way: Way) -> Self {
         Self { tag: way.only(self.tag), ..self }

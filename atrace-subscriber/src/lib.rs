@@ -119,30 +119,29 @@
 //! # Lives
 //!
 //! For Perfetto, the *life* of an asynchronous span is one slice, from the creation of the span until it closes, whatever threads
-//! poll it. The polls stay on the threads; arrows lead from the life to each of them. So a life shows which request was slow, its
-//! descendants below it what it did, and the gaps between its polls where it waited.
+//! poll it. The polls stay on the threads; arrows lead from the life to each poll. So a life shows which request was slow, its
+//! descendants below it show what the request did, and the gaps between its polls show where it waited.
 //!
-//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
-//!   life. All others that were entered have one. Which of the two a span is becomes known later: when it is
-//!   entered again, when its thread enters another span, when a descendant's life begins, when it closes, or within 100 ms. The
-//!   life then appears with the time of the creation. So a span that hangs, or is alive when the process is killed, is in the
-//!   trace.
-//! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that one is synchronous,
-//!   it has a life nevertheless. After 16 synchronous spans of a callsite without fields, only every 1024th is looked at; so the
-//!   first asynchronous spans after that may have no life.
+//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no life. All
+//!   other spans that were entered have a life. Whether a span is synchronous or not becomes known later: when it is entered
+//!   again, when its thread enters another span, when a descendant's life begins, when it closes, or within 100 ms. The life
+//!   then appears with the time of the creation. So a span that hangs, or is alive when the process is killed, is in the trace.
+//! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that span turns out to
+//!   be synchronous, it has a life nevertheless. After 16 synchronous spans of a callsite without fields, only every 1024th span
+//!   is examined; so the first asynchronous spans after that may have no life.
 //! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. If it overlaps a
 //!   sibling, it takes a free lane of its own name. So there are as many lanes as lives at the same time.
-//! - *Parents.* The parent is the explicit one, or the innermost span that the thread was in. A span closes after the lives of its
+//! - The parent of a span is the explicit one, or the innermost span that the thread was in. A span closes after the lives of its
 //!   children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a child whose life has not begun yet does not count.)
-//! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and `parent`, that of its parent, if that
-//!   is stored. The polls have them as well, so SQL joins them (`docs/perfetto.md` has queries). The first slice of a span may lack
-//!   them, if 16 spans of the callsite were synchronous before.
+//! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and an argument `parent`, the number of
+//!   its parent, if the parent is stored. The polls have them as well, so SQL joins them (`docs/perfetto.md` has queries). The
+//!   first slice of a span may lack them, if 16 spans of the callsite were synchronous before.
 //! - *Sessions.* A span that is created while tracing is off, or goes to ATrace, has no life. A life is only in sessions that were
 //!   open when it appeared.
 //!
-//! [`with_async_spans`](AtraceLayer::with_async_spans) chooses threads only, lives only or both. A thread that sleeps
-//! ([`watch`](mod@atrace::watch)) begins the lives of spans that nothing happens to; it wakes 20 times a second while a session
-//! wants events. Without that thread, as in a forked child, they begin at the next of the other occasions.
+//! [`with_async_spans`](AtraceLayer::with_async_spans) chooses threads only, lives only or both. A thread that otherwise sleeps
+//! ([`watch`](mod@atrace::watch)) begins the lives of spans to which nothing else happens; it wakes 20 times a second while a
+//! session wants events. Without that thread, as in a forked child, lives begin at the next of the other occasions.
 //!
 //! # Features
 //!
@@ -153,9 +152,9 @@
 //!
 //! # Rules
 //!
-//! *Pairing.* Every begin that is written gets its end, on its thread, however tracing is switched in
-//! between. No end is written without its begin. All subscribers and layers of a process share one span stack
-//! per thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie within a span or
+//! *Pairing.* Every begin that is written gets its end on its thread, however tracing is switched in between.
+//! No end is written without its begin. All subscribers and layers of a process share one span stack per
+//! thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie within a span or
 //! enclose it.
 //!
 //! *Threads.* A span may be created, entered, recorded and closed on any threads. While a thread ends, it may
@@ -173,12 +172,12 @@
 //! more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for the first time.
 //! To avoid this in a handler, create as many spans, or enter them as deep, once outside of it.
 //!
-//! *Fork.* A child may trace at once and waits for no thread of its parent's. With a filter it keeps its parent's on or
-//! off state until [`after_fork`]. It does not end the spans that its parent was in.
+//! *Fork.* A child may trace at once and waits for no thread of its parent's. With a filter it stays on or off, as its
+//! parent was at the fork, until it calls [`after_fork`]. It does not end the spans that its parent had entered.
 //!
 //! *Other systems.* On systems without ATrace everything compiles and nothing is written.
 //!
-//! The text format is that of AOSP's `libatrace_tracing_subscriber`; the rules of the reader are those of
+//! The text format is that of AOSP's `libatrace_tracing_subscriber`; the format is read by the rules of
 //! Perfetto's systrace importer.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -208,7 +207,7 @@ mod typed;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The types that threads share. In the models they are loom's.
+/// The types that threads share are these. In the models they are loom's.
 mod sync {
     pub(crate) use std::sync::atomic;
 }

@@ -1,11 +1,12 @@
-//! What the two services do: work on threads, with the spans and events of a program that uses `tracing`.
+//! The work of the two services: threads, with the spans and events of a program that uses `tracing`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use tracing::{debug, error, info, info_span, instrument, trace, warn};
 
-/// Answers as many requests as the file says that the command line names, 100 without one; says how long it took.
+/// Answers as many requests as the file named on the command line says (100 without a file), and prints how long
+/// this took.
 pub(crate) fn main() -> std::io::Result<()> {
     let settings = match std::env::args_os().nth(1) {
         Some(path) => std::fs::read_to_string(path)?,
@@ -19,7 +20,7 @@ pub(crate) fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Answers this many requests; returns how many bytes the answers have.
+/// Answers this many requests, and returns the number of bytes in the answers.
 fn serve(requests: u32) -> usize {
     let workers: Vec<_> = (0..2)
         .map(|worker| {

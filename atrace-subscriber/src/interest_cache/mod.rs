@@ -20,7 +20,8 @@
 //!
 //! A query may be answered before the switch, and its answer be cached after the rebuild. Nothing reports when an answer is
 //! cached. So queries outside of our rebuilds are [counted](queries). If there were any since the last settled switch, the
-//! rebuild is repeated at pauses that double, from 1 ms to 8 s. After the last repetition these answers count as cached.
+//! rebuild is repeated at pauses that double, from 1 ms to 8 s. After the last repetition, these answers are assumed to be
+//! in the caches.
 //!
 //! # Threads
 //!
@@ -74,7 +75,7 @@ const SETTLING: u8 = 1;
 const AGAIN: u8 = 2;
 
 thread_local! {
-    /// Whether this thread is rebuilding the interest cache of `tracing`, on a call from this crate.
+    /// Whether this thread is rebuilding the interest cache of `tracing` on behalf of this crate.
     static REBUILDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -354,7 +355,7 @@ fn follow_with_log(_before: LevelFilter, _after: LevelFilter) {}
 pub(crate) enum Answer {
     On,
     Off,
-    /// An answer that must not be cached, because nothing would report a change.
+    /// An answer that must not be cached, because no thread would notice a change.
     Ask,
 }
 
@@ -428,8 +429,8 @@ impl Drop for Follower {
 /// Makes filter mode follow the switch again in a forked child.
 ///
 /// A child has none of its parent's threads, so its callsites stay on or off as they were at the fork. Call this once in the
-/// child, outside of any span or event. It starts the watch again and applies switches that happened meanwhile. A program that
-/// forks from a prepared process, as Android's zygote does, calls it after the fork, or creates its subscriber only then.
+/// child, outside of any span or event. It starts the watch again and applies switches that happened since the fork. A program
+/// that forks from a prepared process, as Android's zygote does, calls it after the fork, or creates its subscriber only then.
 /// Without filter mode, or without a watch, a child does not need it.
 ///
 /// Do not fork while another thread creates a `tracing` dispatcher; otherwise the first dispatcher that the child creates waits

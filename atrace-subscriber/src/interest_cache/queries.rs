@@ -1,8 +1,8 @@
 //! Answers and counts the queries of `tracing`, so that a switch knows whether an old answer may still reach a cache.
 //!
-//! A query increments the count, then reads the tags. A switch stores the tags, then reads the count. Both have a fence in
-//! between (Dekker's pattern, "store buffering"), so at least one sees the other: either the answer is new, or the switch
-//! knows of the query.
+//! A query increments the count, then reads the tags. A switch stores the tags, then reads the count. Both have a fence
+//! between the two steps (Dekker's algorithm, the "store buffering" pattern), so at least one sees the other: either the
+//! answer is new, or the switch knows of the query.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -11,7 +11,7 @@ pub(super) struct Queries {
     pub(super) tags: AtomicU64,
     /// The number of counted queries so far.
     pub(super) asked: AtomicU64,
-    /// The number of queries whose answers are assumed to be stored.
+    /// The number of queries whose answers are assumed to be cached.
     pub(super) settled: AtomicU64,
 }
 
@@ -31,14 +31,14 @@ impl Queries {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns the number of queries so far, if some of their answers may not be stored yet. These include all queries that were
+    /// Returns the number of queries so far, if some of their answers may not be cached yet. These include all queries that were
     /// answered with the tags from before the last switch.
     pub(super) fn open(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::SeqCst);
         (asked != self.settled.load(Ordering::SeqCst)).then_some(asked)
     }
 
-    /// Assumes that the answers to the first `asked` queries are stored.
+    /// Assumes that the answers to the first `asked` queries are cached.
     pub(super) fn settle(&self, asked: u64) {
         self.settled.fetch_max(asked, Ordering::SeqCst);
     }

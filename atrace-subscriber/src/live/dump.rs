@@ -14,7 +14,7 @@ use super::symbols::{self, Frame};
 use super::table::Record;
 use super::thread::Thread;
 
-/// Returns the spans that are alive now, of all [`LiveLayer`](super::LiveLayer)s of this process.
+/// Returns the spans of all [`LiveLayer`](super::LiveLayer)s of this process that are alive now.
 ///
 /// A span that two layers know appears twice. A layer is included once it is part of a dispatcher or has a
 /// [handle](super::LiveLayer::handle).
@@ -23,7 +23,7 @@ pub fn dump() -> Dump {
     Dump::of(&layers)
 }
 
-/// A copy of the spans that were alive when the dump was made. It blocks no other thread.
+/// A copy of the spans that were alive when the dump was made. Using it blocks no other thread.
 ///
 /// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves them out. Printing
 /// backtraces looks up symbols, as [`Backtrace::frames`] does. Making the dump does not.
@@ -95,12 +95,14 @@ pub struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Returns the number of the span's `tracing_core::span::Id`. After the span has closed, another one may get this number.
+    /// Returns the number of the span's `tracing_core::span::Id`. After the span has closed, another span may get this
+    /// number.
     pub fn id(&self) -> u64 {
         self.record.description.id
     }
 
-    /// Returns the id of the parent: the span in which this one was created, or the explicit parent. `None` for a root.
+    /// Returns the id of the parent: the span in which this span was created, or the explicit parent. Returns `None`
+    /// for a root.
     pub fn parent(&self) -> Option<u64> {
         self.record.description.parent
     }
@@ -158,7 +160,8 @@ impl<'a> Backtrace<'a> {
         self.addresses
     }
 
-    /// Returns the functions, the innermost first, without those that the layer hides.
+    /// This looks up symbols that were not looked up before, either here or when the span was
+    /// created.
     ///
     /// This looks up symbols that were not looked up before, neither here nor when the span was created. The first lookup in a
     /// binary takes long, because it reads the debug information.
@@ -243,8 +246,8 @@ impl Dump {
         }
     }
 
-    /// Writes these spans and those below them. `written` marks a span, and returns whether it was marked before; such spans
-    /// are skipped.
+    /// Writes these spans and those below them. `written` marks a span as written, and returns whether it was marked before;
+    /// such spans are skipped.
     fn write_trees(
         &self,
         f: &mut fmt::Formatter<'_>,

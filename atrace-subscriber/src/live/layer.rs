@@ -38,22 +38,22 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// # Rules
 ///
 /// *Threads.* All functions may be called on any thread, at any time, also from code that `tracing` calls: a value's `Debug`,
-/// or another layer. A dump copies one part of the spans after the other. Each record is consistent, but two records may be of
-/// different moments, and a span that is created or closed meanwhile may or may not appear. No thread waits longer than the
-/// copying of one part takes. If a signal handler interrupts its thread inside this layer, spans that it creates are not
+/// or another layer. A dump copies one part of the spans after the other. Each record is consistent, but two records may show
+/// different moments, and a span that is created or closed during the dump may or may not appear. No thread waits longer than
+/// it takes to copy one part. If a signal handler interrupts its thread inside this layer, spans that it creates are not
 /// shown.
 ///
 /// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields. Entering and leaving a span look
-/// up the entry. The layer keeps its memory: for as many spans as were alive at a time, each with room for the return
-/// addresses that [may be stored](Self::with_depth).
+/// up the entry. The layer keeps the memory for the largest number of spans that were ever alive at once, each with room for the
+/// return addresses that [may be stored](Self::with_depth).
 ///
 /// *Fork.* A child begins without spans, because its parent's spans do not belong to it. It waits for no thread of its parent.
 /// The parent's data stays in its memory, unused. If the parent forked while another thread looked up symbols, functions have
-/// no names in the child: a thread that does not exist there holds the lock.
+/// no names in the child, because the lock's holder does not exist there.
 ///
-/// *Registry.* The layer needs a `Registry` below it, which tells when a span closes. With a filter on another layer, such as
-/// an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. With a filter for the whole
-/// stack, it sees only spans that the filter lets through.
+/// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a filter,
+/// such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. With a filter for
+/// the whole stack, it sees only spans that the filter lets through.
 #[derive(Debug)]
 pub struct LiveLayer {
     backtraces: bool,
@@ -90,16 +90,17 @@ impl LiveLayer {
     ///
     /// The layer stores the return addresses of the stack that created the span. Their functions are looked up when the
     /// frames are requested, once per address ([`Symbols::Lazy`]), or at each creation, which costs far more
-    /// ([`Symbols::Eager`]). In an `async` program the stack is that of the poll: it shows which future awaits which one.
+    /// ([`Symbols::Eager`]). In an `async` program the stack is that of the poll: it shows which future awaits which
+    /// other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
     /// [`Walk`] determines how addresses are found. **A program for x86-64 should be compiled with frame pointers**,
-    /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without them the unwinder finds the addresses, which takes far longer. Rust's
-    /// standard library has frame pointers already, and programs for 64-bit ARM always have them.
+    /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without frame pointers, the unwinder finds the addresses, which takes far
+    /// longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM always have them.
     ///
-    /// Functions have names if the binary has symbols. They have files and lines if it has debug information
-    /// (`debug = "line-tables-only"` in the profile).
+    /// Functions have names if the binary has symbols. The frames have files and lines if the program has
+    /// debug information (`debug = "line-tables-only"` in the profile).
     #[must_use]
     pub fn with_backtraces(mut self, yes: bool) -> Self {
         self.backtraces = yes;
@@ -154,14 +155,15 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Returns a handle that dumps the spans of this layer, also after the layer has become part of a subscriber.
+    /// Returns a handle that dumps the spans of this layer, even after the layer has become part of a subscriber.
     ///
     /// Set all options first: a later change of an option makes another layer, which the handle does not show.
     pub fn handle(&self) -> Handle {
         Handle { spans: Arc::clone(self.spans()) }
     }
 
-    /// Discards the spans of the layer with the old options. Handles that were taken before stay empty.
+    /// Discards the spans of the layer with the old options. Handles that were created before stay
+    /// empty.
     fn changed(mut self) -> Self {
         self.spans = OnceLock::new();
         self
@@ -210,7 +212,7 @@ fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
     })
 }
 
-/// Returns both texts with a separator, as far as they fit.
+/// Joins both texts with a separator, as far as they fit.
 fn join(before: &str, new: &str) -> Arc<str> {
     let mut all = before.to_owned();
     if before.len() + SEPARATOR.len() < TEXT_MAX {

@@ -1,14 +1,16 @@
 //! Saves results under a name, and compares today's results with saved results.
 //!
 //! `--save NAME` saves the rows. `--compare NAME --max-regression 5%` compares today's rows with the saved rows and
-//! fails if a row is *certainly* worse. A difference that the confidence intervals explain is never a failure:
+//! fails if a row is *certainly* worse. A difference that could come from the confidence intervals is never a
+//! failure:
 //!
 //! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
 //!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
 //!   the maximum.
-//! - A row is compared by its **time** if it has no ratio and is not itself a base of comparison (`limit/`, `cc/`,
-//!   peers). The times are first corrected for the change of the machine, which is the median, over the bench's
-//!   `limit/` and `cc/` rows, of today's time divided by the saved time. The bounds are used as for ratios.
+//! - A row is compared by its **time** if it has no ratio and other rows are not compared with it (`limit/`,
+//!   `cc/`, peers). The times are first corrected for the change of the machine, which is the median, over the
+//!   bench's `limit/` and `cc/` rows, of today's time divided by the saved time. The bounds are used as for
+//!   ratios.
 //! - What tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the change of
 //!   the machine, exceeds the upper bound of the saved addition by more than the largest of three allowances: the
 //!   maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
@@ -17,7 +19,7 @@
 //! - **Instructions** have no intervals and no such minimum. **Allocations** must not grow by a hundredth of an
 //!   allocation.
 //! - A row that is **missing** today fails, unless the saved row was noisy. A **noisy** row, or a row that was compared
-//!   by fewer than six pairs, is reported and not judged. If nothing could be judged, the comparison fails.
+//!   in fewer than six pairs, is reported and not judged. If nothing could be judged, the comparison fails.
 //! - The rows of a device are compared with the saved rows of the same device.
 //!
 //! An interval covers the rounds of one process, and not the differences between processes. So after a failure, a
@@ -39,7 +41,8 @@ const FLOOR_NS: f64 = 0.5;
 /// is more.
 const ZERO_NS: f64 = 2.0;
 const ZERO_PART: f64 = 0.01;
-/// Allocations, counted over thousands of operations, may differ by the growth of a container.
+/// Counts of allocations, averaged over thousands of operations, may differ by the growth of a
+/// container.
 const FLOOR_ALLOCS: f64 = 0.01;
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
@@ -232,7 +235,8 @@ impl Against {
         self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
     }
 
-    /// Returns today's value of a row if it exists and is known well enough. Otherwise it records why not.
+    /// Returns today's value of a row if the value exists and is precise enough. Otherwise it records the
+    /// reason.
     fn known<T>(&mut self, row: &str, what: &str, now: Option<(T, bool)>) -> Option<T> {
         match now {
             Some((now, true)) => return Some(now),

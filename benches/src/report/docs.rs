@@ -15,7 +15,7 @@ use crate::table::number::{digits, ratio};
 /// The text before and after the lines in the README.
 const BEGIN: &str = "<!-- costs ";
 const END: &str = "<!-- /costs -->";
-/// The marks before and after a table of `docs/costs.md`; the first has the table's name.
+/// The marks before and after a table of `docs/costs.md`; the first mark has the table's name.
 const BEGIN_MADE: &str = "<!-- made ";
 const END_MADE: &str = "<!-- /made -->";
 
@@ -55,8 +55,8 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     ))
 }
 
-/// Replaces the tables between their marks by what `made` returns for their names, which is `None` if there is no such table,
-/// and `Some(None)` if it was not measured. Also returns the names of the tables that were not measured.
+/// Replaces each table between its marks by the result of `made` for its name: `None` if there is no such table, and
+/// `Some(None)` if the table was not measured. Also returns the names of the tables that were not measured.
 fn with_tables(
     text: &str,
     made: &dyn Fn(&str) -> Option<Option<String>>,
@@ -94,7 +94,7 @@ fn lines(here: &Machine) -> String {
     out
 }
 
-/// Returns a hash of all shown rows (Fowler, Noll and Vo), so that other rows give another mark.
+/// Returns a hash of all shown rows (Fowler, Noll and Vo), so that changed rows change the mark.
 fn mark(here: &Machine) -> u32 {
     let text = here.benches.values().map(|bench| serde_json::to_string(&bench.rows).unwrap_or_default());
     let bytes = text.flat_map(String::into_bytes);

@@ -12,7 +12,7 @@ use crate::table::number::{coordinate as at, time};
 const PLOT_STYLE: &str = include_str!("plot.css");
 const PAGE_STYLE: &str = include_str!("page.css");
 
-/// The policy that nothing is loaded or executed, whatever a measured file contains.
+/// The content security policy: nothing is loaded or executed, whatever a measured file contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 pub(crate) fn page(report: &Report) -> String {
@@ -107,7 +107,8 @@ pub(crate) fn file(plot: &Plot) -> String {
     svg(plot, Some(PLOT_STYLE)).into_string()
 }
 
-/// Draws a plot, or nothing if the plot has no points. With a style, the image is a separate file.
+/// Draws a plot, or nothing if the plot has no points. With a style, the image can be a separate
+/// file.
 fn svg(plot: &Plot, style: Option<&str>) -> Markup {
     let points = || plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
     let Some(axis) = Axis::of(points()) else { return html! {} };

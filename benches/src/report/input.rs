@@ -4,7 +4,7 @@
 //! version. Usable parts are used, and other parts are reported as problems and left out. All returned numbers are
 //! finite, and every interval contains its median.
 //!
-//! Files may belong to other users: the reading cannot block, does not follow endless or huge files, and removes
+//! Files may belong to other users: reading cannot block, does not read endless or huge files, and removes
 //! characters that change how the surrounding text is displayed. Criterion's data is in
 //! `<case>/new/{benchmark,estimates}.json`.
 
@@ -187,8 +187,8 @@ fn checked(mut row: Row) -> Result<Row, String> {
     Ok(row)
 }
 
-/// Tells whether the interval contains the median. The numbers have five digits, so the last digit may be rounded
-/// across.
+/// Tells whether the interval contains the median. The numbers have five digits, so rounding may move the median
+/// slightly outside.
 fn holds(low: f64, median: f64, high: f64) -> bool {
     let slack = 1e-3 * median.abs();
     [low, median, high].iter().all(|x| x.abs() <= MAX_NUMBER)

@@ -3,7 +3,7 @@
 //! `report` reads the rows of all benches (`target/overhead/*.json`; devices have directories of their own) and
 //! Criterion's data. It writes `report.html`, `report.json` for programs, and the main plot `costs.svg` to
 //! `target/report`. The report names missing, incomplete or invalid data and leaves the data out. With `--docs`, it
-//! writes the lines of costs in the README and in `docs/costs.md` instead; with `--originals`, it writes
+//! writes the tables of costs in the README and in `docs/costs.md` instead; with `--originals`, it writes
 //! `docs/originals.md`.
 
 mod compare;
@@ -116,14 +116,14 @@ fn remove(path: &Path) -> Result<(), String> {
 
 /// Makes one report of what the benches have measured: report.html and, for programs, report.json
 ///
-/// It reads what is there, and says what is missing or can't be read.
+/// It reads the files that exist, and names those that are missing or can't be read.
 #[derive(Clone, Debug, PartialEq, Parser)]
 #[command(name = "report", args_override_self = true, after_help = STATUS)]
 pub(crate) struct ReportArgs {
     /// Keep these results under this name, in overhead/saved/
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) save: Option<String>,
-    /// Compare them with those saved under this name; fail where one has become worse
+    /// Compare the results with those saved under this name; fail if a row has become worse
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) compare: Option<String>,
     /// Worse by how much, in percent
@@ -133,7 +133,7 @@ pub(crate) struct ReportArgs {
     /// Write the lines of costs in README.md and docs/costs.md instead of the report, in this checkout (that of the sources)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out"])]
     pub(crate) docs: Option<PathBuf>,
-    /// Write docs/originals.md instead: what other benchmarks published, and how each line is like ours
+    /// Write docs/originals.md instead: what other benchmarks published, and how our rows correspond
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out", "docs"])]
     pub(crate) originals: Option<PathBuf>,
     /// Where to write the report (target/report)
@@ -151,7 +151,7 @@ const STATUS: &str = "\
 Exit status: 0; 1 something has become worse, is missing or could not be judged; 2 usage, or a file that can't be
 read or written.";
 
-/// Reads the name of saved results, which becomes that of a directory.
+/// Reads the name of saved results, which becomes a directory's name.
 fn name(name: &str) -> Result<String, String> {
     let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !name.is_empty() && name.len() <= 100 && !name.starts_with('.') && name.chars().all(safe) {

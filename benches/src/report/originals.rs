@@ -1,5 +1,5 @@
-//! Writes `docs/originals.md`: every line that the original benchmarks published, the row of ours beside it, and how the
-//! two are alike. Everything comes from the catalogue, and nothing from a run.
+//! Writes `docs/originals.md`: every line that the original benchmarks published, our row for it, and how the two
+//! correspond. Everything comes from the catalogue, and nothing from a measurement.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -32,9 +32,10 @@ fn text() -> String {
         "`cargo run -p atrace-benches --bin report -- --originals` writes this page from the catalogue \
          (`benches/src/catalogue/published`); a test fails while it is not up to date. The report \
          (`target/report/report.html`) has the numbers of a run beside those published here.\n\n\
-         There are {} lines. {without} of them have no number of ours, and {near} of these have a nearest one instead. \
-         Each list begins with how its lines are like ours. \"×\" tells how many of our operations make up one operation \
-         of the original; where a run has not done as many at once, its report says so beside the number.",
+         There are {} lines. For {without} of them we have no number of the same kind; {near} of these have a related \
+         number instead. The text above each list explains how the original's measurement and ours correspond. \"×\" is the \
+         number of our operations that make up one operation of the original; if a run did fewer at once, its report \
+         says so beside the number.",
         lines.len(),
     );
     out.push_str(&times());
@@ -48,11 +49,11 @@ fn text() -> String {
 fn times() -> String {
     let mut out = String::from(
         "\n## The times of AOSP's two benchmarks\n\n\
-         These are beside the lines of the lists below. An event: the same function with the same name and the same tag, in a \
-         loop, with tracing off or on. `rust/` is this library in place of AOSP's wrapper, `aosp-like/` is what the wrapper \
-         does, `cc/` is C++ that calls libcutils (on a host, that of `cc-bench/cutils`). An operation of `tracing`: the same \
-         macro with the same fields, through a layer over the registry as AOSP measures it, and through the subscriber \
-         alone.\n\n| case | there, ns | here |\n|---|---:|---|\n",
+         These times are not among the lines of the lists below. For an event, the original and we call the same function \
+         with the same name and the same tag in a loop, with tracing off or on. `rust/` is this library in place of AOSP's \
+         wrapper, `aosp-like/` works as the wrapper does, `cc/` is C++ that calls libcutils (on a host, that of \
+         `cc-bench/cutils`). For an operation of `tracing`, both use the same macro with the same fields: AOSP through a \
+         layer over the registry, we through such a layer and through the subscriber alone.\n\n| case | there, ns | here |\n|---|---:|---|\n",
     );
     for of in &EVENTS {
         let id = |who| of.id(who).to_string();

@@ -1,9 +1,10 @@
-//! A small service with a database, as its owner would write it, and clients that send it requests.
+//! A small service with a database, as a typical program has it, and clients that send requests to
+//! it.
 //!
 //! Usage: axum-service [REQUESTS [CONCURRENCY]]
 //!
-//! It serves that many requests (7,500, 16 at a time), prints how many were answered, and ends. One request of 500 searches
-//! without an index. To see which request was slow, and where it waited:
+//! The service answers that many requests (7,500, 16 at a time), prints how many were answered, and ends. One request runs
+//! 500 searches without an index. To see which request was slow, and where it waited:
 //!
 //! ```sh
 //! atrace run -- axum-service
@@ -29,13 +30,13 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The rows of the table.
 const ROWS: i64 = 2000;
-/// One request of so many is slow.
+/// This one request runs many searches and is slow.
 const SELDOM: usize = 500;
 
 #[derive(Deserialize)]
 struct Search {
     word: String,
-    /// Searches in the middle of words, too, which no index helps.
+    /// The searches look for text in the middle of words, which no index speeds up.
     #[serde(default)]
     anywhere: bool,
 }

@@ -29,8 +29,8 @@ pub struct Interval {
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// Whether there were enough samples (six) for bounds of 95 %. Otherwise the bounds are the smallest and the
-    /// largest sample, with a lower confidence.
+    /// Whether there were enough samples (at least six) for bounds of 95 %. Otherwise the bounds are the
+    /// smallest and the largest sample, with a lower confidence.
     pub sure: bool,
 }
 
@@ -46,7 +46,7 @@ impl Interval {
         Self::at(samples, CONFIDENCE)
     }
 
-    /// Like [`of`](Self::of), with another confidence than 95 %. It takes more samples to be sure of more.
+    /// Like [`of`](Self::of), with another confidence than 95 %. A higher confidence takes more samples.
     pub fn at(samples: &[f64], confidence: f64) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -113,8 +113,8 @@ impl Interval {
         Self { median, low: self.low - other.high, high: self.high - other.low, sure }
     }
 
-    /// Returns the ratio to an independent interval, with bounds like [`minus`](Self::minus). Both intervals are above
-    /// zero.
+    /// Returns the ratio of this interval to an independent interval, with bounds combined as in
+    /// [`minus`](Self::minus). Both intervals must be above zero.
     pub fn over(&self, other: &Self) -> Self {
         let (median, sure) = (self.median / other.median, self.sure && other.sure);
         Self { median, low: self.low / other.high, high: self.high / other.low, sure }
@@ -191,7 +191,8 @@ fn outside(n: usize, confidence: f64) -> Option<usize> {
     None
 }
 
-/// Two groups of samples that lie apart, as the times of a program have that takes one of two ways.
+/// Two separate groups of samples, such as the times of a program that sometimes takes a fast path
+/// and sometimes a slow one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Groups {
     /// The medians of the lower and of the upper group.
@@ -201,12 +202,12 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Finds the groups, if the samples lie in two: each has at least a tenth of the samples, and little variation
-    /// is left within them. The samples are above zero. Returns `None` for fewer than twenty.
+    /// Finds the groups, if the samples form two: each has at least a tenth of the samples, and little variation
+    /// is left within the groups. The samples are above zero. Returns `None` for fewer than twenty samples.
     ///
-    /// The boundary is the one with the least variation within the groups (Otsu, "A threshold selection method from
-    /// gray-level histograms", 1979), of the samples' logarithms. Of evenly distributed samples, a quarter of the
-    /// variation is left; of normally distributed ones, more than a third.
+    /// The boundary between the groups is the one that leaves the least variation within them (Otsu, "A threshold
+    /// selection method from gray-level histograms", 1979), of the samples' logarithms. Of evenly distributed
+    /// samples, a quarter of the variation is left; of normally distributed ones, more than a third.
     pub fn of(samples: &[f64]) -> Option<Self> {
         const LEFT: f64 = 0.1;
         let mut sorted = samples.to_vec();

@@ -1,32 +1,34 @@
-//! When to look at a comparison that can end early, so that looking does not make it less sure.
+//! The points in time at which to look at a comparison that can end early, chosen so that looking
+//! does not lower its confidence.
 //!
-//! Someone who compares after each pair, and stops when the interval suits, is wrong far more often than each interval
-//! says. So there are five looks: after a sixteenth, an eighth, a quarter and a half of the time, and at its end. They
-//! share the error of [`CONFIDENCE`]: a tenth of it for each look on the way, and the rest for the last one
-//! (Bonferroni's inequality; Lan and DeMets, "Discrete sequential boundaries for clinical trials", 1983). So whichever
-//! look the comparison ends at, and for whatever reason, all of its intervals hold the truth with that confidence.
+//! If the intervals were checked after each pair, and the comparison ended as soon as they were narrow enough, the
+//! result would be wrong far more often than each interval says. So there are five looks: after a sixteenth, an
+//! eighth, a quarter and a half of the time, and at its end. The looks share the error of [`CONFIDENCE`]: each early
+//! look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan and DeMets, "Discrete
+//! sequential boundaries for clinical trials", 1983). So whichever look the comparison ends at, and for whatever
+//! reason, all of its intervals contain the true value with that confidence.
 //!
 //! The samples are the logarithms of the ratios of pairs, and a coin decides which part of a pair runs first. If the
-//! two do not differ, each ratio is as likely above 1 as below, whatever the machine does meanwhile: drift, bursts and
-//! outliers do not make a wrong claim more likely. If they differ by a factor, the same holds for the ratios divided by
-//! that factor.
+//! two parts do not differ, each ratio is as likely above 1 as below, whatever the machine does meanwhile: drift,
+//! bursts and outliers do not make a wrong claim more likely. If they differ by a factor, the same holds for the ratios
+//! divided by that factor.
 
 use crate::Interval;
 
-/// The confidence of what is said after any of the looks.
+/// The confidence of the statements made after any of the looks.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// The smallest number of pairs for which the last look can be sure.
+/// The smallest number of pairs with which the last look can be sure.
 pub const PAIRS_MIN: usize = 9;
 
-/// The parts of the time after which to look, before its end.
+/// The fractions of the time at which to look before the end.
 const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
-/// The part of the error that each of them may use.
+/// The part of the error that each of these early looks may use.
 const SHARE: f64 = 0.1;
 
-/// An interval is narrow enough if it extends by this much to each side…
+/// An interval is narrow enough if it extends by at most this much to each side.
 const TIGHT: f64 = 0.0025;
-/// …or by this part of the difference.
+/// It is also narrow enough if it extends by at most this part of the difference.
 const TIGHT_PART: f64 = 0.1;
 
 /// The looks of a comparison.
@@ -34,11 +36,11 @@ const TIGHT_PART: f64 = 0.1;
 pub struct Looks(usize);
 
 impl Looks {
-    /// Returns the interval of the difference, if it is time for a look. `part` is the part of the time that has
-    /// passed; from 1 on, the look is the last one.
+    /// Returns the interval of the difference if it is time for a look. `part` is the fraction of the time that
+    /// has passed; from 1 on, the look is the last one.
     ///
-    /// `pairs` are the logarithms of ratios. The interval is that of the ratio minus 1. It is `None` without a finite
-    /// ratio; few pairs are not [sure](Interval::sure).
+    /// `pairs` are the logarithms of ratios. The interval is that of the ratio, minus 1. The interval is `None` if no
+    /// ratio is finite; with few pairs it is not [sure](Interval::sure).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;
@@ -55,7 +57,7 @@ impl Looks {
     }
 }
 
-/// Tells whether more pairs are unnecessary: the interval of a difference is sure and narrow.
+/// Tells whether the comparison can end: the interval of the difference is sure and narrow.
 pub fn is_decided(difference: Interval) -> bool {
     difference.sure && difference.half_width() <= TIGHT.max(TIGHT_PART * difference.median.abs())
 }

@@ -12,7 +12,8 @@ pub const SAME_SPEED: f64 = 0.03;
 pub struct Sample {
     /// The nanoseconds of one operation.
     pub ns: f64,
-    /// The nanoseconds of a chain, work of a known length, directly before and directly after the slice. 0 for a wait, whose time does not depend on the processor's speed.
+    /// The nanoseconds of a chain, which is work of a known length, directly before and directly after the slice. They are 0 for
+    /// a wait, whose time does not depend on the processor's speed.
     pub chain: [f64; 2],
 }
 
@@ -35,8 +36,8 @@ impl Sample {
         f64::midpoint(self.chain[0], self.chain[1])
     }
 
-    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds. A wait has the
-    /// same time at any speed.
+    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds. A wait takes
+    /// the same time at any speed.
     pub fn at(&self, reference: f64) -> f64 {
         if self.is_of_wait() { self.ns } else { self.ns * reference / self.chain() }
     }
@@ -62,7 +63,8 @@ pub fn reference<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
     chains.get(chains.len() / 10).copied().unwrap_or(1.0)
 }
 
-/// Returns the range of speeds without 5 % at each end, as factors of slowdown relative to the reference speed.
+/// Returns the range of speeds, as factors of slowdown relative to the reference speed, without the extreme 5 %
+/// at each end.
 pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     let measured = samples.iter().filter(|sample| !sample.is_of_wait());
     let mut all: Vec<f64> = measured.map(|sample| sample.chain() / reference).collect();

@@ -1,5 +1,5 @@
-//! Simulated machines, on which the true difference is known. Tests of a rule that decides about comparisons run the rule
-//! on them.
+//! Simulated machines, on which the true difference is known. A rule that decides about comparisons is tested by running
+//! it on them.
 
 use fastrand::Rng;
 
@@ -15,9 +15,9 @@ pub struct Machine {
     /// Whether the speed drifts by up to a third.
     pub drifts: bool,
     /// Bursts in which another program takes half of the time: the mean duration of a burst, and the mean time between
-    /// bursts.
+    /// two bursts.
     pub bursts: Option<[f64; 2]>,
-    /// How often in a second the host stops the processor for milliseconds.
+    /// The number of times per second that the host stops the processor for milliseconds.
     pub stops: f64,
 }
 
@@ -33,7 +33,7 @@ pub struct Slow {
 }
 
 impl Machine {
-    /// A machine that nothing disturbs.
+    /// A machine without disturbances.
     pub const QUIET: Self = Self { name: "quiet", slow: None, drifts: false, bursts: None, stops: 0.0 };
 
     /// Returns machines with each kind of disturbance.
@@ -80,7 +80,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Starts a machine whose disturbances follow from `seed`.
+    /// Creates a machine whose disturbances follow from `seed`.
     pub fn new(machine: Machine, seed: u64) -> Self {
         let random = Rng::with_seed(seed);
         Self { machine, random, now: 0.0, is_slow: false, drift: 1.0, is_burst: false, until: [0.0; 2] }
@@ -114,8 +114,8 @@ impl Simulated {
         }
     }
 
-    /// Returns how long work takes whose undisturbed duration is `micros`, and advances the time. The work runs in
-    /// steps, because the state can change meanwhile.
+    /// Advances the time, and returns the duration of work that would take `micros` without disturbances. The work
+    /// runs in steps, because the state can change meanwhile.
     pub fn takes(&mut self, micros: f64, jitter: f64, is_chain: bool) -> f64 {
         const STEP: f64 = 50.0;
         let (steps, jitter) = ((micros / STEP).ceil(), self.jitter(jitter));

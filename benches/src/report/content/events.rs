@@ -85,7 +85,7 @@ fn digits_of_count(count: f64) -> String {
     if count < 10.0 { digits(count) } else { format!("{count:.0}") }
 }
 
-/// Makes the main plot: off and on, each beside its bases of comparison.
+/// Makes the main plot: off and on, each next to the rows that it is compared with.
 pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     const DRAWN: [&str; 5] = ["begin/10", "begin/1000", "end", "scoped", "int"];
     let line = |label: &str, bench: &str, ids: &[Id], base: Who| {

@@ -1,4 +1,5 @@
-//! The tables of `docs/costs.md`. Each is a table of the report, or some lines of one, and comes from the rows of one bench.
+//! The tables of `docs/costs.md`. Each part is a table of the report, or some lines of one, and comes from the rows of one
+//! bench.
 
 use super::{events, findings, rows};
 use crate::catalogue::{ATRACE, BENCHES, SUBSCRIBER};
@@ -6,7 +7,7 @@ use crate::report::input::Machine;
 use crate::report::model::{Part, Section};
 use crate::table::Table;
 
-/// Tables of the page, by the name in their mark.
+/// Tables of the page, named as in their marks.
 pub(crate) struct Made {
     /// The name.
     pub(crate) name: &'static str,
@@ -15,7 +16,7 @@ pub(crate) struct Made {
     tables: fn(&Machine) -> Vec<Table>,
 }
 
-/// The lines of a workload's table that the page has, and the modes whose columns it has.
+/// The lines of a workload's table that the page shows, and the modes whose columns it shows.
 struct Chosen {
     bench: &'static str,
     base: &'static str,
@@ -67,7 +68,7 @@ const LIVE: Chosen = Chosen {
     modes: &["S adds", "C adds", "C_L adds"],
 };
 
-/// All tables of the page that are made.
+/// All generated tables of the page.
 pub(crate) const MADE: [Made; 9] = [
     Made { name: "events", bench: Some(ATRACE), tables: |here| tables(events::wrapper(here)) },
     Made { name: "perfetto", bench: Some(ATRACE), tables: |here| tables(events::perfetto(here)) },
@@ -81,8 +82,8 @@ pub(crate) const MADE: [Made; 9] = [
 ];
 
 impl Made {
-    /// Makes the tables, and the line that tells which command made them, when, and on what. Returns `None` if the bench has
-    /// not run.
+    /// Makes the tables, and the line that names the command that made them, the date, and the machine. Returns `None` if
+    /// the bench has not run.
     pub(crate) fn text(&self, here: &Machine) -> Option<String> {
         let tables: Vec<String> = (self.tables)(here).iter().map(Table::markdown).collect();
         let about = match self.bench {

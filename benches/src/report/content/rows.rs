@@ -166,7 +166,8 @@ pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'
     })
 }
 
-/// Tells what the original's tables show, and for each of the ratios that show it whether ours shows it as well.
+/// For each finding of the original's tables, lists the ratios that show it, and whether our ratios show it as
+/// well.
 fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     let compared = |Check { there, of, by, from, to }: &Check| {
         let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
@@ -183,7 +184,7 @@ fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
 }
 
-/// Makes the table of what the originals' tables show, and of the same ratios here.
+/// Makes the table of the originals' findings, with our values of the same ratios.
 pub(super) fn shown(here: &Machine) -> Option<Table> {
     let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"]);
     for Original { title, findings, .. } in all() {
@@ -205,7 +206,7 @@ pub(super) fn shown(here: &Machine) -> Option<Table> {
     table.rows.iter().any(is_there).then_some(table)
 }
 
-/// Makes the table of the promises that are not kept, and says how many are.
+/// Makes the table of the promises that are not kept, and states how many are kept.
 pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     let all = || benches.iter().flat_map(|(bench, all)| all.iter().map(move |judged| (bench, judged)));
     let is_kept = |judged: &Judged| judged.verdict == Verdict::Kept;
@@ -254,7 +255,7 @@ fn table(original: &Original, here: &Machine) -> Table {
     table
 }
 
-/// Tells how the number of a line was made from that of one operation.
+/// Describes how the number of a line was computed from the number of one operation.
 fn computed(of: &Measured, here: &Machine) -> Cell {
     let Some(row) = here.row(of.bench, of.id) else { return Cell::not_measured() };
     let at_once = row.counts.get(AT_ONCE).copied();
@@ -268,10 +269,11 @@ fn computed(of: &Measured, here: &Machine) -> Cell {
     })
 }
 
-/// What the names of counts contain that are fractions, which lines have in percent.
+/// Substrings of the names of those counts that are fractions; the original's lines show these in
+/// percent.
 const PARTS_OF_ALL: [&str; 2] = ["_waiting", "_runnable"];
 
-/// Makes the cell of the number that comes nearest, in our unit and with the name of what it is.
+/// Makes the cell of the nearest number, in our unit and with the name of what it measures.
 fn nearest(near: &Measured, here: &Machine) -> Cell {
     let (what, unit) = match near.field {
         Field::Time => ("the operation's time", "ns"),
@@ -312,7 +314,7 @@ fn ours(line: &Line, here: &Machine) -> Cell {
     }
 }
 
-/// Tells whether a run of the bench had no such row, for the reason that the line names.
+/// Tells whether a run of the bench lacks this row for the reason that the line names.
 fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
     line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }

@@ -1,24 +1,25 @@
-//! `atrace cost`: what tracing costs a program.
+//! `atrace cost`: measures what tracing costs a program.
 //!
 //! The program runs in pairs, once with tracing off and once on, in the order that a coin decides. The ratios of the
-//! pairs give the interval of the difference (`atrace_paired::looks`). A service is not started again; its session is
+//! pairs give the interval of the difference (`atrace_paired::looks`). A service is not restarted; its session is
 //! switched while it works (`service`).
 //!
 //! # Both runs are prepared alike
 //!
-//! With tracing off, too, a session is started, which the program does not find, so what runs before the program is the
-//! same. In both runs it has a property store with nothing switched on, whatever is switched on outside. The first run of
-//! each kind is not counted.
+//! With tracing off, the command also starts a session, which the program does not find, so that the same work precedes
+//! the program in both kinds of run. In both kinds, the program has a property store with nothing switched on, whatever
+//! is switched on outside. The first run of each kind is not counted.
 //!
 //! # What is no result
 //!
-//! A program that fails, ends differently when it is traced, or writes no event has no figure: it is an error.
+//! If a program fails, ends differently when it is traced, or writes no event, the command prints an error and
+//! no figure.
 //!
 //! # Modules
 //!
-//! - `program`: a run and what it used; `session`: a session without a file;
-//! - `service`: programs that do not end;
-//! - `verdict`, `report`: what is said, and how it is shown.
+//! - `program`: a run and the resources that it used; `session`: a session without a file;
+//! - `service`: programs that run until they are stopped;
+//! - `verdict`, `report`: the result in words, and its output.
 
 mod program;
 mod report;
@@ -50,13 +51,13 @@ use crate::service::Report;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct CostArgs {
-    /// How long to measure at most, such as 60s or 5m
+    /// The longest time to measure, such as 60s or 5m
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     time: Duration,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print what each callsite costs, too, from one more run: for programs that use atrace-subscriber
+    /// Also print what each callsite costs, from one more run: for programs that use atrace-subscriber
     #[arg(long, conflicts_with_all = ["switch", "off"])]
     bill: bool,
     /// Only print the bill of a program that has ended, whose environment had ATRACE_BILL=PATH
@@ -65,17 +66,17 @@ pub(crate) struct CostArgs {
     /// For a service, which does not end: switch tracing while it works
     #[arg(long, requires = "unit", conflicts_with = "off")]
     switch: bool,
-    /// What counts the service's work: a shell's command line that prints a growing number, or the word lines, for the
-    /// lines that the service prints
+    /// The count of the service's work: a shell command that prints a growing number, or the word lines, which counts
+    /// the lines that the service prints
     #[arg(long, value_name = "COMMAND", requires = "switch")]
     unit: Option<String>,
-    /// How long tracing stays on or off at least, with --switch
+    /// The shortest time for which tracing stays on or off, with --switch
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, hide = true)]
     slice: Duration,
-    /// Compare two shell's command lines instead: the first one…
+    /// Compare two shell commands instead; this is the first one
     #[arg(long, value_name = "COMMAND", requires = "on", conflicts_with = "command")]
     off: Option<OsString>,
-    /// …and the second one. Neither is traced by this command
+    /// The second one. This command traces neither of them
     #[arg(long, value_name = "COMMAND", requires = "off")]
     on: Option<OsString>,
     /// The program and its arguments; after `--`, if its name begins with a hyphen
@@ -87,7 +88,7 @@ pub(crate) struct CostArgs {
     command: Vec<OsString>,
 }
 
-/// Measures and prints. If this command itself fails, the exit status is [`FAILED`].
+/// Measures and prints. The exit status is [`FAILED`] if this command itself fails.
 pub(crate) fn main(args: &CostArgs) -> Result<u8> {
     let done = measure(args);
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
@@ -165,7 +166,7 @@ fn shown_line(line: &str) -> String {
 struct Pairs {
     /// The command lines. They differ where no session is switched.
     programs: [Vec<OsString>; 2],
-    /// `None` where two commands are compared.
+    /// `None` if two commands are compared.
     sessions: Option<Sessions>,
     runs: Sides<Run>,
     reports: Vec<Report>,
@@ -192,7 +193,7 @@ impl Pairs {
         Self { programs, sessions, runs: Sides::default(), reports: Vec::new(), names }
     }
 
-    /// Runs one side; `more` are further variables of the environment.
+    /// Runs one side; `more` are additional environment variables.
     fn run(
         &self,
         side: usize,
@@ -223,7 +224,7 @@ impl Pairs {
         self.check(1, &on, report.as_ref())
     }
 
-    /// Fails if a run says that there is nothing to measure. The first side has succeeded before.
+    /// Fails if a run shows that there is nothing to measure. The first side has succeeded before.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
@@ -294,7 +295,7 @@ impl Pairs {
         Ok(shown)
     }
 
-    /// Runs the traced program once more, with a bill.
+    /// Runs the traced program once more, with metering of its callsites.
     fn bill(&self, limit: Duration, signals: &Signals) -> Result<Bill> {
         let place = self.sessions.as_ref().map(|sessions| sessions.place("bill"));
         let path = place.ok_or_else(|| Failure::new("two commands have no bill"))?;

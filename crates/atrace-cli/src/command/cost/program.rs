@@ -1,7 +1,7 @@
 //! One run of a program, from its start to its end, and what it used.
 //!
 //! The program has a process group of its own, which is killed if it does not end in time or the command is asked to
-//! end. It reads nothing from stdin. What it prints is read here and not kept: of stdout, only a hash; of stderr, the
+//! end. It reads nothing from stdin. Its output is read here and not stored: of stdout, only a hash; of stderr, the
 //! beginning.
 
 use std::ffi::OsString;
@@ -22,22 +22,22 @@ use crate::command::program::{FAILED, Signals, memory_kb};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
-/// How much of stderr is kept.
+/// The number of bytes of stderr that are stored.
 const KEPT: usize = 8 << 10;
-/// How long to wait at once. A signal or the program's end is noticed before.
+/// How long to wait at once. A signal or the program's end is noticed earlier.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Variables of the program's environment to set, or to remove if they have no value.
+/// Environment variables for the program: each is set, or removed if it has no value.
 pub(super) type Variables = Vec<(&'static str, Option<OsString>)>;
 
-/// What one run used and printed.
+/// The resources that one run used, and its output.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) wall_ns: f64,
     pub(super) usage: Usage,
     pub(super) instructions: Option<u64>,
     pub(super) status: ExitStatus,
-    /// A hash of stdout, and its length.
+    /// A hash of stdout, and the length of stdout.
     pub(super) printed: (u64, u64),
     /// The beginning of stderr.
     pub(super) errors: Vec<u8>,
@@ -68,7 +68,7 @@ pub(super) fn not_started(program: &[OsString]) -> impl FnOnce(std::io::Error) -
     }
 }
 
-/// Runs the program to its end, at most until `limit` is over.
+/// Runs the program to its end, or until `limit` has passed.
 pub(super) fn run(
     program: &[OsString],
     variables: &Variables,
@@ -148,7 +148,7 @@ struct Output {
 }
 
 impl Output {
-    /// Makes the pipe that the program prints to.
+    /// Creates the pipe that receives the program's output.
     fn pipe(&mut self) -> Result<Stdio> {
         let (reader, writer) = std::io::pipe()?;
         fcntl_setfl(&reader, OFlags::NONBLOCK).map_err(failed("making a pipe for the output"))?;
@@ -156,7 +156,8 @@ impl Output {
         Ok(writer.into())
     }
 
-    /// Reads what is there. A process that the program left behind may keep the pipe open.
+    /// Reads the output that is available. A process that the program left behind may hold the pipe
+    /// open.
     fn drain(&mut self) {
         let mut bytes = [0; 64 << 10];
         // Not for ever, as a program may print as fast as this reads. A pipe holds a megabyte at most.
@@ -192,14 +193,14 @@ fn read_until(stdout: &mut Output, stderr: &mut Output, ended: &PipeReader) -> R
     Ok(is_over)
 }
 
-/// The environment in which nothing is switched on, and what leads to a session.
+/// The environment in which nothing is switched on, and the variables that lead to a session.
 pub(super) struct Environment {
     /// The path of a property store with nothing on.
     pub(super) store: PathBuf,
 }
 
 impl Environment {
-    /// Returns the variables for a program that is not traced, whatever is switched on outside.
+    /// Returns the variables with which a program is not traced, whatever is switched on outside.
     pub(super) fn off(&self) -> Variables {
         let none = self.store.with_file_name("no-service");
         vec![

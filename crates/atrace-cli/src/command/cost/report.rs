@@ -73,9 +73,9 @@ impl Unit {
     }
 }
 
-/// What was measured, to be shown.
+/// The measurements to be shown.
 pub(super) struct Shown {
-    /// What is said to cost something, and the names of the two sides.
+    /// The subject of the measurement (what costs something), and the names of the two sides.
     pub(super) subject: &'static str,
     pub(super) sides: [&'static str; 2],
     rows: Vec<Row>,
@@ -129,7 +129,7 @@ impl Shown {
         }
     }
 
-    /// Adds what the runs of a program used.
+    /// Adds the resources that the runs of a program used.
     pub(super) fn runs(&mut self, runs: &Sides<Run>, verdicts: [Verdict; 2]) {
         let of = |value: &dyn Fn(&Run) -> Option<f64>| {
             [0, 1].map(|side| median(runs.0[side].iter().filter_map(value)))
@@ -149,7 +149,7 @@ impl Shown {
         self.note_outputs(runs);
     }
 
-    /// Adds what sessions recorded.
+    /// Adds the numbers that sessions recorded.
     pub(super) fn recorded(&mut self, reports: &[Report]) {
         let of = |value: fn(&Counts) -> u64| median(reports.iter().map(|it| value(&it.counts) as f64));
         let sides = |on: Option<f64>| [on.map(|_| 0.0), on];
@@ -166,7 +166,7 @@ impl Shown {
         }
     }
 
-    /// Adds a count that is shown without a verdict.
+    /// Adds a count, which is shown without a verdict.
     pub(super) fn count(&mut self, name: &'static str, sides: [Option<f64>; 2]) {
         self.beside(name, Unit::Count, sides);
     }
@@ -185,7 +185,8 @@ impl Shown {
         }
     }
 
-    /// Where all runs of one side print the same, a run of the other side that prints something else is a finding.
+    /// It is a finding if all runs of one side print the same output, and a run of the other side prints something
+    /// else.
     fn note_outputs(&mut self, runs: &Sides<Run>) {
         let [off, on] = &runs.0;
         let Some(first) = off.first().map(|run| run.printed) else { return };

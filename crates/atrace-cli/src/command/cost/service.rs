@@ -1,16 +1,16 @@
-//! A service that does not end: its session is switched while it works.
+//! Measures a service, which runs until it is stopped: its session is switched while it works.
 //!
 //! # Slices
 //!
-//! Tracing stays on or off for a *slice*. Slices come in pairs, of which a coin decides the order. In a slice, the
-//! service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after the switch,
-//! and right before the next one. So what the switch itself costs is outside, and a request that crosses it counts in
-//! no slice but for a part that is the same for both kinds.
+//! Tracing stays on or off for a *slice*. Slices come in pairs, and a coin decides the order of each pair. In a slice,
+//! the service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after the
+//! switch, and right before the next switch. So the cost of the switch itself is excluded, and a request that is in
+//! progress during a switch counts in no slice, apart from a part that is the same for both kinds of slice.
 //!
 //! # Processor time
 //!
-//! The time of all processes of the service: that of the living ones from their clocks, in nanoseconds; that of ended
-//! ones from the process that waited for them, in the kernel's ticks.
+//! The processor time of all processes of the service: living processes have a clock in nanoseconds; the time of
+//! ended ones comes from the process that waited for them, in the kernel's ticks.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -37,19 +37,19 @@ use crate::process::Process;
 
 /// How long after a switch nothing is measured.
 const SETTLE: Duration = Duration::from_millis(50);
-/// In how many slices the first events may arrive.
+/// The number of slices within which the first events must arrive.
 const TRIES: u32 = 5;
-/// How long the service has to end when it is asked to.
+/// The time that the service has to end when it is asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a service may do no unit of work, beyond a slice.
+/// The time for which a service may complete no unit of work, beyond a slice.
 const IDLE: Duration = Duration::from_secs(10);
-/// The pause between two looks at something that is awaited.
+/// The pause between two checks while waiting for a condition.
 const REST: Duration = Duration::from_millis(20);
 
 /// A running service, which ends on drop.
 struct Running {
     child: Child,
-    /// The number of lines that it has printed, if these are its units.
+    /// The number of lines that it has printed, if lines are its units.
     lines: Option<Arc<AtomicU64>>,
 }
 
@@ -149,7 +149,7 @@ fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
     lines
 }
 
-/// What was read at one end of a slice.
+/// The values that were read at one edge of a slice.
 #[derive(Clone, Copy)]
 struct Edge {
     used: f64,
@@ -157,7 +157,7 @@ struct Edge {
     at: Instant,
 }
 
-/// What a slice gave.
+/// The result of a slice.
 struct Slice {
     /// Processor time for each unit, in nanoseconds.
     each: f64,
@@ -189,7 +189,7 @@ impl Switched<'_> {
         Ok(())
     }
 
-    /// Waits until `is_so`; false if that takes too long.
+    /// Waits until `is_so` returns true; returns false if that takes too long.
     fn until(&mut self, patience: Duration, is_so: impl Fn(&Self) -> bool) -> Result<bool> {
         let start = Instant::now();
         while !is_so(self) {

@@ -1,4 +1,4 @@
-//! A session as `atrace run` makes it, whose file is removed.
+//! A session like that of `atrace run`, whose file is removed.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -12,7 +12,7 @@ use crate::command::program::{ProgramStore, ServiceSocket};
 use crate::command::terminal::{Result, failed, shown_path};
 use crate::service::{Keep, Report, Service};
 
-/// What stays the same for all sessions.
+/// The part that is the same for all sessions.
 pub(super) struct Sessions {
     environment: Environment,
     _store: ProgramStore,
@@ -25,7 +25,8 @@ impl Sessions {
         Ok(Self { environment: Environment { store: store.path().to_owned() }, _store: store })
     }
 
-    /// Returns a path that does not exist, in a directory of this user alone that is removed at the end.
+    /// Returns a path that does not exist yet, in a directory that belongs to this user alone and is
+    /// removed at the end.
     pub(super) fn place(&self, name: &str) -> PathBuf {
         self.environment.store.with_file_name(name)
     }

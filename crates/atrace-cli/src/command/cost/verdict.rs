@@ -1,10 +1,10 @@
-//! What is said about a difference, in words.
+//! The verdict about a difference, in words.
 
 use std::fmt;
 
 use atrace_paired::{Interval, looks};
 
-/// The largest difference that may be called none.
+/// The largest difference that may be reported as none.
 const NONE: f64 = 0.01;
 
 /// A judged quantity.
@@ -26,14 +26,14 @@ impl fmt::Display for Judged {
     }
 }
 
-/// The answer about one quantity. Differences are fractions.
+/// The result for one quantity. Differences are fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     /// The interval excludes zero.
     Differs(Interval),
-    /// The interval includes zero, and is within this difference to both sides.
+    /// The interval includes zero, and extends by at most this difference to both sides.
     Same(f64, Interval),
-    /// The interval includes zero and much else.
+    /// The interval includes zero, and is too wide for a verdict.
     Open(Interval),
     /// There are too few pairs for an interval.
     TooFew,
@@ -68,7 +68,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the sentence. `subject` costs more or less than nothing: "tracing", or the second of two commands.
+    /// Returns the sentence. `subject` is the cause of the difference: "tracing", or the second of two commands.
     pub(super) fn sentence(&self, subject: &str, of: Judged, seconds: f64) -> String {
         match self {
             Self::Differs(it) if it.low > 0.0 => {
@@ -96,7 +96,7 @@ fn percents(it: Interval) -> String {
     format!("{} % ({}–{})", percent(it.median, false), percent(it.low, false), percent(it.high, false))
 }
 
-/// Formats a fraction in percent; `up` rounds up. Small ones have two decimals.
+/// Formats a fraction in percent; `up` rounds up. Small differences have two decimals.
 fn percent(fraction: f64, up: bool) -> String {
     let percent = fraction * 100.0;
     let decimals: usize = match percent.abs() {
