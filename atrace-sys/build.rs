@@ -1,4 +1,5 @@
-//! Tells dependents where the C header is, links libcutils in platform builds, and runs bindgen when asked to.
+//! Passes the location of the C header to dependents, links libcutils in platform builds, and runs bindgen on
+//! request.
 
 use std::path::PathBuf;
 
@@ -42,7 +43,7 @@ fn variable(name: &str) -> String {
 
 /// Writes `bindings.rs` into OUT_DIR: from our header, or from `cutils/trace.h` below `ATRACE_SYS_INCLUDE_DIR`.
 ///
-/// The result depends on the header alone: neither on the target, nor on the sysroot, nor on a formatter installed.
+/// The result depends on the header alone, and not on the target, the sysroot or an installed formatter.
 #[cfg(feature = "bindgen")]
 fn generate_bindings(own: &std::path::Path) {
     use bindgen::callbacks::{IntKind, ParseCallbacks};

@@ -1,9 +1,9 @@
 //! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
 //!
 //! - An event is written at once, as an instant or as counters.
-//! - A new span is put into the span store if it has fields, an async slice or perhaps a life, and the tag is enabled. Its fields
-//!   are formatted once, as text for ATrace or encoded for Perfetto. If the tag is off and a producer may choose either later,
-//!   both are stored (with [`fields_while_off`](Recorder::fields_while_off)).
+//! - A new span is put into the span store if the tag is enabled, and the span has fields or an async slice, or may have a life.
+//!   Its fields are formatted once, as text for ATrace or encoded for Perfetto. If the tag is off and a producer may choose
+//!   either later, both are stored (with [`fields_while_off`](Recorder::fields_while_off)).
 //! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, it ends the slice.
 //!
 //! Fields are formatted before any lock is taken: formatting is code of the program, which may trace.
@@ -43,11 +43,11 @@ pub(crate) struct Recorder {
     pub(crate) fields_while_off: bool,
     /// The mode of all spans.
     pub(crate) async_spans: Option<AsyncSpans>,
-    /// The modes of spans with a target, or with one below it.
+    /// The modes for spans whose target is this one or below it.
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
     /// The fields whose value is the name of a span.
     pub(crate) name_fields: Vec<Cow<'static, str>>,
-    /// Whether one of the two modes is set.
+    /// Whether one of the two modes has been set.
     pub(crate) may_be_async: bool,
     /// Whether new spans are never handled by the shortest path.
     is_special: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Recorder {
     pub(crate) attaches: bool,
     /// Whether spans may have lives by default.
     pub(crate) has_lives: bool,
-    /// Counts and times the calls, if the environment asks for that.
+    /// Counts and times the calls, if `ATRACE_BILL` is set.
     pub(crate) meter: Option<Meter>,
 }
 
@@ -96,7 +96,7 @@ impl Recorder {
         self.prepared = PreparedTag::new(self.tag);
     }
 
-    /// Calls `body`, which a meter counts for the callsite that `metadata` returns, if the environment asks for that.
+    /// Calls `body`; if `ATRACE_BILL` is set, a meter counts the call for the callsite that `metadata` returns.
     #[inline(always)]
     pub(crate) fn billed<R>(
         &self,
@@ -145,7 +145,7 @@ impl Recorder {
         atrace_is_tag_enabled(self.tag)
     }
 
-    /// Prepares for spans, before the first one.
+    /// Does the work that spans need before the first one is created.
     pub(crate) fn prepare(&self) {
         static TICK: fn() = tick;
         span_store::prepare();
@@ -171,14 +171,14 @@ impl Recorder {
         self.is_special |= self.may_be_async;
     }
 
-    /// Sets the mode of spans with this target, or with one below it.
+    /// Sets the mode of spans whose target is this one or below it.
     pub(crate) fn set_async_target(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
         self.async_targets.push((target, mode));
         self.has_mode(mode);
     }
 
-    /// Stores a new span with this id in its registry. `None` if nothing has to be stored. `explicit` returns the stored span of
-    /// an id.
+    /// Stores a new span with this id in its registry. Returns `None` if nothing has to be stored. `explicit` returns the stored
+    /// span of an id.
     #[inline]
     pub(crate) fn new_span(
         &self,
@@ -219,7 +219,8 @@ impl Recorder {
         self.has_lives && Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched)
     }
 
-    /// Returns whether spans of this callsite may have to be stored, whatever they are.
+    /// Returns whether spans of this callsite may have to be stored, whether they have a life or
+    /// not.
     #[inline(always)]
     pub(crate) fn may_store(&self, metadata: &Metadata<'_>) -> bool {
         !metadata.fields().is_empty() || self.may_be_async
@@ -422,7 +423,8 @@ impl Recorder {
         self.prepared.glance().and_then(Glance::enabled)
     }
 
-    /// Notes that a stored span follows from the span with the id `follows`: its slices are also part of that span's flow.
+    /// Records that a stored span follows from the span with the id `follows`: its slices are also part of that span's
+    /// flow.
     pub(crate) fn follows_from(&self, span: Span, follows: u64) {
         if let Some(mut texts) = span.in_slot().and_then(StoredSpan::texts_mut) {
             add_args(&mut texts, &flow(flow_number(flow_id(self.owner, follows))));
@@ -448,8 +450,8 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded after the span's creation, and renames the span if one of them is its name. They appear from the next time the span is entered; for
-    /// Perfetto also at the end of a slice that is open.
+    /// Adds fields that were recorded after the span's creation, and renames the span if one of them is its name. The fields
+    /// appear from the next time the span is entered; for Perfetto also at the end of a slice that is open.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !(self.fields_while_off || self.is_enabled()) {
             return;
@@ -529,7 +531,7 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Writes an event. Out of line: callers check [`may_be_enabled`](Self::may_be_enabled) first, so that nothing comes here
+    /// Writes an event. Out of line: callers check [`may_be_enabled`](Self::may_be_enabled) first, so this is not called
     /// while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
@@ -587,7 +589,7 @@ fn add_args(texts: &mut Texts, args: &[u8]) {
     }
 }
 
-/// The maximum size of a span's stored arguments, in bytes: an event has no more room.
+/// The maximum size of a span's stored arguments, in bytes: an event has no room for more.
 const ARGS_MAX: usize = 2048;
 
 #[cfg(test)]

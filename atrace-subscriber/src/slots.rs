@@ -1,11 +1,12 @@
 //! Allocates the slots of spans and counts their references, without locks.
 //!
 //! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). Its head carries
-//! a count of its changes against the ABA problem: a late compare-and-swap fails, whatever was popped and pushed meanwhile.
-//! A slot's life carries the generation of its span, so that the id of a closed span is found to be stale. No thread waits.
+//! a count of its changes against the ABA problem: a stale compare-and-swap fails, whatever was popped and pushed in
+//! between. A slot's state carries the generation of its span, so that the id of a closed span is recognised as stale. No
+//! thread waits.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/slots.rs` can run it in every
-//! order of its threads.
+//! interleaving of its threads.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -25,7 +26,7 @@ pub(crate) const fn low(pair: u64) -> u32 {
     pair as u32
 }
 
-/// The index of the next free slot, in a slot that is free.
+/// In a free slot, the index of the next free slot.
 pub(crate) struct Link(AtomicU32);
 
 impl Link {
@@ -45,7 +46,8 @@ impl Free {
         Self(head)
     }
 
-    /// Takes the slot that was freed last. The caller sees all that was written to the slot before it was freed.
+    /// Takes the slot that was freed last. The caller sees all data that was written to the slot before it was
+    /// freed.
     pub(crate) fn take<'a>(&self, link: impl Fn(u32) -> Option<&'a Link>) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
@@ -87,7 +89,8 @@ impl Life {
         generation
     }
 
-    /// Returns whether the span of this generation is alive. If so, the caller sees all that was stored before the span began.
+    /// Returns whether the span of this generation is alive. If so, the caller sees all data that was stored before the span
+    /// began.
     #[inline]
     pub(crate) fn is_of(&self, generation: u32) -> bool {
         Self::is_alive(self.0.load(Ordering::Acquire), generation)
@@ -98,15 +101,15 @@ impl Life {
         high(life) == generation && low(life) > 0
     }
 
-    /// Adds a holder to the span. Returns whether it is alive.
+    /// Adds a holder to the span. Returns whether the span is alive.
     #[inline]
     pub(crate) fn hold(&self, generation: u32) -> bool {
         let more = |life| (Self::is_alive(life, generation) && low(life) < u32::MAX).then(|| life + 1);
         self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Removes a holder. Returns true if it was the last one. Then the span is closed, the slot belongs to the caller, and the
-    /// caller sees all that the holders have written.
+    /// Removes a holder. Returns true if it was the last holder. Then the span is closed, the slot belongs to the caller, and
+    /// the caller sees all data that the holders have written.
     pub(crate) fn release(&self, generation: u32) -> bool {
         let less = |life| {
             Self::is_alive(life, generation).then(|| match low(life) {

@@ -8,7 +8,7 @@ use tracing_core::Metadata;
 use crate::callsites::Callsite;
 use crate::span_store::StoredSpan;
 
-/// A span: either only its callsite, which tells the name, or a slot of the span store, which also has the fields.
+/// A span: either only its callsite, which gives the name, or a slot of the span store, which also has the fields.
 ///
 /// ```text
 /// 0                                  no span
@@ -36,7 +36,7 @@ impl Span {
         Self(1 << 32 | Self::plain(callsite).0)
     }
 
-    /// Returns whether no other span has this span's id.
+    /// Returns whether this id belongs to this span alone.
     #[inline]
     pub(crate) const fn is_one(self) -> bool {
         self.0 >> 32 != 0
@@ -81,14 +81,14 @@ impl Span {
         }
     }
 
-    /// Removes a holder of the stored span. Returns true if that closes the span; false also if nothing is stored.
-    /// `is_just_left` is that of [`StoredSpan::release`].
+    /// Removes a holder of the stored span. Returns true if that closes the span; also returns false if nothing is
+    /// stored. `is_just_left` has the same meaning as in [`StoredSpan::release`].
     #[inline]
     pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
         self.in_slot().is_some_and(|stored| stored.release(is_just_left))
     }
 
-    /// Begins the life of the span, which this thread has left, if it is alive.
+    /// Begins the life of the span, which this thread has left, if the span is alive.
     #[cold]
     pub(crate) fn outlive(self) {
         self.in_slot().into_iter().for_each(StoredSpan::outlive);
@@ -126,7 +126,8 @@ impl Span {
         }
     }
 
-    /// Ends a slice of the span. The end has the arguments of the span from position `from` on.
+    /// Ends a slice of the span. The end has the arguments of the span from position `from`
+    /// onwards.
     #[cold]
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
         let texts = self.in_slot().and_then(StoredSpan::texts);

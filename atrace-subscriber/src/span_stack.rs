@@ -5,21 +5,22 @@
 //!
 //! # Spans left early
 //!
-//! A span may be left before younger spans. Then the younger slices end with its slice, and begin again. If N spans are left in
-//! the order of their entry, this costs N² messages. So a slice begins again at most [`AGAIN`] times. After that, the older
-//! slice's end is *pending*: it is written when the younger slices end, or when as many ends are pending as slices would
-//! begin again.
+//! A span may be left before younger spans. When a span that is not the youngest is left, the younger slices end together with
+//! its slice, and begin again. If N spans are left in the order in which they were entered, this costs N² messages. So a slice
+//! begins again at most [`AGAIN`] times. After that, the older slice's end is *pending*: it is written when the younger slices
+//! end, or when as many ends are pending as slices would begin again.
 //!
 //! # Signals
 //!
-//! A signal handler may run between any two instructions of this file. It leaves the spans that it enters, so it writes only
-//! to entries at or above the current length. This gives three rules:
+//! A signal handler may run between any two instructions of this file. It leaves every span that it enters, so it writes
+//! only to entries at or above the current length. This gives three rules:
 //!
-//! - An enter raises the length before it writes the entry. So a handler does not use the same entry.
+//! - An enter raises the length before it writes the entry. So a handler between the two steps does
+//!   not use the same entry.
 //! - An exit takes the slice out of the entry before it lowers the length. So unused entries hold no slice, and neither does
 //!   an entry that an interrupted enter has not written yet.
-//! - When a signal handler exits a span, it examines the entries below its own only as long as their ends are still to be
-//!   written. There are none while a handler can run, because the end of the top entry is always written by then.
+//! - When a signal handler exits a span, it examines the entries below its own entry only as long as their ends are
+//!   pending. There are none while a handler can run, because the end of the top entry is always written by then.
 //!
 //! While a heap part is being allocated, a handler can't use it. The handler's spans are then left out.
 //!
@@ -72,24 +73,26 @@ impl Owner {
     }
 }
 
-/// The lowest of the bits that count how often the slice began again, above the owner's bits. An entry with such a count
-/// differs from its owner's number, so [`exit`]'s fast path does not handle it.
+/// The lowest of the bits that count how often the slice began again; they are above the owner's bits. An entry with a
+/// nonzero count is not equal to its owner's number, so [`exit`]'s fast path does not handle it.
 const BEGUN_AGAIN: u32 = 1 << 24;
-/// Marks an entry whose span is told when it is left, because it is not known yet whether it is synchronous. The mark stays
-/// until the entry is used again.
+/// Marks an entry whose span must be informed when it is left, because it is not yet known whether the span is synchronous.
+/// The mark stays until the entry is used again.
 const WATCHED: u32 = 1 << 29;
-/// Marks an entry for which fields were recorded since the slice began. The end of the slice has them as arguments.
+/// Marks an entry for which fields were recorded since the slice began. The end of the slice has these fields as
+/// arguments.
 const RECORDED: u32 = 1 << 30;
-/// Marks an entry whose end the pending end below it waits for.
+/// Marks an entry whose end must be written before the pending end below it.
 const ON_WAITING: u32 = 1 << 31;
 
-/// The id in the entry of a span that was left. No span has it.
+/// The id in the entry of a span that was left. No span has this id.
 const LEFT: u64 = 0;
 
 struct Entry {
     /// The number of the owner, the count of [`BEGUN_AGAIN`], [`WATCHED`], [`RECORDED`] and [`ON_WAITING`].
     owner: Cell<u32>,
-    /// The position in the span's arguments from which they were [`RECORDED`] after the begin.
+    /// The position in the span's arguments of the first field that was [`RECORDED`] after the
+    /// begin.
     recorded_from: Cell<u32>,
     /// The id that the subscriber gave to the span.
     id: Cell<u64>,
@@ -110,8 +113,8 @@ impl Entry {
         }
     }
 
-    /// Sets the entry of a span without a slice. An entry that is not in use has no slice, and `span` and `tag` mean nothing
-    /// without one.
+    /// Sets the entry of a span without a slice. An unused entry has no slice, and `span` and `tag` have no meaning without
+    /// a slice.
     #[inline(always)]
     fn set(&self, owner: Owner, id: u64) {
         self.owner.set(owner.0);
@@ -269,8 +272,8 @@ pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
 }
 
-/// Notes that fields of a span were recorded, whose arguments begin at `from`. The ends of this thread's open slices of the
-/// span have them.
+/// Records that fields of a span were recorded, whose arguments begin at `from`. The ends of this thread's open slices of
+/// the span have these arguments.
 pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     STACK.with(|stack| {
         let len = stack.len.get();
@@ -281,7 +284,7 @@ pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     });
 }
 
-/// Notes that this thread entered a span, without a slice.
+/// Records that this thread entered a span, without a slice.
 #[inline(always)]
 pub(crate) fn enter(owner: Owner, id: u64) {
     STACK.with(|stack| {
@@ -297,10 +300,10 @@ pub(crate) fn enter(owner: Owner, id: u64) {
     });
 }
 
-/// Notes that this thread entered a span, and begins its slice.
+/// Records that this thread entered a span, and begins its slice.
 ///
-/// Out of line, and it looks up the thread-local itself. So the caller's path while tracing is off has fewer values to save
-/// around its own lookup.
+/// This is out of line, and looks up the thread-local itself. So the caller's path while tracing is off has fewer values to
+/// save around its own lookup.
 #[inline(never)]
 pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
     STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
@@ -341,7 +344,7 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
     })
 }
 
-/// How many entries below the top [`innermost`] looks at.
+/// The number of entries below the top that [`innermost`] examines.
 const LOOKED_AT: usize = 16;
 
 /// Returns the innermost stored span of `owner` that this thread is in.
@@ -350,7 +353,8 @@ pub(crate) fn innermost(owner: Owner) -> Option<StoredSpan> {
     if STACK.with(|stack| stack.len.get()) == 0 { None } else { STACK.with(|stack| stack.innermost(owner)) }
 }
 
-/// Removes a holder of a span. Returns whether the span closed; false also if nothing is stored.
+/// Removes a holder of a span. Returns whether the span closed; also returns false if nothing is
+/// stored.
 #[inline(always)]
 pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
@@ -418,7 +422,7 @@ impl SpanStack {
         }
     }
 
-    /// Enters a span where the entry is that of a watched span that was left, or is not among the first [`DEPTH`].
+    /// Enters a span if its entry belongs to a watched span that was left, or is not among the first [`DEPTH`].
     #[cold]
     #[inline(never)]
     fn enter_seldom(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
@@ -573,7 +577,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Leaves a span that is not a simple top entry. Returns the new number of entries, which was `len`.
+    /// Leaves a span in the general case: its entry is not on top, or is not a simple one. Returns the
+    /// new number of entries; before, it was `len`.
     #[inline(never)]
     fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
         let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
@@ -610,10 +615,11 @@ impl<'a> Entries<'a> {
         len
     }
 
-    /// Returns the lowest pending end that is worth ending now, although the younger slices must end and begin again.
+    /// Returns the lowest pending end that should be written now, although the younger slices then have to end and
+    /// begin again.
     ///
-    /// It considers the pending ends from the youngest entry down to `at` and directly below it. If a younger slice has already
-    /// begun again [`AGAIN`] times, it is worth while only if as many ends are pending as slices would begin again.
+    /// It considers the pending ends from the youngest entry down to `at` and the entry directly below that. If a younger slice
+    /// has already begun again [`AGAIN`] times, this is done only if as many ends are pending as slices would begin again.
     fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;

@@ -1,4 +1,5 @@
-//! The subscriber for use without other layers. It is also a layer, as AOSP's type of the same name is.
+//! The subscriber for use without other layers. Writes spans and events to ATrace without a `Registry`.
+//! It can also be a layer, as AOSP's type of the same name can.
 
 use std::num::NonZeroU64;
 
@@ -29,8 +30,8 @@ use crate::span_stack;
 /// # };
 /// ```
 ///
-/// Beside other layers it is a layer, as AOSP's type of the same name. Prefer [`AtraceLayer`](crate::AtraceLayer) there: its
-/// `with_filter` is that of every layer and affects only itself.
+/// Together with other layers it can be used as a layer, as AOSP's type of the same name. In such a stack prefer
+/// [`AtraceLayer`](crate::AtraceLayer): its `with_filter` is that of every layer and affects only itself.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -64,17 +65,18 @@ impl AtraceSubscriber {
     /// Makes callsites cost nothing while the tag is off: the caches of `tracing` follow the switch.
     ///
     /// While the tag is off, callsites behave as if there were no subscriber. A switch takes effect within 10 ms. A span that is
-    /// created while the tag is off does not exist for the subscriber; unlike without a filter, it does not appear when it is
-    /// entered later.
+    /// created while the tag is off does not exist for the subscriber; without a filter it would appear when it is entered
+    /// later, but with a filter it does not.
     ///
     /// As a layer, it filters for the whole stack, as AOSP's type does: while the tag is off, *no layer sees anything*. If other
     /// layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer) with an [`AtraceFilter`](crate::AtraceFilter).
     ///
-    /// A thread, which sleeps in the kernel, notices the switch. The process has one for all filters of the same kind:
+    /// A thread, which sleeps in the kernel, notices the switch. The process has one such thread for all filters of
+    /// the same kind:
     ///
     /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the program
     ///   has other dispatchers, code of their subscribers may run on this thread (`register_callsite`, or their drop).
-    /// - In a stack it is an ordinary thread.
+    /// - In a stack with other layers it is an ordinary thread.
     ///
     /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch) for a filter
     /// without one, and [`after_fork`](crate::after_fork) for forked children.
@@ -86,8 +88,8 @@ impl AtraceSubscriber {
 
     /// Filters as [`with_filter`](Self::with_filter) does, without a thread.
     ///
-    /// Nothing reports a switch then, so nothing can be cached: every event and every new span checks whether the tag is
-    /// enabled. This costs a few nanoseconds while it is off.
+    /// Without the thread, nothing reports a switch, so nothing can be cached: every event and every new span checks
+    /// whether the tag is enabled. This costs a few nanoseconds while it is off.
     #[must_use]
     pub fn without_watch(mut self) -> Self {
         self.filter = Some(Follower::without_watch());
@@ -110,7 +112,8 @@ impl AtraceSubscriber {
     }
 }
 
-/// The functions of [`Subscriber`] with a meter. Each is out of line, so that those without one save no registers for it.
+/// The functions of [`Subscriber`] with a meter. Each function is out of line, so that spans that do not need it save no
+/// registers for it.
 impl AtraceSubscriber {
     /// Makes a span that may have to be stored or billed. Out of line, because it is large compared to the path while off.
     #[inline(never)]

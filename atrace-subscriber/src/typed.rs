@@ -1,8 +1,8 @@
 //! Encodes fields as typed arguments, for Perfetto's memory.
 //!
-//! `fields.rs` formats the same fields as text. Its promises about values that trace, panic or recurse without end hold
-//! here, too. All arguments of an event are encoded on the stack before the writer of shared memory is used. So the formatting
-//! of a value may itself write events.
+//! `fields.rs` formats the same fields as text. This module gives the same guarantees about values that trace, panic or
+//! recurse without end. All arguments of an event are encoded on the stack before the writer of shared memory is used. So the
+//! formatting of a value may itself write events.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ use tracing_core::field::{Field, Visit};
 use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 
-/// Writes an event: its counters, and an instant named by the message or, without one, by the callsite: by its own
-/// name, or `module:line`.
+/// Writes an event: its counters, and an instant. The instant's name is the message or, without a message, the
+/// callsite's own name or `module:line`.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
@@ -90,7 +90,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         is_other && self.has_fields && !self.has_ended
     }
 
-    /// Encodes a number. One function for all types, because it is much code.
+    /// Encodes a number. One function for all types, because the code is large.
     #[inline(never)]
     fn number(&mut self, field: &Field, is_number: bool, value: Scalar) {
         let name = field.name();
@@ -176,7 +176,7 @@ impl Visit for Arguments<'_, '_> {
         }
     }
 
-    /// The message comes here, too; most events have only that.
+    /// The message is handled here, too; most events have only that.
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if !self.message(field.name(), format_args!("{value:?}")) {
             self.argument(field, false, format_args!("{value:?}"));

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A C string as C passes it: a pointer that is never null.
+/// A C string as it is passed to C: a pointer that is never null.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CText<'a>(NonNull<c_char>, PhantomData<&'a CStr>);
@@ -17,7 +17,7 @@ impl<'a> From<&'a CStr> for CText<'a> {
 }
 
 impl<'a> CText<'a> {
-    /// Returns the text; finds its length.
+    /// Returns the text, after finding its length.
     pub(crate) fn to_c_str(self) -> &'a CStr {
         // SAFETY: made from a `CStr`, or by a C function whose declaration states the lifetime.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }

@@ -5,7 +5,7 @@ use crate::process::ErrnoGuard;
 use crate::system::c;
 use crate::system::file;
 
-/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds, as the system tells it.
+/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds, from a system call.
 #[cold]
 #[inline(never)]
 pub fn asked() -> u64 {
@@ -44,14 +44,14 @@ pub fn is_allowed() -> bool {
     })
 }
 
-/// Returns whether the process may read the counter: here always.
+/// Returns whether the process may read the counter, which is always true on this architecture.
 #[cfg(any(miri, not(target_arch = "x86_64")))]
 pub fn is_allowed() -> bool {
     true
 }
 
-/// Reads the name of the clock source that the kernel uses, with a line feed at its end. Returns its length; 0 if it
-/// is not known.
+/// Reads the name of the clock source that the kernel uses, with a line feed at its end. Returns its length, or 0 if
+/// it is not known.
 pub fn source(name: &mut [u8]) -> usize {
     file::read_start(c"/sys/devices/system/clocksource/clocksource0/current_clocksource", name)
 }

@@ -1,4 +1,5 @@
-//! The real libcutils, found at run time or linked into a platform build (`--cfg atrace_link_cutils`).
+//! The real libcutils, loaded at run time or linked into a platform build (`--cfg
+//! atrace_link_cutils`).
 //!
 //! Not every Android version exports all functions: Android 6 has no `atrace_end_body`; instants and tracks came with
 //! Android 13. So a method returns whether the library has the function. If not, the caller writes the event to the
@@ -7,10 +8,10 @@
 //! # One symbol, two signatures
 //!
 //! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
-//! 14. The symbol does not tell which, and with the wrong call the library would use a cookie as a pointer. So the
-//! API level decides; if it is not known, the function counts as missing. Android 13's function is called with an
-//! empty *track*: it then writes the name in place of the track, which is the message of Android 14. (With an empty
-//! *name* it would write an empty field.)
+//! 14. The symbol does not show which signature it has, and with the wrong call the library would use a cookie as a
+//! pointer. So the API level decides; if the level is not known, the function counts as missing. Android 13's
+//! function is called with an empty *track*: it then writes the name in place of the track, which is the message of
+//! Android 14. (With an empty *name* it would write an empty field.)
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
@@ -45,7 +46,7 @@ macro_rules! c_name {
     };
 }
 
-/// Declares the table of functions. Their types are those of the header's bindings.
+/// Declares the table of functions. Their types come from the header's bindings.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libcutils that were found.
@@ -142,7 +143,8 @@ impl TrackEnd {
 }
 
 /// Returns the API level of a library of the VNDK, from its directory: `/apex/com.android.vndk.v33/lib64/`,
-/// `/system/lib64/vndk-sp-29/`. `Some(None)`: the directory has none. `None`: the library is not part of the VNDK.
+/// `/system/lib64/vndk-sp-29/`. `Some(None)`: the directory's name has no API level. `None`: the library is not
+/// part of the VNDK.
 fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
     let directories = path.get(..path.iter().rposition(|&byte| byte == b'/')?)?;
     let vndk = directories.windows(4).position(|part| part == b"vndk")?;
@@ -162,7 +164,7 @@ pub struct Cutils {
     path: Cow<'static, str>,
 }
 
-/// Calls a function of the library, if it has it. Returns whether it has.
+/// Calls a function of the library, if the library has it. Returns whether the library has it.
 macro_rules! call {
     ($self:ident.$name:ident($($argument:expr),*)) => {
         match $self.functions.$name {
@@ -229,7 +231,7 @@ impl Cutils {
         Self { functions, track_end: TrackEnd::of(&functions, None), enabled_tags, path }
     }
 
-    /// Returns the path of the library; an empty text if the dynamic linker does not know it.
+    /// Returns the path of the library, or an empty text if the dynamic linker does not know it.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -255,8 +257,8 @@ impl Cutils {
         }
     }
 
-    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without it,
-    /// Android's libcutils does not get ends on a track.
+    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without
+    /// this, Android's libcutils does not get ends on a track.
     #[must_use]
     pub fn for_api_level(self, level: Option<u32>) -> Self {
         Self { track_end: TrackEnd::of(&self.functions, level), ..self }
@@ -268,7 +270,8 @@ impl Cutils {
         self.enabled_tags
     }
 
-    /// Makes the library open the marker if it has not, and read the tags if it knows that they have changed.
+    /// Makes the library open the marker if it has not done so, and read the tags if it knows that they have
+    /// changed.
     #[doc(alias = "atrace_init")]
     #[doc(alias = "atrace_setup")]
     pub fn init(&self) {

@@ -18,8 +18,8 @@ static IS_HELPED: AtomicBool = AtomicBool::new(false);
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 
-/// The fence of the frequent side: stores before it are seen by a thread that passes [`heavy_fence`] later, or loads
-/// after it see that thread's stores before its fence.
+/// The fence of the frequent side. If another thread passes [`heavy_fence`] later, that thread sees the stores
+/// before this fence; otherwise the loads after this fence see that thread's stores.
 #[inline(always)]
 pub fn light_fence() {
     if IS_HELPED.load(Ordering::Relaxed) {
@@ -42,8 +42,8 @@ pub fn heavy_fence() {
     }
 }
 
-/// Registers the process with the kernel. To be called in each process before its threads pass a light fence that
-/// matters.
+/// Registers the process with the kernel. Must be called in each process before its threads use a light fence
+/// that matters.
 pub fn prepare() {
     IS_HELPED.store(may_ask() && membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
 }

@@ -1,16 +1,17 @@
-//! Forks: which process is this, and which state belongs to it?
+//! Detects forks, so that each process knows which state belongs to it.
 //!
 //! # The problem
 //!
 //! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the parent
-//! began, values that one of its threads was changing, ids that are not its own.
+//! began, values that a thread of the parent was changing, ids that are not its own.
 //!
 //! # Types
 //!
-//! - [`Generation`]: a number of each process that no ancestor has. State that belongs to a process carries it.
-//! - [`PerProcess`]: a value that each process makes anew.
-//! - [`Turn`]: work that threads do one at a time without a lock; a child takes over the turn of a thread that it
-//!   does not have.
+//! - [`Generation`]: a number that identifies a process among its ancestors. State that belongs to a process
+//!   carries this number.
+//! - [`PerProcess`]: a value that each process creates for itself.
+//! - [`Turn`]: work that one thread at a time does, without a lock; if the working thread does not exist in a
+//!   child, the child takes over its turn.
 //!
 //! # How it works
 //!
@@ -18,12 +19,12 @@
 //! child was made, even by a bare `clone`. A process that finds 0 there takes the next number. Nothing here waits or
 //! takes a lock.
 //!
-//! Without that kernel feature each call asks the kernel for the process id, which is kept beside the generation
-//! (`BY_ID`). A `pthread_atfork` handler clears the two for a child that has its parent's id in a PID namespace of its
-//! own. Of such children only those of a bare `clone` are not recognised.
+//! Without that kernel feature each call asks the kernel for the process id, which is stored together with the
+//! generation (`BY_ID`). A `pthread_atfork` handler clears both for a child in another PID namespace that has the same
+//! id as its parent. Among such children, only those of a bare `clone` are not recognised.
 //!
-//! A child of `vfork` shares its parent's memory, so it has its parent's generation on every kernel. It must not trace
-//! before it executes a program.
+//! A child of `vfork` shares its parent's memory, so it has the same generation as its parent, on every kernel. It
+//! must not trace before it executes a program.
 //!
 //! Sources: `madvise(2)`, `clone(2)`.
 
@@ -61,7 +62,7 @@ struct Own {
 // SAFETY: zeroes are valid numbers.
 unsafe impl Plain for Own {}
 
-/// Used before [`page`] has made a page, and if it can't make one. Always 0.
+/// Used before [`page`] has created a page, and if no page can be created. Always 0.
 static NOTHING: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
 /// If there is no page: a process id in the upper half, and the generation of that process in the lower half.
@@ -76,11 +77,11 @@ pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same
+/// Returns the number that `make` returns in this process, usually from the cache. `make` must always be the same
 /// function, and may be called more than once. With a cached number this costs two loads. Before Linux 4.14 nothing is
 /// cached.
 ///
-/// There is one such word, which [`process::id`](crate::process::id) uses.
+/// There is one such cached word, which [`process::id`](crate::process::id) uses.
 #[inline(always)]
 pub(crate) fn cached(make: fn() -> NonZeroU64) -> NonZeroU64 {
     NonZeroU64::new(OWN.get().cached.load(Ordering::Relaxed)).unwrap_or_else(|| cache(make))
@@ -98,12 +99,12 @@ fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
 }
 
 /// Returns whether the kernel wipes pages in each child (Linux 4.14). If it does not, a child of a bare `clone` has all
-/// memory of its parent, and only its [`generation`] tells it apart.
+/// memory of its parent, and only its [`generation`] differs.
 pub fn wipes() -> bool {
     page().is_some()
 }
 
-/// Takes a generation, unless another thread of this process was faster.
+/// Takes a generation, unless another thread of this process has already taken one.
 #[cold]
 #[inline(never)]
 fn learn_generation() -> Generation {
@@ -138,7 +139,7 @@ fn generation_by_id() -> Generation {
     }
 }
 
-/// Returns the page that the kernel wipes in children; `None` if it wipes none.
+/// Returns the page that the kernel wipes in children, or `None` if the kernel wipes none.
 fn page() -> Option<&'static Own> {
     let is_missing = || std::ptr::eq(OWN.get(), &NOTHING);
     // Once a generation was taken without a page, no page is made: it would have another generation.
@@ -162,10 +163,10 @@ fn clear_at_fork() {
     }
 }
 
-/// A value that each process makes for itself. A forked child does not see its parent's value.
+/// A value that each process creates for itself. A forked child does not see its parent's value.
 ///
-/// It is for values that a thread of the parent may have been changing during the fork, above all locks. A process's
-/// value stays until the process ends. The values of ancestors stay in memory unused.
+/// It is for values that a thread of the parent may have been changing during the fork, in particular locks. A
+/// process's value stays until the process ends. The values of ancestors stay in memory unused.
 ///
 /// # Examples
 ///
@@ -191,7 +192,7 @@ impl<T: Sync + 'static> PerProcess<T> {
         Self(OnceRef::new())
     }
 
-    /// Returns this process's value; `None` if it was not made yet.
+    /// Returns this process's value, or `None` if it does not exist yet.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         self.0.get().filter(|made| made.by == generation()).map(|made| &made.value)
@@ -206,8 +207,8 @@ impl<T: Sync + 'static> PerProcess<T> {
 
     /// Returns this process's value, making it if necessary.
     ///
-    /// If several threads come at once, each makes a value; the first one is kept and the others are dropped. No
-    /// thread waits.
+    /// If several threads do this at once, each creates a value; the first one is stored and the others are
+    /// dropped. No thread waits.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         match self.get() {
@@ -256,7 +257,7 @@ impl Turn {
         Self(std::sync::atomic::AtomicU64::new(0))
     }
 
-    /// Does the work. If another thread of this process is in the middle of it, this thread returns at once, and the other
+    /// Does the work. If another thread of this process is doing the work, this thread returns at once, and the other
     /// thread does the work once more.
     pub fn run(&self, mut work: impl FnMut()) {
         self.run_as(generation().number(), &mut work);

@@ -16,8 +16,8 @@
 //! - `probe`: opens files that an untrusted process names;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
-//! - `memory`: mappings and memory files; `fence`: asymmetric fences; `futex`: sleeping on a word; `clock`: the system's
-//!   clock;
+//! - `memory`: mappings and memory files; `fence`: asymmetric fences; `futex`: sleeping on a word;
+//!   `clock`: the system's clock;
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts on the stack;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!

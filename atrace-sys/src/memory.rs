@@ -1,8 +1,8 @@
 //! Mappings and memory files.
 //!
-//! - [`Region`]: bytes that others may change, of a file or private;
+//! - [`Region`]: bytes of a file or private memory, which others may change;
 //! - [`Mapped`]: one value in a mapping of its own;
-//! - [`page_size`]: what the kernel maps at least;
+//! - [`page_size`]: the smallest unit that the kernel maps;
 //! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that can't shrink. A mapping of a file that shrinks
 //!   would kill the process that uses it;
 //! - [`has_memory_files`]: whether the kernel has such files.

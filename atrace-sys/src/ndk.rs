@@ -1,7 +1,8 @@
-//! libandroid's `ATrace_*`: the tracing interface that Android offers to apps, which may not load libcutils.
+//! libandroid's `ATrace_*` functions: the tracing interface that Android offers to apps, which may not load
+//! libcutils.
 //!
 //! It has slices (Android 6), async slices and counters (Android 10), all with the tag APP; it has no instants and no
-//! tracks. Each of its functions checks itself whether the tag is enabled. The library is never unloaded.
+//! tracks. Each of its functions checks by itself whether the tag is enabled. The library is never unloaded.
 
 use std::ffi::{CStr, OsStr};
 
@@ -14,8 +15,8 @@ type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.
 ///
-/// Any thread may call its methods. They may change errno. Those that return a `bool` tell whether the library has
-/// the function.
+/// Any thread may call its methods. They may change errno. The methods that return a `bool` tell whether the
+/// library has the function.
 #[derive(Debug)]
 pub struct Ndk {
     is_enabled: extern "C" fn() -> bool,

@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Written in place of what a panicking value did not write.
+/// This text is written instead of the remaining output of a value that panics.
 pub const PANICKED: &str = "<panicked>";
 
-/// Calls `format`; returns whether it panicked.
+/// Calls `format`, and returns whether it panicked.
 #[inline(always)]
 pub fn is_caught(format: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(format)).is_err_and(|payload| {
@@ -15,7 +15,7 @@ pub fn is_caught(format: impl FnOnce()) -> bool {
     })
 }
 
-/// Drops the payload of a panic. If that panics too, the second payload is leaked.
+/// Drops the payload of a panic. If dropping the payload panics too, the second payload is leaked.
 #[cold]
 #[inline(never)]
 fn discard(payload: Box<dyn Any + Send>) {

@@ -19,7 +19,7 @@ use crate::system::file;
 ///
 /// # Errors
 ///
-/// Returns the error of the system; `InvalidInput` if it is another file.
+/// Returns the error of the system, or `InvalidInput` if it is another file.
 pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::Result<File> {
     let found = look_at(path, is_followed)?;
     let data = found.metadata()?;
@@ -29,9 +29,10 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
     Ok(file::reopen(&found, libc::O_WRONLY)?)
 }
 
-/// Reads the [state](crate::state) of another process through its descriptor in `/proc`; `None` if there is none.
+/// Reads the [state](crate::state) of another process through its descriptor in `/proc`; returns `None` if there
+/// is none.
 ///
-/// The process may write it at the same time.
+/// The process may write the state at the same time.
 pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     let found = look_at(path, true).ok()?;
     let data = found.metadata().ok()?;

@@ -29,7 +29,7 @@ use crate::{fork, system};
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// Creates the text of `pid`: its last seven digits, which on Linux are all.
+    /// Creates the text of `pid` from its last seven digits, which on Linux are all digits.
     pub fn new(pid: u32) -> Self {
         let (mut rest, mut bytes) = (pid, *b"\0\0\0\0\0\0\0|");
         let mut start = 7;
@@ -50,7 +50,7 @@ impl ProcessId {
         self.0.get().to_ne_bytes()
     }
 
-    /// Returns how many bytes the digits and the bar have.
+    /// Returns the number of bytes of the digits and the bar.
     #[inline(always)]
     pub fn len_with_bar(&self) -> usize {
         // As a little-endian number, the unused bytes are the highest ones.
@@ -77,8 +77,8 @@ pub fn user() -> u32 {
     system::effective_ids().0
 }
 
-/// Returns when the process started, in clock ticks since boot (`starttime` of `/proc/PID/stat`); 0 if that can't be
-/// read. Together with the id it identifies a process uniquely.
+/// Returns the start time of the process, in clock ticks since boot (`starttime` of `/proc/PID/stat`), or 0 if that
+/// can't be read. Together with the id it identifies a process uniquely.
 ///
 /// Async-signal-safe.
 #[cfg(not(no_tracing))]
@@ -91,7 +91,8 @@ pub fn start_time() -> u64 {
     ticks.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0') % 10))
 }
 
-/// Returns an environment variable; `None` if it is unset or empty, or if the process has elevated rights.
+/// Returns an environment variable, or `None` if it is unset or empty, or if the process has elevated
+/// rights.
 pub fn variable(name: &str) -> Option<OsString> {
     if has_elevated_rights() {
         return None;
@@ -99,15 +100,16 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Returns what follows `prefix` in a text of the system; `None` if the text has another prefix.
+/// Returns the rest of a text of the system after `prefix`, or `None` if the text has another
+/// prefix.
 pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
     text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
 /// Calls `then` with argv\[0\], cut as libcutils cuts it; with `None` if it is empty or can't be read.
 ///
-/// It is read once and then cached, also for forked children, because a process may give up its right to open files.
-/// After a rename call [`reread_argv0`].
+/// The name is read once and then cached, also for forked children, because a process may give up its right to open
+/// files. After a rename call [`reread_argv0`].
 pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
     then(system::read_argv0())
 }
@@ -124,11 +126,11 @@ pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
     cfg!(not(target_os = "android")) && last.is_some_and(|last| !last.is_empty() && matches(pattern, last))
 }
 
-/// An [`ErrnoGuard`] that also disables `pthread_cancel` for the calling thread.
+/// Does the same as an [`ErrnoGuard`], and also disables `pthread_cancel` for the calling thread.
 ///
-/// Opening and reading files are cancellation points. A thread could end there, and glibc would unwind its stack,
-/// which must not happen through Rust code. A cancellation request in this time takes effect at the program's next
-/// cancellation point.
+/// Opening and reading files are cancellation points. Otherwise a thread could be cancelled there, and glibc would
+/// unwind its stack, which must not happen through Rust code. A cancellation request in this time takes effect at
+/// the program's next cancellation point.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled again when this is dropped"]
 pub struct Undisturbed {
@@ -159,9 +161,10 @@ impl Drop for Undisturbed {
 /// `PTHREAD_CANCEL_DISABLE`; the same in glibc and musl.
 const CANCEL_DISABLE: i32 = 1;
 
-/// Writes a line to stderr. If that could block or raise a signal, the line is dropped.
+/// Writes a line to stderr. If writing could block or raise a signal, the line is dropped.
 ///
-/// Takes no lock, so it also works in a child that was forked while another thread was printing.
+/// This takes no lock, so it also works in a child that was forked while another thread was
+/// printing.
 pub fn complain(line: &str) {
     let _undisturbed = Undisturbed::new();
     system::complain(line);

@@ -1,4 +1,5 @@
-//! A stream socket to a service on this machine: whom to trust, and how bytes and descriptors are transferred.
+//! A stream socket to a service on this machine: which peers are trusted, and how bytes and descriptors are
+//! transferred.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -34,7 +35,7 @@ pub struct Socket(Descriptor);
 pub enum Refused {
     /// An errno; usually no process listens at the address.
     Errno(i32),
-    /// A user who is not trusted listens there.
+    /// A user who is not trusted listens at the address.
     Stranger(u32),
     /// The address is not valid for a socket.
     Name,
@@ -88,10 +89,10 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Waits until something can be received, at most for `timeout` (`None`: forever). The end of the connection
+    /// Waits until data can be received, for at most `timeout` (`None`: forever). The end of the connection
     /// counts as something.
     ///
-    /// If the system denies the call, this returns true every 50 ms, and the caller has to look.
+    /// If the system denies the call, this returns true every 50 ms, and the caller has to check.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error != Errno(libc::EINTR))
     }
@@ -134,13 +135,14 @@ impl Socket {
         sent.map(|sent| sent as usize).map_err(|Errno(code)| code)
     }
 
-    /// Receives bytes of a peer that must not send descriptors; `Ok(None)` if nothing is there yet.
+    /// Receives bytes of a peer that must not send descriptors; returns `Ok(None)` if no bytes have
+    /// arrived yet.
     ///
     /// # Errors
     ///
-    /// Returns an errno if the connection has ended; EPROTO if there is a descriptor. Closing a descriptor of an
-    /// untrusted peer may block, so the descriptor stays in the socket's queue, and the socket stays open until the
-    /// process ends.
+    /// Returns an errno if the connection has ended, and EPROTO if there is a descriptor. Closing a descriptor of
+    /// an untrusted peer may block, so the descriptor stays in the socket's queue, and the socket stays open until
+    /// the process ends.
     pub fn receive_bytes(&self, bytes: &mut [u8]) -> Result<Option<usize>, i32> {
         let seen = self.receive_as(bytes, None, libc::MSG_PEEK)?;
         let Some((seen, flags)) = seen else { return Ok(None) };
@@ -154,7 +156,8 @@ impl Socket {
         Ok(received.map(|(received, _)| received))
     }
 
-    /// Receives bytes, and a descriptor if there is one; `Ok(None)` if nothing is there yet.
+    /// Receives bytes, and a descriptor if there is one; returns `Ok(None)` if no bytes have
+    /// arrived yet.
     ///
     /// # Errors
     ///
@@ -193,8 +196,8 @@ impl Socket {
     }
 }
 
-/// Returns whether there is a file at a socket's address, of whatever kind. An abstract address has none that could be looked
-/// at, so the answer is true.
+/// Returns whether there is a file at a socket's address, of whatever kind. An abstract address has no file, so the answer is
+/// true.
 pub fn may_be_there(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let mut path = [0; PATH_MAX];
@@ -212,9 +215,9 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
 
 /// Returns the owner of a socket's directory, if only root can have chosen that owner.
 ///
-/// That is so if no other user can write to any directory above it, and nobody but the owner to the directory itself.
-/// Otherwise another user could put a directory there, or mount one over it. Every component must be a directory, not a
-/// symbolic link.
+/// This requires that no other user can write to any directory above it, and that nobody but the owner can write to the
+/// directory itself. Otherwise another user could put a directory there, or mount one over it. Every component must be
+/// a directory, not a symbolic link.
 #[cold]
 fn owner_by_root(name: &OsStr) -> Option<u32> {
     const BY_OTHERS: u32 = 0o022;
@@ -241,7 +244,8 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 
 /// The control data for one descriptor, in the kernel's layout.
 ///
-/// It has no padding at its end: the kernel could put a second descriptor there, which nobody would close.
+/// It has no padding at its end: the kernel could put a second descriptor there, which no code would
+/// close.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
@@ -282,7 +286,7 @@ fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghd
     message
 }
 
-/// Returns the socket address of a name; `None` if it is not valid.
+/// Returns the socket address of a name, or `None` if the name is not valid.
 fn address(name: &OsStr) -> Option<(libc::sockaddr_un, usize)> {
     let mut address: libc::sockaddr_un = zeros();
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;

@@ -42,8 +42,9 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Prepares for a thread of [`spawn_bare`]: finds out what [`leave_descriptors`] has to know, which such a thread can't. If the
-/// caller is in a shared library, that stays loaded. Notes for [`is_confined`] how the process is confined now. Allocates.
+/// Prepares for a thread of [`spawn_bare`]: collects the facts that [`leave_descriptors`] needs, which such a thread can't find
+/// out itself. If the caller is in a shared library, that stays loaded. Records for [`is_confined`] how the process is confined
+/// now. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     system::stay_loaded();
@@ -55,8 +56,8 @@ pub fn prepare() {
 #[cfg(not(no_tracing))]
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`], so that one that it did not
-/// foresee may end the process. The answer takes a `prctl`.
+/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`]; a call that the new filter
+/// does not allow may then end the process. The answer takes a `prctl`.
 #[cfg(not(no_tracing))]
 pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
@@ -89,8 +90,8 @@ pub fn leave_descriptors() -> bool {
     left
 }
 
-/// [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2, so that no file of this thread gets a number that
-/// libraries take for stdin, stdout or stderr.
+/// Does the same as [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2, so that no file of this thread
+/// gets a number that libraries take for stdin, stdout or stderr.
 #[cfg(not(no_tracing))]
 pub fn have_descriptors_of_its_own() -> bool {
     let is_left = leave_descriptors();
@@ -103,8 +104,8 @@ pub fn have_descriptors_of_its_own() -> bool {
     is_left
 }
 
-/// Android's system call filter allows apps the call since Android 13; an unknown call raises SIGSYS. The first
-/// caller's answer is cached, because some threads may not read properties.
+/// Android's system call filter allows apps this call since Android 13; an unknown call raises SIGSYS. The
+/// first caller's answer is cached, because some threads may not read properties.
 #[cfg(target_os = "android")]
 pub(crate) fn may_call_close_range() -> bool {
     use crate::properties::Properties;
@@ -121,8 +122,8 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// The thread-local state. It is one value, because on Android each thread-local takes a key of the C library, and
-/// code.
+/// The thread-local state. It is a single value, because on Android each thread-local takes a key of the C library
+/// and additional code.
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,

@@ -1,6 +1,6 @@
 //! Times short pieces of work: the processor's counter, and the processor time of a thread and of the process.
 //!
-//! On systems without tracing there are none of them; `std::time::Instant` is then what is left.
+//! Systems without tracing have none of these; only `std::time::Instant` is left there.
 //!
 //! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's, "The Generic Timer".
 
@@ -60,14 +60,14 @@ pub fn has_counter() -> bool {
     false
 }
 
-/// Returns the processor time that the calling thread has used, in nanoseconds; `None` if the system does not tell. A
-/// system call.
+/// Returns the processor time that the calling thread has used, in nanoseconds, or `None` if the system does not
+/// report it. A system call.
 pub fn thread_time() -> Option<u64> {
     crate::system::processor_time(Of::ThisThread)
 }
 
-/// Returns the processor time that all threads of the process have used, in nanoseconds; `None` if the system does
-/// not tell. A system call.
+/// Returns the processor time that all threads of the process have used, in nanoseconds, or `None` if the system
+/// does not report it. A system call.
 pub fn process_time() -> Option<u64> {
     crate::system::processor_time(Of::Process)
 }

@@ -1,7 +1,7 @@
-//! Systems without tracing: a replacement for [`system`](crate::system). Nothing can be opened, so tracing is always
-//! off.
+//! Systems without tracing: a replacement for [`system`](crate::system). On these systems nothing can be opened, so
+//! tracing is always off.
 //!
-//! Types that only exist after something was opened have no values.
+//! Types that only exist after something was opened have no values here.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
@@ -37,7 +37,8 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (0, 0)
 }
 
-/// Returns whether the process has rights that its caller does not have: never here.
+/// Returns whether the process has rights that its caller does not have; on this system always
+/// false.
 pub fn has_elevated_rights() -> bool {
     false
 }
@@ -65,7 +66,7 @@ pub(crate) fn processor_time(_: Of) -> Option<u64> {
     None
 }
 
-/// Returns whether an error is temporary: never here.
+/// Returns whether an error is temporary; on this system always false.
 pub fn may_pass(_: i32) -> bool {
     false
 }
@@ -75,7 +76,7 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Returns whether a text matches a pattern: never here.
+/// Returns whether a text matches a pattern; on this system always false.
 pub fn fnmatch(_: &CStr, _: &CStr) -> bool {
     false
 }

@@ -1,4 +1,4 @@
-//! What another process uses: processor time, memory, and instructions.
+//! The resources that another process uses: processor time, memory, and instructions.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,11 +6,11 @@ use std::os::fd::FromRawFd as _;
 
 use crate::system::{c, zeros};
 
-/// What a process and the children that it waited for have used.
+/// The resources that a process, and the children that it waited for, have used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The processor time in nanoseconds, of the program and of the kernel for it. With children, it is known to the
-    /// microsecond.
+    /// The processor time in nanoseconds, in the program and in the kernel on its behalf. If children are included,
+    /// its resolution is a microsecond.
     pub processor_ns: u64,
     /// The number of page faults.
     pub faults: u64,
@@ -21,11 +21,11 @@ pub struct Usage {
 }
 
 /// Returns the processor time of a process in nanoseconds, without that of its children. Its ended threads are
-/// included. A process that has ended and was not waited for still has one.
+/// included. A process that has ended and was not waited for still has a processor time.
 ///
 /// # Errors
 ///
-/// `EINVAL`, if there is no such process.
+/// Returns `EINVAL` if there is no such process.
 pub fn processor_time(process: u32) -> io::Result<u64> {
     // The kernel's number of a process's clock: the inverted process id, and 2 for the scheduler's precise time.
     let clock = !(process as libc::clockid_t) << 3 | 2;
@@ -37,11 +37,12 @@ pub fn processor_time(process: u32) -> io::Result<u64> {
     }
 }
 
-/// Waits for a child's end. Returns its status, as `wait` encodes it, and what it has used.
+/// Waits for a child's end. Returns its status, as `wait` encodes it, and the resources that it has
+/// used.
 ///
 /// # Errors
 ///
-/// `ECHILD`, if this process has no such child.
+/// Returns `ECHILD` if this process has no such child.
 pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
     // Its own clock has nanoseconds. `wait4` has microseconds and includes its children.
     let own_ns = processor_time(child).unwrap_or_default();
@@ -69,12 +70,13 @@ pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
 pub struct Instructions(File);
 
 impl Instructions {
-    /// Starts to count. Where the kernel's instructions may not be counted, only the program's are.
+    /// Starts to count. If the kernel's instructions may not be counted, only the program's own are
+    /// counted.
     ///
     /// # Errors
     ///
-    /// The processor has no such counter (`ENOENT`, as in most virtual machines), or this user may not count (`EACCES`;
-    /// see `perf_event_paranoid`).
+    /// Fails if the processor has no such counter (`ENOENT`, as in most virtual machines), or this user may not count
+    /// (`EACCES`; see `perf_event_paranoid`).
     pub fn of_children() -> io::Result<Self> {
         Self::open(0, 1)
     }

@@ -1,13 +1,13 @@
 //! Atomic references: atomic pointers that only ever hold `&'static` references, so that reading through them is
 //! safe.
 //!
-//! - [`AtomicRef`] always refers to something, so a load needs no check. The gate of `atrace` loads a serial through
-//!   one; the serial lies in a mapped property store or in bionic's.
-//! - [`OnceRef`] is empty at first. An empty one is all zeroes, so that a large table of them takes no room in a
-//!   program.
+//! - [`AtomicRef`] always holds a reference, so a load needs no check. The gate of `atrace` loads a serial through
+//!   an `AtomicRef`; the serial lies in a mapped property store or in bionic's.
+//! - [`OnceRef`] is empty at first. An empty one consists of zeroes, so that a large table of them takes no room
+//!   in a program's file.
 //!
-//! `OnceLock` and `LazyLock` would not do: they wait for the thread that initialises them, and a forked child does
-//! not have that thread.
+//! `OnceLock` and `LazyLock` are unsuitable: they wait for the thread that initialises them, and a forked child
+//! does not have that thread.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -52,8 +52,8 @@ impl<T: Sync + 'static> AtomicRef<T> {
         self.0.put(Some(target));
     }
 
-    /// Replaces the reference by one to the content of `new` if it still is `current`. The content is then never
-    /// freed; otherwise `new` is dropped.
+    /// Replaces the reference by a reference to the content of `new`, if it still is `current`. The content is
+    /// then never freed; otherwise `new` is dropped.
     ///
     /// # Errors
     ///
@@ -125,7 +125,8 @@ impl<T: Sync + 'static> OnceRef<T> {
         self.0.store(Self::pointer(target), Ordering::Release);
     }
 
-    /// Empties the reference and returns what it was. No other caller gets the same one from here.
+    /// Empties the reference and returns its former value. No other caller of this function gets
+    /// the same reference.
     #[cfg(not(no_tracing))]
     pub fn take(&self) -> Option<&'static T> {
         Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
@@ -167,14 +168,14 @@ impl<T: Sync + 'static> OnceRef<T> {
 
     /// Returns the reference. If it is empty, sets it to a leaked value that `make` returns.
     ///
-    /// If several threads come at once, each makes a value; the first one is kept and the others are dropped. Nobody
-    /// waits, so a forked child does not wait for a thread that it does not have.
+    /// If several threads do this at once, each creates a value; the first one is stored and the others are dropped.
+    /// No thread waits, so a forked child does not wait for a thread that it does not have.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.keep(Box::new(make())))
     }
 
-    /// Sets the reference to the content of `new`, which is then never freed, unless it was set before. Returns what
-    /// is set.
+    /// Sets the reference to the content of `new`, which is then never freed, unless it was set before. Returns the
+    /// reference that is set.
     pub fn keep(&self, new: impl Place<Target = T>) -> &'static T {
         let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
         set

@@ -1,7 +1,9 @@
-//! Writes every kind of event under ordinary and hostile names, and prints what Perfetto should make of them.
+//! Writes every kind of event under ordinary and hostile names, and prints what Perfetto should find in the
+//! trace.
 //!
-//! Run by `.ci/perfetto/every-kind.sh`, which gives it a trace buffer of its own and has Perfetto's trace
-//! processor compare. The output is JSON, as `.ci/perfetto/check.mjs` takes it.
+//! `.ci/perfetto/every-kind.sh` runs it with a trace buffer of its own, and compares the output with the
+//! result of Perfetto's trace processor. The output is JSON in the form that `.ci/perfetto/check.mjs`
+//! reads.
 
 use atrace::control::Control;
 use atrace::{
@@ -61,7 +63,7 @@ fn names() -> Vec<Name> {
     ]
 }
 
-/// A text trace has whole microseconds: a slice must be longer to be told from an instant.
+/// A text trace has whole microseconds: a slice must be longer than that to differ from an instant.
 fn pause() {
     std::thread::sleep(std::time::Duration::from_micros(20));
 }
@@ -138,12 +140,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A long name on the track `row` gives way to it and its bar.
+/// A long name on the track `row`, shortened to leave room for the track and its bar.
 fn row(name: &str) -> String {
     cut_for_track(name, "row")
 }
 
-/// A long name on the track `moments` gives way to it and its bar.
+/// A long name on the track `moments`, shortened to leave room for the track and its bar.
 fn moment(name: &str) -> String {
     cut_for_track(name, "moments")
 }

@@ -1,7 +1,7 @@
 //! A tracer for the crate `log`, built on `atrace::tracer`: each record becomes an instant.
 //!
-//! For ATrace the instant's name is `LEVEL target: message`. For Perfetto it is the message, and the level, the target and the
-//! place in the source are those of the callsite.
+//! For ATrace the instant's name is `LEVEL target: message`. For Perfetto the name is the message, and the level, the target
+//! and the place in the source are those of the callsite.
 
 use std::fmt::Write as _;
 
@@ -49,7 +49,7 @@ fn write_instant(glance: Glance, record: &Record<'_>) {
     }
 }
 
-/// What a record tells about its callsite.
+/// The information that a record has about its callsite.
 #[derive(Debug)]
 struct Origin<'a>(&'a Record<'a>);
 

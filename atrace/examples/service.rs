@@ -1,13 +1,14 @@
-//! A small service, traced: threads, requests that wait, queues and failures, to look at as a picture.
+//! A small service, traced: threads, requests that wait, queues and failures, to be viewed in
+//! Perfetto.
 //!
 //! ```text
 //! cargo build -p atrace --example service
 //! atrace run -- target/debug/examples/service
 //! ```
 //!
-//! leaves `service.pftrace`, which <https://ui.perfetto.dev> opens. In it: on each thread the slices of the
-//! work done there (`parse`, `render 7`), a track `requests` with a slice for each request's whole life, most
-//! of which is waiting, the counters `waiting` and `answered`, and instants where something was unusual.
+//! leaves `service.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on each thread the
+//! slices of its work (`parse`, `render 7`); on a track `requests` a slice for each request's whole life,
+//! most of which is waiting; the counters `waiting` and `answered`; and instants for unusual events.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ const TAG: AtraceTag = AtraceTag::App;
 const CLIENTS: i32 = 4;
 const REQUESTS: i32 = 10;
 
-/// What all connections share.
+/// The state that all connections share.
 struct Service {
     /// How many may render at once.
     renderers: Semaphore,
@@ -64,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     })
 }
 
-/// A client: one request after the other.
+/// A client: it sends one request after the other.
 async fn ask(stream: TcpStream, client: i32) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
@@ -122,7 +123,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Work that blocks; every thirteenth piece can't be done.
+/// Work that blocks; every thirteenth piece of it fails.
 fn render(number: i32) -> Option<String> {
     let _render = begin_scoped_event_args(TAG, format_args!("render {number}"), &[]);
     {

@@ -6,8 +6,8 @@ use crate::producer::{self, ArgKey, Encoder, Event, Put, Site, TRACK_NAME_MAX, T
 
 /// An argument of an event: a name and a value, or a flow.
 ///
-/// In Perfetto's memory the value keeps its type. For ATrace it becomes text after the event's name, `, name = value`, and a
-/// flow is left out.
+/// In Perfetto's memory the value keeps its type. For ATrace it becomes text after the event's name, in the form `, name =
+/// value`, and a flow is left out.
 ///
 /// # Examples
 ///
@@ -32,17 +32,18 @@ pub enum Arg<'a> {
     Str(&'a str, &'a str),
     /// Makes the event part of a flow: the viewer draws an arrow to it from the previous event with the same number.
     ///
-    /// The number is valid for the whole trace. Choose one that no other process uses.
+    /// The number is valid for the whole trace. Choose a number that no other process uses.
     Flow(u64),
 }
 
-/// What an encoder does with the arguments of an event. A trait object, so that only programs that have arguments contain the
-/// code that formats and encodes them.
+/// The operations of an encoder on the arguments of an event. A trait object, so that only programs that have arguments
+/// contain the code that formats and encodes them.
 pub(crate) trait Arguments {
     /// Appends the arguments to a name as text.
     fn push(&self, writer: &mut NameWriter<'_>);
 
-    /// Writes an event with these arguments into Perfetto's memory. `key` has its type.
+    /// Writes an event with these arguments into Perfetto's memory. `key` must be of the same type
+    /// as the argument.
     fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written>;
 }
 

@@ -6,18 +6,18 @@
 //! sets a property there ([`Control::announce`](crate::control::Control::announce)) as soon as it listens for programs. The
 //! thread wakes and connects. If a service is there already, it connects at once.
 //!
-//! Until the first session the process stays as it is: its events take the way to its sink, and cost what they cost. The first
-//! session makes the backend be chosen for each event (`refresh.rs`).
+//! Until the first session the process does not change: its events go to its sink, at the same cost. From the first session
+//! on, the backend is chosen for each event (`refresh.rs`).
 //!
 //! # When not
 //!
-//! Android has its own rules for that. A program with elevated rights takes nothing on the word of a user. `ATRACE_BACKEND` and
-//! `ATRACE_MARKER` say where events are to go instead. The command `atrace` is not traced.
+//! Android has its own rules for finding a service. A program with elevated rights does not act on what another user has set.
+//! `ATRACE_BACKEND` and `ATRACE_MARKER` already say where events should go. The command `atrace` is not traced.
 //!
 //! # Forks
 //!
 //! A child starts a thread of its own at its first event, which finds `ASK` among the wanted tags. The fork handler prepares
-//! that: the parent may not have had a session yet.
+//! that, because the parent may not have had a session yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,10 +33,10 @@ static IS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Lets `atrace record` find this process, as [`atrace_init`](crate::atrace_init) does.
 ///
-/// If a service of Perfetto's runs, this connects to it as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps
-/// until a recording by the same user begins, and connects then, within a second. It polls nothing, and no code of the program
-/// runs on it. A service that starts later in another way is found at the next recording; [`connect`](crate::perfetto::connect)
-/// looks for it again and again.
+/// If a Perfetto service runs, this connects to it as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps
+/// until a recording by the same user begins, and connects within a second. The thread polls nothing, and no code of the program
+/// runs on it. A service that is started in another way is found only at the next recording;
+/// [`connect`](crate::perfetto::connect) polls for a service instead.
 ///
 /// This does nothing on Android, in a program with elevated rights (`AT_SECURE`), if the variable `ATRACE_BACKEND` or
 /// `ATRACE_MARKER` has a value, and if it was called before.

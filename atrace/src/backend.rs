@@ -12,9 +12,9 @@
 //!
 //! # Paths
 //!
-//! A process that never was a producer of Perfetto has one backend, its sink, and pays nothing for the choice: see
-//! `sink/first.rs`. In a producer the usual case is that only sessions want the tag. The gate's two words show that case, so
-//! it is tested first, inline ([`goes_to_sessions_only`]); a function out of line handles the others ([`select_slow`]).
+//! A process that never was a producer of Perfetto has one backend, its sink, and the choice costs it nothing: see
+//! `sink/first.rs`. In a producer, usually only sessions want the tag. The gate's two words show this case, so it is tested
+//! first, inline ([`goes_to_sessions_only`]); a function out of line handles all other cases ([`select_slow`]).
 //!
 //! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be written
 //! on the stack of a signal handler, so a path must not reserve stack for buffers and variables of another path.
@@ -36,7 +36,7 @@ pub(crate) enum Backend {
     Perfetto,
 }
 
-/// Bits beside those of tags: the event may go to this backend only.
+/// Bits next to those of tags; each restricts the event to one backend.
 const ONLY_ATRACE: AtraceTag = AtraceTag::from_bits_retain(1 << 61);
 const ONLY_PERFETTO: AtraceTag = AtraceTag::from_bits_retain(1 << 62);
 
@@ -91,7 +91,8 @@ impl BackendTags {
     }
 }
 
-/// Returns the backend of `tag`'s events, or `None` if the tag is not enabled; for callers that the gate did not turn away.
+/// Returns the backend of `tag`'s events, or `None` if the tag is not enabled; for callers whose check at the gate did not
+/// say "off".
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
     if refresh::is_enabled(glance, tag) { select(first::present(), tag) } else { None }
@@ -103,7 +104,7 @@ pub(crate) fn enabled_inlined(glance: Glance, tag: AtraceTag) -> Option<Backend>
     if refresh::is_enabled(glance, tag) { select_inlined(first::present(), tag) } else { None }
 }
 
-/// Chooses the backend of an event whose tag is enabled for at least one.
+/// Chooses the backend of an event whose tag is enabled for at least one backend.
 #[inline(always)]
 pub(crate) fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     match sink {
@@ -160,11 +161,11 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Writes an event if its tag is enabled; for callers that the gate did not turn away. Returns the backend that it was
-/// written by.
+/// Writes an event if its tag is enabled; for callers whose check at the gate did not say "off". Returns the backend
+/// that wrote it.
 ///
-/// The message for the marker is built here, inlined, unless the name is a constant: such events are meant for Perfetto. All
-/// other cases are calls.
+/// The message for the marker is built here, inlined, unless the name is a constant: events with constant names usually go
+/// to Perfetto. All other cases are calls.
 #[inline(always)]
 pub(crate) fn emit(glance: Glance, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     if !refresh::is_enabled(glance, tag) {
@@ -210,7 +211,8 @@ pub(crate) fn emit_on_thread<const IS_BEGIN: bool>(
     }
 }
 
-/// Begins a slice with a constant name as [`emit`] does. All of it but the message for the marker is a call.
+/// Begins a slice with a constant name as [`emit`] does. Everything but the message for the marker is done
+/// by a function call.
 #[inline(always)]
 pub(crate) fn emit_constant(
     glance: Glance,
@@ -253,8 +255,8 @@ pub(crate) fn emit_named(
 
 /// Writes an event by a backend other than the marker.
 ///
-/// It ends in one of two calls. The first can be a jump, so it needs no stack frame. The second gets the event's fields: a
-/// reference to the event would make the compiler keep the event in memory, also where it is encoded inlined.
+/// It ends in one of two calls. The first can be a jump, so it needs no stack frame. The second gets the event's fields:
+/// with a reference to the event, the compiler would store the event in memory even where its encoding is inlined.
 ///
 /// Not inlined in unoptimised builds: there each inlined part would have its own part of the caller's stack frame, and that
 /// may be on the small stack of a signal handler.
@@ -431,7 +433,8 @@ pub(crate) fn sessions_begun() -> u32 {
     if first::is_perfetto_enabled() { producer::begun() } else { 0 }
 }
 
-/// Ends a slice on a track, by the backend that wrote its begin: Perfetto's if `tags` is not empty, else the sink.
+/// Ends a slice on a track by the backend that wrote its begin: Perfetto's if `tags` is not empty, otherwise the
+/// sink.
 #[inline(never)]
 pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
     if tags.is_empty() {

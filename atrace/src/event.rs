@@ -1,10 +1,10 @@
 //! One event, before a backend encodes it.
 //!
-//! Each public function builds an [`Event`] and passes it to `backend.rs`. There it becomes a message for ATrace or a packet
-//! for Perfetto. All of this is inlined into one function for each kind of event, so the compiler drops the code for fields
-//! that are absent.
+//! Each public function builds an [`Event`] and passes it to `backend.rs`. There it becomes a message for ATrace, or a
+//! packet for Perfetto. All of this is inlined into one function for each kind of event, so the compiler drops the code for
+//! fields that are absent.
 //!
-//! A name that does not exist as text yet is not part of the event: it is passed beside it, as a
+//! If a name does not exist as text yet, it is not part of the event, but a separate argument, a
 //! [`Source`](crate::name::Source).
 
 use atrace_sys::process;
@@ -17,9 +17,9 @@ use crate::name::Text;
 #[derive(Clone, Copy)]
 pub(crate) struct Event<'a> {
     pub(crate) kind: Kind,
-    /// The track's name; `None`: the calling thread's track, or that of an async slice.
+    /// The track's name; `None` means the calling thread's track, or that of an async slice.
     pub(crate) track: Option<&'a str>,
-    /// The name. `None` if the kind has no name, or if the name is passed beside the event.
+    /// The name. It is `None` if the kind has no name, or if the name is a separate argument.
     pub(crate) name: Option<Text<'a>>,
     pub(crate) args: Option<&'a dyn Arguments>,
 }
@@ -73,7 +73,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Writes the name and the arguments. By reference: in an unoptimised build copies would take room on the stack.
+/// Writes the name and the arguments. This is by reference: in an unoptimised build, copies would take room on
+/// the stack.
 impl WriteName for &Event<'_> {
     #[inline(always)]
     fn write(self, writer: &mut NameWriter<'_>) {
@@ -84,7 +85,7 @@ impl WriteName for &Event<'_> {
     }
 }
 
-/// An event with another name than its own.
+/// An event with a name that replaces its own.
 struct Named<'a, N> {
     name: N,
     event: &'a Event<'a>,

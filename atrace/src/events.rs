@@ -1,7 +1,7 @@
 //! The functions that write events: slices, async slices, instants and counters.
 //!
 //! Each function checks the gate first, inlined into its caller. If the gate says "off", the function calls nothing.
-//! Otherwise it passes the gate's result to [`emit`] (`backend.rs`), which checks for sure whether the tag is enabled, and
+//! Otherwise it passes the gate's result to [`emit`] (`backend.rs`), which determines whether the tag is enabled, and
 //! writes the event by its backend.
 
 use crate::args::Arg;
@@ -52,9 +52,10 @@ pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
     }
 }
 
-/// Disables tracing in this process, whatever the properties say, or makes it follow the properties again.
+/// Disables tracing in this process, whatever the properties are set to, or makes it follow the properties
+/// again.
 ///
-/// Android's zygote disables its own tracing like this. A forked child inherits the state.
+/// Android's zygote disables its own tracing with this function. A forked child inherits the state.
 pub fn atrace_set_tracing_enabled(enabled: bool) {
     refresh::set_enabled(enabled);
     crate::watch::tags_may_have_changed();
@@ -62,7 +63,7 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 
 /// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
-/// It is needed in two cases: if the process was renamed, and if `debug.atrace.app_*` was changed without setting
+/// It is needed in two cases: the process was renamed, or `debug.atrace.app_*` was changed without setting
 /// `debug.atrace.tags.enableflags` afterwards. As in libcutils, only the latter property is watched.
 pub fn atrace_update_tags() {
     refresh::update();
@@ -138,7 +139,8 @@ event! {
     /// Begins an async slice, which may overlap other slices and end on any thread.
     ///
     /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. If several async slices of the process have
-    /// one name and are open at the same time, their cookies must differ; otherwise the reader takes them for one slice.
+    /// the same name and are open at the same time, their cookies must differ; otherwise the reader takes them for one
+    /// slice.
     #[doc(alias = "atrace_async_begin_body")]
     fn atrace_async_begin(name: &str, cookie: i32) => emit(Event::new(Kind::AsyncBegin(cookie.into()), name))
 }
@@ -167,8 +169,8 @@ event! {
     /// Begins an async slice on the track named `track_name`.
     ///
     /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The cookie must be unique among
-    /// the slices that are open on the track. In a viewer a track is a row. Without a track, each name of async slices makes
-    /// a row of its own.
+    /// the slices that are open on the track. In a viewer a track is a row. Without a track, all async slices of one name
+    /// share a row in the viewer.
     #[doc(alias = "atrace_async_for_track_begin_body")]
     fn atrace_async_for_track_begin(track_name: &str, name: &str, cookie: i32) =>
         emit(Event::new(Kind::TrackBegin(cookie.into()), name).on(track_name))

@@ -23,7 +23,8 @@ pub(crate) const APP_NUMBER: &str = "debug.atrace.app_number";
 /// The prefix of the properties with the app patterns.
 pub(crate) const APP_PREFIX: &str = "debug.atrace.app_";
 
-/// The maximum number of patterns that are read. libcutils has no limit and would read as many as a damaged number says.
+/// The maximum number of patterns that are read. libcutils has no limit and would read as many patterns as a damaged
+/// number says.
 pub(crate) const APPS_MAX: i32 = 1024;
 
 /// The key of an app pattern, on the stack.

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While it is on,
-//! an event costs one `write(2)` of a message on the stack, and a few nanoseconds. Neither allocates. No function panics,
+//! an event costs one `write(2)` of a message on the stack, plus a few nanoseconds. Neither allocates. No function panics,
 //! blocks, raises a signal or changes errno, whatever the name, the state of the trace buffer or the content of the
 //! properties.
 //!
@@ -24,7 +24,7 @@
 //! - [`AtraceTag::App`] is enabled if one of the patterns `debug.atrace.app_0` … matches the name of the process;
 //! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`.
 //!
-//! The first event after a switch notices it. [`atrace_is_tag_enabled`] tells whether costly work for a trace is worth while.
+//! The first event after a switch notices it. [`atrace_is_tag_enabled`] tells whether expensive work for a trace is useful.
 //! [`watch()`](watch::watch) calls back when the enabled tags change.
 //!
 //! # Where do events go?
@@ -46,21 +46,22 @@
 //! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768; by default 1024, and 32768 under `atrace run`. Pages that are never used take no memory. All that a program writes before the service has emptied it must fit; otherwise events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
-//! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that the
-//! program sets for itself comes too late. An event opens nothing, except a marker that was closed. If opening failed for lack
-//! of descriptors or memory, these try again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`],
+//! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that the program
+//! sets for itself comes too late. An event opens nothing, except that it reopens a marker that was closed. If opening failed
+//! for lack of descriptors or memory, these functions try again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`],
 //! [`atrace_update_tags`], [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
 //!
 //! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and reasons of
 //! failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose descriptor has a high
-//! number, like the marker's. Root and the same user can read it. It is written when the properties were read after a switch
-//! and in a few rarer cases, without a system call. The program may close the descriptor.
+//! number, like the marker's. Root and the same user can read it. It is written when the properties were read after a
+//! switch, and in a few rarer cases; writing it needs no system call. The program may close the descriptor.
 //!
 //! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13. Their
 //! events are written to `trace_marker`, in libcutils' format. libandroid supports only [`AtraceTag::App`], and neither
 //! instants nor tracks: an instant becomes a slice without duration, and a slice on a track becomes an async slice with the
-//! name of the track. Its async slices and counters need Android 10; before that they are dropped. libandroid decides itself
-//! whether tracing is on, once more at each event. So the end of a slice is missing if tracing is switched off before it.
+//! name of the track. Its async slices and counters need Android 10; before that they are dropped. libandroid decides by
+//! itself whether tracing is on, once more at each event. So the end of a slice is missing if tracing is switched off before
+//! the end.
 //!
 //! # Perfetto's service
 //!
@@ -78,7 +79,7 @@
 //!
 //! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service is there, the event waits until the
 //! service has said which sessions exist, at most 5 s. It does not wait in a signal handler: on a signal stack, or while a
-//! signal that has a handler is blocked. Events that do not wait, or wait in vain, are lost and counted.
+//! signal that has a handler is blocked. Events that do not wait, or whose wait times out, are lost and counted.
 //!
 //! # Descriptors
 //!
@@ -89,24 +90,24 @@
 //! If the marker was closed, the next event opens it again and is not lost. If the program has opened another
 //! file meanwhile, and the file got the number of the descriptor, events are written into that file until the library notices:
 //!
-//! - at a thread's first event and each 256th after that. So at most 255 events of a thread go astray (on Android, 256 of
-//!   a stack), and as many of a forked child;
+//! - The library checks this at a thread's first event and at each 256th event after that. So at most 255 events of a
+//!   thread are written to the wrong file (on Android, 256 of a stack), and as many of a forked child;
 //! - at each switch of tracing;
-//! - at once if a message is not accepted whole: by a socket without a peer, a full non-blocking pipe, or a file open for
-//!   reading only.
+//! - it also checks at once if a message is not accepted whole: by a socket without a peer, a full non-blocking pipe, or
+//!   a file open for reading only.
 //!
 //! Then the marker is opened at another number. If there is none, events are dropped ([`SinkInfo::dropped`]). Until the
 //! library notices, a pipe or socket with the marker's number may block or raise SIGPIPE.
 //!
 //! If events go to a regular file, the file must not grow past `RLIMIT_FSIZE`, which would raise SIGXFSZ. So no events are
-//! written to a file while such a limit is set. A limit that is set later is noticed like a changed descriptor; so it must
-//! leave room for 256 KiB per thread, unless [`atrace_update_tags`] is called after setting it.
+//! written to a file while such a limit is set. A limit that is set later is noticed in the same manner as a changed
+//! descriptor; so it must leave room for 256 KiB per thread, unless [`atrace_update_tags`] is called after setting it.
 //!
 //! # Plugins
 //!
 //! A shared library that contains this crate stays loaded until the process ends. A host may `dlclose` it and load it again,
-//! and then has the same instance as before: the same statics, threads and descriptors. A library that was rebuilt meanwhile
-//! is only loaded from another path.
+//! and then has the same instance as before: the same statics, threads and descriptors. A library that was rebuilt in the
+//! meantime is only loaded from another path.
 //!
 //! # Confinement
 //!
@@ -117,23 +118,23 @@
 //!   regular file;
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
 //! - events for Perfetto ask now and then for the thread's id and name, and whether the thread is confined (`gettid`, `prctl`). A
-//!   process whose main thread is confined, or all of whose threads are, is not [attached](perfetto::attach) to a recording any
-//!   more;
-//! - reopening a marker that was closed needs more.
+//!   process whose main thread is confined, or all of whose threads are confined, is no longer [attached](perfetto::attach) to
+//!   recordings;
+//! - reopening a marker that was closed needs more calls.
 //!
-//! The name of the process is read then and stored, also for forked children. A program that changes the name must call
-//! [`atrace_update_tags`].
+//! [`atrace_init`] reads the name of the process and stores it, also for forked children. A program that changes the
+//! name must call [`atrace_update_tags`].
 //!
 //! # Signal stacks
 //!
 //! After [`atrace_init`], an event in a signal handler, also one that notices a switch, needs 8 KiB of the signal stack, or
-//! 16 KiB in an unoptimised build. It needs more if the formatting of a name does. To that comes what the kernel
-//! stores there at a signal: at most `getauxval(AT_MINSIGSTKSZ)` bytes, between 1 and 12 KiB by the processor.
+//! 16 KiB in an unoptimised build. It needs more if the formatting of a name needs more. In addition, the kernel stores
+//! data there at a signal: at most `getauxval(AT_MINSIGSTKSZ)` bytes, between 1 and 12 KiB depending on the processor.
 //!
 //! # The command
 //!
-//! `cargo install atrace-cli` installs the command `atrace`: `run` starts a program and saves what it traces in a file for
-//! <https://ui.perfetto.dev>, and `doctor` says why nothing is traced. This library does not depend on it.
+//! `cargo install atrace-cli` installs the command `atrace`: `run` starts a program and saves its trace in a file for
+//! <https://ui.perfetto.dev>, and `doctor` explains why nothing is traced. This library does not depend on it.
 //!
 //! # Names
 //!
@@ -154,22 +155,22 @@
 //! # Arguments
 //!
 //! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text
-//! after the name. In Perfetto's memory they keep their types; all arguments of an event together may take 2 KiB
-//! there, and one text 1,000 bytes. A text that is cut ends in `…`, and an argument `left_out` has the number of
-//! arguments without room.
+//! after the name. In Perfetto's memory the arguments keep their types; all arguments of an event together may
+//! take 2 KiB there, and one text 1,000 bytes. A text that is cut ends in `…`, and an argument `left_out` has
+//! the number of arguments for which there was no room.
 //!
 //! A name may also be a [`Name`], a constant that is sent to Perfetto's service once. [`trace_name!`] and
 //! [`trace_method!`] make such a constant by themselves.
 //!
 //! # Tracers
 //!
-//! The module [`tracer`] has what a tracer for another interface needs, such as the subscriber for `tracing` in the crate
-//! `atrace-subscriber`.
+//! The module [`tracer`] has everything that a tracer for another interface needs, such as the subscriber for `tracing`
+//! in the crate `atrace-subscriber`.
 //!
 //! # Pairing
 //!
-//! `atrace_begin` and `atrace_end` nest on each thread. They are stateless, as in C: if tracing is switched between the two,
-//! one of them is missing. A [`ScopedEvent`] writes its end if and only if its begin was written.
+//! `atrace_begin` and `atrace_end` nest on each thread. They are stateless, as in C: if tracing is switched between a begin
+//! and its end, one of the two is missing. A [`ScopedEvent`] writes its end if and only if its begin was written.
 //!
 //! # Fork
 //!
@@ -183,17 +184,17 @@
 //!
 //! - libcutils takes a lock of its own when it reads its tags after a switch.
 //! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each thread.
-//!   glibc 2.36 allocates once for that. Before Android 10 this holds for all thread-locals.
+//!   glibc 2.36 allocates once for that. Before Android 10, all thread-locals are created in this manner.
 //!
 //! # Features
 //!
-//! - `perfetto` (default): the backend for Perfetto's service. Without it, the functions of [`perfetto`](mod@perfetto) do nothing, and
-//!   [`perfetto::record_to`] returns an error.
+//! - `perfetto` (default): the backend for Perfetto's service. Without this feature, the functions of [`perfetto`](mod@perfetto)
+//!   do nothing, and [`perfetto::record_to`] returns an error.
 //!
 //! # Sources
 //!
-//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`). The rules of
-//! the reader are those of Perfetto's systrace importer.
+//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`). The format
+//! is read by the rules of Perfetto's systrace importer.
 
 /// Tests the examples of the README.
 #[cfg(doctest)]
@@ -231,7 +232,7 @@ pub mod tags;
 pub mod tracer;
 pub mod watch;
 
-/// The types that threads share. In the models they are loom's.
+/// The types that threads share are these. In the models they are loom's.
 mod sync {
     pub(crate) use atrace_sys::AtomicRef;
     pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -3,23 +3,24 @@
 //! # Why
 //!
 //! An event may be written in a signal handler that interrupted the allocator, or in a child that was forked while another
-//! thread held a lock. An event can't know this for sure. So no function that an event calls allocates, takes a lock or loads
-//! a library.
+//! thread held a lock. An event can't reliably detect this. So no function that an event calls allocates, takes a lock or
+//! loads a library.
 //!
 //! # What is done
 //!
 //! - A shared library that contains this crate, such as a plugin, is kept loaded until the process ends. `dlclose` does not
 //!   unmap it, because its threads, fork handlers and thread keys, its descriptors and its memory can't all be taken back.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
-//! - With `ATRACE_BACKEND=perfetto`, the memory is prepared that the first event needs to connect.
+//! - With `ATRACE_BACKEND=perfetto`, the memory that the first event needs to connect is prepared.
 //! - The memory file of the state page is prepared.
 //!
 //! If the sink could not be opened, calls outside of events try again (`atrace_init`, `sink`, `atrace_update_tags`, a watch …).
 //!
 //! # When
 //!
-//! Before `main`: the system's loader calls the functions that the section `.init_array` lists (System V ABI, "Initialization
-//! and Termination Functions"), library by library. Events of a library that is initialised before this one are not written.
+//! This happens before `main`: the system's loader calls the functions that the section `.init_array` lists (System V ABI,
+//! "Initialization and Termination Functions"), library by library. Events of a library that is initialised before this one
+//! are not written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

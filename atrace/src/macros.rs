@@ -1,4 +1,4 @@
-//! Macros that trace the rest of a function, and the functions that they call.
+//! Macros that trace the rest of a function, and the functions that these macros call.
 
 /// Traces the rest of the function (or block) as a slice that is named by the function's path, such as
 /// `my_crate::Type::method`.
@@ -58,7 +58,7 @@ macro_rules! trace_name {
     };
 }
 
-/// For the macros of this crate.
+/// This is for the macros of this crate.
 #[doc(hidden)]
 pub mod private {
     pub use crate::name::Interned;

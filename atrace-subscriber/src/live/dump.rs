@@ -160,8 +160,7 @@ impl<'a> Backtrace<'a> {
         self.addresses
     }
 
-    /// This looks up symbols that were not looked up before, either here or when the span was
-    /// created.
+    /// Returns the functions, the innermost first, without those that the layer hides.
     ///
     /// This looks up symbols that were not looked up before, neither here nor when the span was created. The first lookup in a
     /// binary takes long, because it reads the debug information.

@@ -26,8 +26,8 @@ const CRATES: [&str; 20] = [
     "async_executor",
     "async_task",
 ];
-/// Functions without a crate that are left out. `main` is the one that the C library calls; the program's is
-/// `its_name::main`.
+/// Functions without a crate that are left out. The function `main` here is the one that the C library
+/// calls; the program's is `its_name::main`.
 const NAMES: [&str; 13] = [
     "main",
     "_start",
@@ -65,7 +65,8 @@ impl Rules {
         self.sanitised
     }
 
-    /// Returns whether a function is left out. `function` is its demangled name. `file` matters only if the name has no path.
+    /// Returns whether a function is left out. `function` is its demangled name. `file` is used only if the function's name
+    /// has no path.
     pub(super) fn hide(&self, function: &str, file: Option<&str>) -> bool {
         if !self.sanitised {
             return false;
@@ -84,14 +85,15 @@ impl Rules {
     }
 }
 
-/// Returns the crate of a function's path. `None` for a name without a path, such as `poll<tokio::time::Sleep>`, which is all
-/// that line tables have.
+/// Returns the crate of a function's path. Returns `None` for a name without a path, such as `poll<tokio::time::Sleep>`,
+/// which is all that line tables have.
 fn crate_of(path: &str) -> Option<&str> {
     let end = path.find(['<', '(', ' ', '{']).unwrap_or(path.len());
     path[..end].split_once("::").map(|(name, _)| name)
 }
 
-/// Returns the crate of a source file: of the standard library, or of a package from a registry or a Git repository.
+/// Returns the crate of a source file, which belongs to the standard library, or to a package from a registry or a
+/// Git repository.
 fn crate_of_file(file: &str) -> Option<&str> {
     let mut parts = file.split(['/', '\\']);
     if let Some((_, library)) = file.split_once("/library/").filter(|_| file.starts_with("/rustc/")) {
@@ -116,8 +118,8 @@ fn is(of: &str, package: &str) -> bool {
     of.len() == package.len() && of.bytes().zip(package.bytes()).all(same)
 }
 
-/// Returns the path by which a function is judged. For a method that is the path of its type; if the type has no path, such as
-/// a type parameter or a tuple, that of the trait.
+/// Returns the path that the rules are applied to. For a method that is the path of its type; if the type has no path, such as
+/// a type parameter or a tuple, it is the path of the trait.
 fn path(function: &str) -> &str {
     let Some(inner) = function.strip_prefix('<') else { return function };
     let (of, rest) = split_type(inner);

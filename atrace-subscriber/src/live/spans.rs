@@ -28,7 +28,7 @@ pub(super) struct LiveSpans {
     pub(super) rules: Arc<Rules>,
     /// How the return addresses of a creation are found, and when they are looked up. `None` if no backtraces are stored.
     pub(super) backtraces: Option<(Walk, Symbols)>,
-    /// The generation of the process in whose list [`ALL`] this is.
+    /// The generation of the process whose list [`ALL`] contains this.
     listed_by: AtomicU64,
 }
 

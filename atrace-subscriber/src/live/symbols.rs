@@ -1,7 +1,7 @@
 //! Finds the functions that return addresses are in.
 //!
 //! A lookup takes long, and the first one of a binary reads its debug information. So each address is looked up once, and
-//! each whole backtrace is assembled once, for all dumps. The caches hold as many entries as a large program has; when
+//! each whole backtrace is assembled once, for all dumps. The caches have room for the entries of a large program; when
 //! they are full, they are cleared.
 
 use std::fmt;
@@ -58,7 +58,8 @@ impl Frame {
 }
 
 impl fmt::Display for Frame {
-    /// Writes `function (file:line:column)`, as far as it is known. Without a name, the address takes its place.
+    /// Writes `function (file:line:column)`, or those parts of it that are known. If the name is unknown, the
+    /// address is written instead.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.function() {
             Some(function) => f.write_str(function)?,
@@ -84,10 +85,10 @@ pub(super) type Frames = Arc<[Arc<Frame>]>;
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 const THREADS: u64 = 0xffff;
-/// In place of the number of threads: the lock will never be released in this process.
+/// This value replaces the number of threads: the lock will never be released in this process.
 const LOST: u64 = THREADS;
 
-/// Returns the generation of this process, in the bits above those of the threads.
+/// Returns the generation of this process, in the bits above those for the number of threads.
 fn process() -> u64 {
     generation().number() << THREADS.count_ones()
 }
@@ -95,7 +96,7 @@ fn process() -> u64 {
 struct Looking(u64);
 
 impl Looking {
-    /// Counts the calling thread. `None` if the lock is lost in this process.
+    /// Counts the calling thread. Returns `None` if the lock is lost in this process.
     fn new() -> Option<Self> {
         let process = process();
         let more = |looking: u64| match looking & THREADS {
@@ -161,7 +162,7 @@ fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
 #[derive(Default)]
 struct Cache {
     by_address: FxHashMap<usize, Box<[Arc<Frame>]>>,
-    /// Each with the number of the rules that were applied to it.
+    /// Each backtrace is stored with the number of the rules that were applied to it.
     by_backtrace: FxHashMap<Box<[usize]>, (u32, Frames)>,
 }
 
@@ -171,8 +172,8 @@ static CACHE: PerProcess<Mutex<Cache>> = PerProcess::new();
 /// Whether the last attempt to lock the cache failed.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-/// Locks the cache. `None` if it stays locked for unreasonably long: the caller may be a signal handler on the thread that
-/// holds the lock. After that no caller waits, until an attempt succeeds.
+/// Locks the cache. Returns `None` if it stays locked for unreasonably long: the caller may be a signal handler on the
+/// thread that holds the lock. After that no caller waits, until an attempt succeeds.
 fn cache() -> Option<MutexGuard<'static, Cache>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
     loop {

@@ -42,7 +42,8 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// The calling thread, and the generation of its process: in a forked child the thread has another id.
+    /// Identifies the calling thread, with the generation of its process: in a forked child the thread has
+    /// another id.
     static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
@@ -64,7 +65,7 @@ pub(super) fn this() -> Arc<Thread> {
     known.ok().flatten().unwrap_or_else(Thread::new)
 }
 
-/// A guard for the time in which the calling thread uses the table. Code that interrupts it (a signal handler, or an allocator
+/// A guard that exists while the calling thread uses the table. Code that interrupts it (a signal handler, or an allocator
 /// that traces) must not use the table: it would wait for its own thread.
 pub(super) struct Busy(());
 

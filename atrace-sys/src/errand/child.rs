@@ -1,4 +1,5 @@
-//! The child process of an errand: drops all rights, does the work, sends the answer, and ends.
+//! The child process of an errand (work under another user's rights): it drops all rights, does the
+//! work, sends the answer, and ends.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
@@ -9,8 +10,8 @@ use crate::system::c::{self, CAPABILITY_VERSION};
 use crate::system::signals::{Signals, mask};
 use crate::system::{self, file};
 
-/// Limits of the child: memory in addition to the maker's, the size of a file in bytes, and the number of
-/// descriptors.
+/// Limits of the child: memory in addition to the parent's, the size of a file in bytes, and the number
+/// of descriptors.
 const MEMORY: u64 = 256 << 20;
 const FILE: u64 = 1 << 20;
 const DESCRIPTORS: u64 = 256;

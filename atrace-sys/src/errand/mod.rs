@@ -7,19 +7,20 @@
 //!
 //! # How
 //!
-//! The child is forked, irrevocably becomes the user, and answers with bytes through a pipe. The child has a
-//! copy of its parent's memory and nothing else: no descriptor except the pipe, no capability, no terminal, no
-//! environment. The child can't be traced and leaves no core file. Whatever happens to the child, the parent gets a
-//! result within the time that the parent has set, and parses the answer as untrusted [bytes](Words).
+//! The child is forked, irrevocably takes on the ids of that user, and answers with bytes through a pipe. The child
+//! has a copy of its parent's memory and nothing else: no descriptor except the pipe, no capability, no terminal,
+//! no environment. The child can't be traced and leaves no core file. Whatever happens to the child, the parent
+//! gets a result within the time that the parent has set, and parses the answer as untrusted [bytes](Words).
 //!
 //! The child executes no program: there is no program that every user can read, and the user could trace one that was
 //! executed.
 //!
 //! # Limits
 //!
-//! The work allocates after a fork of a process that may have threads, which the C libraries allow. If another thread
-//! held some other lock during the fork, it stays held in the child, and the errand runs out of time. The maker gets
-//! a SIGCHLD, as for every child. Answers also arrive if the maker ignores that signal or reaps the child elsewhere.
+//! The work allocates memory after a fork of a process that may have threads, which the C libraries allow. If another
+//! thread held some other lock during the fork, the lock stays held in the child, and an errand that needs it runs
+//! out of time. The parent gets a SIGCHLD, as for every child. Answers also arrive if the parent ignores that signal
+//! or reaps the child elsewhere.
 
 mod child;
 
@@ -37,7 +38,7 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// The maximum size of an answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
-/// The user that the child becomes. It is in no other group.
+/// The user whose ids the child takes on. The child is in no other group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     /// The user id.
@@ -62,8 +63,8 @@ pub enum Failure {
     NotStarted(io::Error),
     /// The child did not answer in time.
     Late,
-    /// The child ended without an answer: by this signal; or by itself, for example because it could not become the
-    /// user (0).
+    /// The child ended without an answer: because of this signal, or by itself (0), for example because it could
+    /// not take on the user's ids.
     Ended(i32),
 }
 
@@ -87,8 +88,8 @@ impl std::error::Error for Failure {}
 #[derive(Debug)]
 pub struct Errand {
     pid: libc::pid_t,
-    /// A descriptor of the child, if the kernel has such descriptors: the id may be another process's after the child
-    /// was reaped.
+    /// A descriptor of the child, if the kernel has such descriptors: after the child was reaped, its process id may
+    /// belong to another process.
     handle: Option<Descriptor>,
     pipe: File,
     /// What was read from the pipe so far: a length and the answer.
@@ -99,10 +100,11 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Starts `work` as `user`. It has `patience`, at most [`PATIENCE`], and its answer at most [`ANSWER_MAX`] bytes.
+    /// Starts `work` as `user`. It may take `patience`, at most [`PATIENCE`], and its answer may have at most
+    /// [`ANSWER_MAX`] bytes.
     ///
-    /// Several errands can run at once. Only root can become another user. Everybody can become themselves, which
-    /// isolates a crash or a hang.
+    /// Several errands can run at once. Only root can become another user. Every user may run an errand under its
+    /// own ids, which isolates a crash or a hang.
     ///
     /// # Errors
     ///
@@ -124,7 +126,7 @@ impl Errand {
         Ok(Self { pid, handle, pipe: answer, said: Vec::new(), start, deadline, is_over: false })
     }
 
-    /// Waits for the answer until its time is over.
+    /// Waits for the answer until the errand's time is over.
     ///
     /// # Errors
     ///
@@ -133,7 +135,7 @@ impl Errand {
         answers(vec![self]).pop().map_or(Err(Failure::Late), |(answer, _)| answer)
     }
 
-    /// Reads what is there; `None` if the answer is not complete.
+    /// Reads the bytes that have arrived; returns `None` if the answer is not complete.
     fn read(&mut self) -> Option<Result<Vec<u8>, Failure>> {
         let mut chunk = [0; 4096];
         loop {
@@ -156,7 +158,8 @@ impl Errand {
 
     /// Kills and reaps the child. If a signal had already ended the child, returns that signal; otherwise returns 0.
     ///
-    /// Does not wait forever: a child that is blocked in the user's file system can't be killed, and is left to init.
+    /// It does not wait forever: a child that is blocked in the user's file system can't be killed, and is left to
+    /// init.
     fn end(&mut self) -> i32 {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
@@ -199,7 +202,8 @@ impl Drop for Errand {
     }
 }
 
-/// Waits for the answers of all errands, each until its own time is over. Also returns how long each took.
+/// Waits for the answers of all errands, for each until its own time is over. Also returns how long each
+/// took.
 pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
     let mut results: Vec<_> = errands.iter().map(|_| None).collect();
     loop {
@@ -258,7 +262,7 @@ impl Words {
     }
 }
 
-/// Splits an answer into its parts; `None` if it is malformed or has more than 1024 parts.
+/// Splits an answer into its parts; returns `None` if it is malformed or has more than 1024 parts.
 ///
 /// # Examples
 ///
@@ -363,7 +367,8 @@ mod tests {
         }
     }
 
-    /// The command has guards that undo its changes while errands run. Errands are its only forks without an exec.
+    /// The command holds guards that undo its changes while errands run. Errands are the command's only forks
+    /// without an exec.
     #[test]
     fn no_guard_of_the_makers_is_dropped_in_the_child() {
         struct Guard(std::path::PathBuf);

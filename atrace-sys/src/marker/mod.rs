@@ -8,14 +8,14 @@
 //!
 //! # Which files are accepted
 //!
-//! A file of tracefs (or debugfs, on old kernels), a regular file, or a character device that is not a terminal. A
-//! pipe or a socket could block the program or raise a signal, so it is refused.
+//! The marker may be a file of tracefs (or debugfs, on old kernels), a regular file, or a character device that is
+//! not a terminal. A pipe or a socket could block the program or raise a signal, so it is refused.
 //!
 //! # A descriptor in a foreign program
 //!
 //! The program may close our descriptor and reuse its number for a file of its own. So the marker gets a high number,
-//! which programs reuse last. Whether the number is still our file is checked at every 256th event of a thread, and
-//! when a write fails (`marker/write.rs`).
+//! which programs reuse last. Whether the number still refers to our file is checked at every 256th event of a
+//! thread, and when a write fails (`marker/write.rs`).
 
 #[cfg(not(no_tracing))]
 pub(crate) mod open;
@@ -94,8 +94,8 @@ impl MarkerError {
 static ON_FAILURE: AtomicRef<fn()> = AtomicRef::new(&IGNORE);
 static IGNORE: fn() = || {};
 
-/// Sets the callback for failed writes. It is called after 1, 2, 4, 8 … failures of a marker, on the thread whose
-/// message failed.
+/// Sets the callback for failed writes. The callback is called after 1, 2, 4, 8 … failures of a marker, on the
+/// thread whose message failed.
 pub fn on_failure(callback: &'static fn()) {
     ON_FAILURE.set(callback);
 }
@@ -109,17 +109,18 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 enum Source {
     Path(CString),
-    /// A descriptor that the starting program has left open for this one.
+    /// A descriptor that the parent program has left open for this one.
     Inherited(i32),
 }
 
 /// An open marker.
 ///
-/// Any thread may call all methods, also in a forked child. Dropping the marker closes it; a marker that events are
-/// written to is kept until the process ends.
+/// Any thread may call all methods, also in a forked child. Dropping the marker closes it; a marker that receives
+/// events is never dropped.
 #[derive(Debug)]
 pub struct Marker {
-    /// The descriptor. If all its bits are inverted, it must be checked before it is written to.
+    /// The descriptor. If all bits of the descriptor are inverted, it must be checked before it is
+    /// written to.
     fd: AtomicI32,
     kind: MarkerKind,
     source: Source,
@@ -158,8 +159,8 @@ impl Marker {
     ///
     /// # Errors
     ///
-    /// Returns what is wrong: the file does not exist, can't be written, is another file than the one named, or is of
-    /// a kind that could block or raise a signal.
+    /// Returns an error if the file does not exist, can't be written, is not the file that was named, or is of a kind
+    /// that could block or raise a signal.
     pub fn open_named(value: &OsStr) -> Result<Self, MarkerError> {
         if let Some(rest) = value.as_encoded_bytes().strip_prefix(b"fd:") {
             return Self::inherit(&String::from_utf8_lossy(rest));
@@ -249,7 +250,8 @@ impl Marker {
         Shown(&self.source)
     }
 
-    /// Returns how many messages could not be written, and the errno of the last failure (0: none).
+    /// Returns the number of messages that could not be written, and the errno of the last failure
+    /// (0: none).
     pub fn failures(&self) -> (u64, i32) {
         (self.dropped.load(Ordering::Relaxed), self.last_error.load(Ordering::Relaxed))
     }

@@ -12,7 +12,8 @@ use crate::system::{self, Errno, file, soft_limit};
 const TRACEFS: u64 = 0x7472_6163;
 const DEBUGFS: u64 = 0x6462_6720;
 
-/// The highest descriptor that is used. The kernel's table is as long as the highest descriptor: 32 KiB for this one.
+/// The highest descriptor that may be used. The kernel's table is as long as the highest descriptor: with this one,
+/// it has 32 KiB.
 const HIGHEST: u64 = 4095;
 
 /// The result of [`open_checked`] and [`inherit_checked`], with a descriptor of our own.
@@ -59,16 +60,16 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
 /// The file behind a descriptor.
 pub(super) enum Found {
     Ours,
-    /// Our regular file, which must not be written while there is a size limit.
+    /// It is our regular file, which must not be written while there is a file size limit.
     Limited,
-    /// A file of the program, or none.
+    /// It is a file of the program, or no file.
     Another,
 }
 
-/// Opens `path` for writing, if it is of a kind that can neither block nor raise a signal. Does not return the
-/// descriptor `not`.
+/// Opens `path` for writing, if it is of a kind that can neither block nor raise a signal. Does not return
+/// the descriptor `not`.
 ///
-/// Allocates nothing, because an event may have to open its marker again.
+/// This allocates nothing, because an event may have to reopen its marker.
 pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Fault> {
     // Checked before opening, because even opening a pipe changes what its reader sees.
     match file::stat_path(path) {
@@ -149,7 +150,7 @@ impl fmt::Display for Fault {
 }
 
 /// Duplicates a descriptor to the highest free number that the soft limit allows, at most [`HIGHEST`]. A program that
-/// closes all descriptors and opens files of its own gets the lowest numbers.
+/// closes all descriptors and then opens files gets the lowest numbers.
 ///
 /// Fails if only `not` is free.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
@@ -195,7 +196,7 @@ fn check_type(mode: u32) -> Result<(), Fault> {
     }))
 }
 
-/// Returns the kind and identity of an open descriptor, if it may be written to.
+/// Returns the kind and identity of an open descriptor, if writing to it is allowed.
 fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     let Some((identity, mode)) = identity_of(fd) else {
         return Err(file::stat(fd).err().map_or(Fault::NotOpen, Fault::system));

@@ -1,17 +1,17 @@
 //! Writing messages to the marker, and never to another file.
 //!
-//! Checking at each event whether the descriptor still is our file would be a second system call. It is checked by
-//! `fstat`
+//! Checking at each event whether the descriptor still refers to our file would be a second system call. Instead
+//! it is checked by `fstat` at these moments:
 //!
 //! - before the first event of a thread, and every 256th event after that;
-//! - by [`Marker::check`], which is called when tracing is switched;
-//! - when a message was not written completely: a pipe without a reader, a full or unconnected socket, a closed
-//!   descriptor.
+//! - by [`Marker::check`], which is called when tracing is switched on or off;
+//! - when a message was not written completely, as by a pipe without a reader, a full or unconnected socket, or
+//!   a closed descriptor.
 //!
-//! A number that belongs to another file is never written to again. The marker is opened at another number and the
-//! message is written there. If it can't be opened, messages are dropped, and each one tries again. A regular file
-//! must not grow past a size limit (`RLIMIT_FSIZE`), which would raise a signal: while there is a limit, messages are
-//! dropped.
+//! If the number belongs to another file, it is never written to again. The marker is opened at another number and
+//! the message is written there. If it can't be opened, messages are dropped, and each one tries again. A regular
+//! file must not grow past a size limit (`RLIMIT_FSIZE`), which would raise a signal: while there is a limit,
+//! messages are dropped.
 
 use std::sync::atomic::Ordering;
 
@@ -23,9 +23,9 @@ use crate::thread;
 impl Marker {
     /// Writes one message as one event. Returns whether the kernel took all of it.
     ///
-    /// Never changes errno. It can only block or raise a signal if the program put a pipe or socket of its own at our
-    /// number since the last check. If the write fails, this message is dropped; if the program has closed the
-    /// descriptor, the marker is opened again and the message is written.
+    /// Never changes errno. The write can only block or raise a signal if the program has put a pipe or socket of its
+    /// own at our number since the last check. If the write fails, this message is dropped; if the program has closed
+    /// the descriptor, the marker is opened again and the message is written.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write(&self, message: &[u8]) -> bool {
@@ -37,7 +37,8 @@ impl Marker {
         written == message.len() as isize || self.write_again(fd, message, written)
     }
 
-    /// Checks whether the descriptor still is the file that was opened, and opens it again if not.
+    /// Checks whether the descriptor still refers to the file that was opened, and reopens the file
+    /// if not.
     pub fn check(&self) {
         self.look_at(self.fd.load(Ordering::Relaxed));
     }
@@ -65,8 +66,8 @@ impl Marker {
         false
     }
 
-    /// Returns a descriptor of our file. It is checked now, unless another thread has replaced `seen`. Returns `None`
-    /// if there is none.
+    /// Returns a descriptor of our file. The descriptor is checked now, unless another thread has replaced `seen`.
+    /// Returns `None` if there is no valid descriptor.
     fn find(&self, seen: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
             return None; // This thread's descriptors are not those of the others.
@@ -94,7 +95,7 @@ impl Marker {
     }
 
     /// Opens the same file again, at another number. At the same number, a thread that still has the stale number
-    /// would take it for valid.
+    /// would consider it valid.
     fn reopen(&self, stale: i32) -> Option<i32> {
         let opened = match &self.source {
             Source::Path(path) => open_checked(path, Some(stale)),
@@ -109,8 +110,8 @@ impl Marker {
     }
 }
 
-/// Handles a message that was not written completely. `find` checks the descriptor; then this writes again if the
-/// descriptor is another one or the write was interrupted. Otherwise returns the errno.
+/// Handles a message that was not written completely. `find` checks the descriptor; then the message is written
+/// again if the descriptor has changed or the write was interrupted. Otherwise returns the errno.
 fn persist(
     length: usize,
     mut fd: i32,
@@ -153,9 +154,9 @@ fn is_due() -> bool {
     })
 }
 
-/// The same, counted for the calling thread's stack. A thread-local would make a call and allocate, because Android
-/// has no native ones before 10. Stacks are at least 1 MiB apart there. Threads that share a counter check more
-/// often.
+/// The same, counted for the calling thread's stack. A thread-local would need a call and an allocation, because
+/// Android has no native ones before version 10. On Android, stacks are at least 1 MiB apart. Threads that share a
+/// counter check more often.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {

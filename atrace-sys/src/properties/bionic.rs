@@ -1,9 +1,9 @@
 //! Android's own properties, through bionic.
 //!
-//! Functions that every bionic since Android 5 exports are linked. The others are looked up at run time, and replaced
-//! if they are missing: before Android 6 (`__system_property_area_serial`) or Android 8
+//! Functions that every bionic since Android 5 exports are linked directly. The other functions are looked up at run
+//! time, and replaced if they are missing: before Android 6 (`__system_property_area_serial`) or Android 8
 //! (`__system_property_read_callback`, `__system_property_wait`). In a statically linked executable nothing can be
-//! looked up, but its bionic is the NDK's and has all of them.
+//! looked up, but its bionic comes from the NDK and has all of them.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -24,16 +24,16 @@ use crate::word::OnceRef;
 /// The path of the system's properties.
 const PATH: &str = "/dev/__properties__";
 
-/// How often a sleeping thread checks whether it has to stop.
+/// The interval at which a sleeping thread checks whether it has to stop.
 const STOP_POLL: Duration = Duration::from_secs(30);
 
-/// How often a thread looks for a change if bionic can't wait.
+/// The interval at which a thread looks for a change if bionic can't wait.
 const POLL: Duration = Duration::from_millis(50);
 
-/// How often a thread tries to get the turn to write.
+/// The interval at which a thread tries to get the turn to write.
 const TURN_POLL: Duration = Duration::from_millis(1);
 
-/// How many times to try a read that a writer can disturb.
+/// The number of attempts at a read that a writer can disturb.
 const ATTEMPTS: usize = 64;
 
 unsafe extern "C" {
@@ -59,17 +59,18 @@ type Received = (&'static CStr, u32, Value);
 /// Receives the name, the value and the serial. The name lives as long as the property.
 type Receive = extern "C" fn(&mut Received, CText<'static>, CText<'_>, u32);
 type ReadCallback = extern "C" fn(Property<'_>, Receive, &mut Received);
-/// Takes the old serial and a pointer for the new one. Without a property it waits for any.
+/// Takes the old serial and a pointer for the new one. Without a property it waits for a change of
+/// any property.
 type WaitFor = extern "C" fn(Option<Property<'_>>, u32, &mut u32, &libc::timespec) -> bool;
 
 static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
 static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
 static WAIT: Symbol<WaitFor> = Symbol::new(c"__system_property_wait");
 
-/// A function of bionic that may be missing, looked up once. It is one of the three above, with its type.
+/// A function of bionic that may be missing, looked up once. It is one of the three types above.
 struct Symbol<F> {
     name: &'static CStr,
-    /// Null until it was looked up; [`Symbol::missing`] if it does not exist.
+    /// It is null before it was looked up, and [`Symbol::missing`] if the function does not exist.
     address: AtomicPtr<c_void>,
     _type: PhantomData<F>,
 }
@@ -79,7 +80,7 @@ impl<F: Copy> Symbol<F> {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()), _type: PhantomData }
     }
 
-    /// Returns an address that is not that of a function.
+    /// Returns an address that no function has.
     fn missing(&self) -> *mut c_void {
         (&raw const self.address).cast_mut().cast()
     }
@@ -119,7 +120,7 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(function as *mut c_void)
 }
 
-/// The system's store. Bionic maps it before `main`, so this has no content.
+/// The system's store. Bionic maps the area before `main`, so this type has no content.
 pub(super) struct Store;
 
 impl Store {
@@ -180,7 +181,7 @@ impl Store {
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
         /// # Safety
         ///
-        /// To be called by bionic, as its header says, with the cookie that is passed below.
+        /// Bionic calls this as its header describes, with the cookie that is passed below.
         unsafe extern "C" fn collect(property: Property<'static>, cookie: *mut c_void) {
             // SAFETY: the cookie is the vector below, to which there is no other reference during the call.
             let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
@@ -216,7 +217,8 @@ impl Store {
         agreed(&area.serial, || self.area_serial())
     }
 
-    /// Wakes threads that sleep here. Threads that sleep in bionic wake up without effect.
+    /// Wakes threads that sleep on this word. Threads that sleep in bionic also wake up, and sleep
+    /// again.
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
             futex::wake(word);
@@ -269,7 +271,7 @@ impl Store {
     }
 }
 
-/// Returns the word if its value is the one that bionic's function returns.
+/// Returns the word, if its value equals the one that bionic's function returns.
 fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
     // More than one attempt, because it may be changing right now.
     for _ in 0..ATTEMPTS {
@@ -285,7 +287,7 @@ fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static A
     None
 }
 
-/// The start of an area, as far as it is used here.
+/// The fields at the start of an area that are used here.
 #[repr(C)]
 struct Area {
     bytes_used: AtomicU32,
@@ -302,7 +304,8 @@ impl Area {
     /// The version of the layout that bionic has used since Android 5.
     const VERSION: u32 = 0xfc6e_d0ab;
 
-    /// Maps the area whose serial is that of the whole store. Bionic has mapped it, too, but does not say where.
+    /// Maps the area whose serial is that of the whole store. Bionic has mapped it, too, but does not expose the
+    /// address.
     fn map() -> Option<Mapped<Self>> {
         // The second path is for Android 5 and 6, which have a single file.
         [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
@@ -318,7 +321,7 @@ impl Area {
     }
 }
 
-/// The turn to write, among the threads of this process.
+/// The turn to write, which the threads of this process take one after the other.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
 
 impl Turn {
@@ -341,7 +344,7 @@ impl Turn {
     }
 }
 
-/// A property of bionic. Bionic never removes it while its memory is mapped, which is until the process ends.
+/// A property of bionic. Bionic never removes it while its memory is mapped, that is, until the process ends.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(super) struct Property<'a>(NonNull<c_void>, PhantomData<&'a AtomicU32>);
@@ -371,7 +374,8 @@ impl<'a> Property<'a> {
         self.read_named(|_, serial, value| (serial, value)).ok_or(ReadError::Busy)
     }
 
-    /// Reads name, serial and value and passes them to `then`; `None` if they changed during each attempt.
+    /// Reads name, serial and value and passes them to `then`; returns `None` if they changed during each
+    /// attempt.
     fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         match READ_CALLBACK.get() {
             Some(read) => Some(self.read_new(read, then)),

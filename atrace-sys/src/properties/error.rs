@@ -1,4 +1,4 @@
-//! Errors of properties, with texts that tell people what to do.
+//! Errors of properties, with texts that tell the user what to do.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -21,7 +21,7 @@ struct Inner {
 pub enum ErrorKind {
     /// The key is not valid.
     BadKey,
-    /// The value is not valid: too long, or with a NUL.
+    /// The value is not valid: it is too long or contains a NUL.
     BadValue,
     /// The store has no room for another property.
     Full,
@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Missing,
     /// The file was deleted or replaced since the store was opened.
     Replaced,
-    /// Another process is in the middle of a change and did not finish in time.
+    /// Another process is in the middle of a change and did not finish it in time.
     Busy,
     /// The system's property service refused the change.
     Refused,

@@ -1,14 +1,16 @@
-//! System properties: short texts under dotted names, which every process reads and few change.
+//! System properties are short texts under dotted names, which every process reads and few
+//! processes change.
 //!
 //! They switch ATrace: `debug.atrace.tags.enableflags` holds the tag mask; `debug.atrace.app_0` and so on hold the
-//! programs that may trace. On Android they are the system's own, through bionic. A Linux host has none. There each
-//! user has a small file, `/dev/shm/atrace-<uid>/properties`, which the first process that needs it creates
-//! (`ATRACE_PROPERTIES` names another file). `docs/design.md` explains its place and its protection.
+//! programs that may trace. On Android they are the system's own, accessed through bionic. A Linux host has none.
+//! On such a host each user has a small file, `/dev/shm/atrace-<uid>/properties`, which the first process that
+//! needs it creates (`ATRACE_PROPERTIES` names another file). `docs/design.md` explains its place and its
+//! protection.
 //!
 //! - Each property has a *serial*, which changes whenever the property is set, even to the same value. A reader that
 //!   caches a value with its serial can check by one load whether it is still valid ([`Property::serial_word`]).
 //!   Serials can only be compared.
-//! - The *area serial* changes when any property is set or created. It tells when to look again for a property that
+//! - The *area serial* changes when any property is set or created. It shows when to look again for a property that
 //!   did not exist.
 //! - Readers take no lock, make no system call and never wait. Writers lock the file by `flock`. If a writer is
 //!   killed, either the old or the new value remains.
@@ -52,13 +54,13 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only a host has several stores"))]
 pub(crate) enum Which<'a> {
-    /// The one of this process.
+    /// The store of this process.
     Own,
-    /// The one at a path, which is created if it does not exist.
+    /// The store at a path; it is created if it does not exist.
     Path(&'a Path),
-    /// The one at a path.
+    /// The store at a path, which must exist.
     Existing(&'a Path),
-    /// The one of a user.
+    /// The store of a user.
     User(u32),
 }
 
@@ -102,7 +104,7 @@ impl Properties {
     ///
     /// Returns an error if the store can't be opened or created, or can't be trusted ([`ErrorKind::Foreign`],
     /// [`ErrorKind::Damaged`], …). The next call tries again. May sleep up to [`PATIENCE`] if another process is in
-    /// the middle of a change (root giving a directory to its user; someone deleting the store): see
+    /// the middle of a change (root giving a directory to its user, or a process deleting the store): see
     /// [`try_open`](Self::try_open).
     pub fn open() -> Result<&'static Self, Error> {
         Self::open_within(PATIENCE)
@@ -112,7 +114,8 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open); [`ErrorKind::Busy`] if it would have to wait.
+    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Busy`] if it would have to
+    /// wait.
     pub fn try_open() -> Result<&'static Self, Error> {
         Self::open_within(Duration::ZERO)
     }
@@ -127,12 +130,12 @@ impl Properties {
     /// Opens the store at `path` on a host, and creates it if it does not exist. Its directory must exist.
     ///
     /// The file must belong to the effective user; for root, to root or to the owner of its directory. A relative
-    /// path is relative to the present current directory.
+    /// path starts at the current directory of this moment.
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open); [`ErrorKind::Missing`] if the directory does not exist; on Android always
-    /// [`ErrorKind::Unsupported`].
+    /// Returns the errors of [`open`](Self::open); [`ErrorKind::Missing`] if the directory does not exist; on
+    /// Android always [`ErrorKind::Unsupported`].
     pub fn open_path(path: &Path) -> Result<Self, Error> {
         backend::Store::open(Which::Path(path), PATIENCE).map(Self)
     }
@@ -141,7 +144,8 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// Those of [`open_path`](Self::open_path); [`ErrorKind::Missing`] if the file does not exist.
+    /// Returns the errors of [`open_path`](Self::open_path), and [`ErrorKind::Missing`] if the file
+    /// does not exist.
     pub fn open_existing(path: &Path) -> Result<Self, Error> {
         backend::Store::open(Which::Existing(path), PATIENCE).map(Self)
     }
@@ -153,7 +157,8 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open); [`ErrorKind::Foreign`] if this process runs neither as root nor as that user.
+    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Foreign`] if this process runs neither as root
+    /// nor as that user.
     pub fn open_uid(uid: u32) -> Result<Self, Error> {
         backend::Store::open(Which::User(uid), PATIENCE).map(Self)
     }
@@ -174,20 +179,21 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Replaced`] if the file was deleted or replaced since it was opened; otherwise those of
-    /// [`open`](Self::open).
+    /// Returns [`ErrorKind::Replaced`] if the file was deleted or replaced since it was opened; otherwise
+    /// the errors of [`open`](Self::open).
     pub fn check(&self) -> Result<(), Error> {
         self.0.check()
     }
 
-    /// Reads a property; `None` if it does not exist.
+    /// Reads a property; returns `None` if it does not exist.
     ///
-    /// An empty value, which Android's tools treat as "not set", is returned as it is. Never blocks on a host.
+    /// An empty value, which Android's tools treat as "not set", is returned unchanged. Never blocks on a
+    /// host.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadKey`] for an invalid key, [`ErrorKind::Damaged`] if the store is damaged, [`ErrorKind::Busy`]
-    /// if the value changed during each of many attempts to read it.
+    /// Returns [`ErrorKind::BadKey`] for an invalid key, [`ErrorKind::Damaged`] if the store is damaged, and
+    /// [`ErrorKind::Busy`] if the value changed during each of many attempts to read it.
     #[doc(alias = "__system_property_get")]
     #[inline(never)]
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
@@ -204,10 +210,10 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for an invalid key or value; [`ErrorKind::Full`] if a host's
-    /// store already has 256 properties; [`ErrorKind::Busy`] if another writer did not finish within [`PATIENCE`];
-    /// [`ErrorKind::Replaced`] if the file is no longer at its path; [`ErrorKind::Refused`] if Android's property
-    /// service refuses.
+    /// Returns [`ErrorKind::BadKey`] and [`ErrorKind::BadValue`] for an invalid key or value; [`ErrorKind::Full`] if
+    /// a host's store already has 256 properties; [`ErrorKind::Busy`] if another writer did not finish within
+    /// [`PATIENCE`]; [`ErrorKind::Replaced`] if the file is no longer at its path; [`ErrorKind::Refused`] if
+    /// Android's property service refuses.
     #[doc(alias = "__system_property_set")]
     pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let (key, value) = (Key::new(key)?, Value::new(value.as_ref())?);
@@ -218,14 +224,14 @@ impl Properties {
     ///
     /// On a host this applies to all processes and threads, and the call waits at most `patience` for the lock. A
     /// thread must not begin two transactions in the same store. Each property takes effect, and wakes waiting
-    /// threads, as soon as it is set. So if the process is killed, what it has set so far remains. Android has no
-    /// such lock between processes; there it applies only to the threads of this process: see
+    /// threads, as soon as it is set. So if the process is killed, the properties that it has set so far remain
+    /// set. Android has no such lock between processes; there it applies only to the threads of this process: see
     /// [`Transaction::is_alone`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Busy`] if another writer did not finish in time; [`ErrorKind::Replaced`] if the file is no longer
-    /// at its path.
+    /// Returns [`ErrorKind::Busy`] if another writer did not finish in time, and [`ErrorKind::Replaced`] if the file
+    /// is no longer at its path.
     ///
     /// # Examples
     ///
@@ -248,7 +254,8 @@ impl Properties {
         Ok(Transaction { properties: self, turn: self.0.begin(patience)?, _thread: PhantomData })
     }
 
-    /// Finds a property in order to read it many times; `None` if it does not exist or the store is damaged.
+    /// Finds a property in order to read it many times; returns `None` if it does not exist or the store is
+    /// damaged.
     #[doc(alias = "__system_property_find")]
     pub fn find(&self, key: &str) -> Option<Property<'_>> {
         // By reference: without optimization, moves would make five copies of it, on a stack that may be a signal
@@ -257,7 +264,8 @@ impl Properties {
         self.0.find(key).ok()?.map(Property)
     }
 
-    /// Returns Android's API level, `ro.build.version.sdk`; `None` if it is not set, as on a host.
+    /// Returns Android's API level, `ro.build.version.sdk`, or `None` if it is not set, as on a
+    /// host.
     #[doc(alias = "android_get_device_api_level")]
     pub fn api_level(&self) -> Option<u32> {
         std::str::from_utf8(self.get("ro.build.version.sdk").ok()??.as_bytes().trim_ascii())
@@ -296,19 +304,21 @@ impl Properties {
         self.0.area_serial_word()
     }
 
-    /// Blocks until the serial of `what` differs from `old_serial`, and returns it; `None` after `timeout`.
+    /// Blocks until the serial of `what` differs from `old_serial`, and returns the new serial; returns
+    /// `None` after `timeout`.
     ///
-    /// Read the serial first, then what depends on it, then wait with that serial: then no change is missed, though
-    /// several may appear as one. Without a `timeout` this waits forever. The clock is the monotonic one.
+    /// Read the serial first, then the data that depends on it, then wait with that serial: then no change is
+    /// missed, though several may appear as one. Without a `timeout` this waits forever. The timeout is measured by
+    /// the monotonic clock.
     ///
     /// The thread sleeps on a shared futex. (On a host, a writer that is killed just before it wakes others delays
-    /// them up to ten seconds.) On an Android whose serials can't be loaded directly it sleeps in bionic; before
-    /// Android 8 it looks every 50 ms.
+    /// them by up to ten seconds.) On an Android version whose serials can't be loaded directly it sleeps in
+    /// bionic; before Android 8 it checks every 50 ms.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the system denies the wait, as a seccomp filter may; [`ErrorKind::Unsupported`] for
-    /// [`Wait::Any`] on Android 5.
+    /// Returns [`ErrorKind::Io`] if the system denies the wait, as a seccomp filter may, and
+    /// [`ErrorKind::Unsupported`] for [`Wait::Any`] on Android 5.
     ///
     /// # Examples
     ///
@@ -337,11 +347,11 @@ impl Properties {
         self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
     }
 
-    /// [`wait`](Self::wait), which also returns `None` once `stop` is set.
+    /// Does the same as [`wait`](Self::wait), and also returns `None` once `stop` is set.
     ///
-    /// Set `stop`, then call [`wake`](Self::wake). The waiting thread then returns at once. But
-    /// a thread that was just about to sleep misses the wake. It then returns at the next wake or within ten seconds, on
-    /// Android within half a minute.
+    /// Set `stop`, then call [`wake`](Self::wake). The waiting thread then returns at once. But a thread that was just
+    /// about to sleep misses the wake-up. It then returns at the next wake or within ten seconds, on Android within half
+    /// a minute.
     ///
     /// # Errors
     ///
@@ -387,7 +397,7 @@ pub struct Property<'a>(backend::Property<'a>);
 impl<'a> Property<'a> {
     /// Returns the serial, which changes each time the property is set.
     ///
-    /// What is read after this call is at least as new as the serial.
+    /// Data that is read after this call is at least as new as the serial.
     #[doc(alias = "__system_property_serial")]
     #[inline]
     pub fn serial(&self) -> u32 {
@@ -400,12 +410,14 @@ impl<'a> Property<'a> {
     /// `__system_property_serial`.
     ///
     /// Only relaxed loads are allowed: the memory is mapped read-only, for which Rust guarantees no more. Compare the
-    /// word with the serial that [`read`](Self::read) returned; if it differs, `read` again, which has the fence.
+    /// word with the serial that [`read`](Self::read) returned; if they differ, call `read` again, which has the
+    /// fence.
     pub fn serial_word(&self) -> Option<&'a AtomicU32> {
         self.0.serial_word()
     }
 
-    /// Reads the value and its serial; `None` if the content is not valid, or changed during each of many attempts.
+    /// Reads the value and its serial; returns `None` if the content is not valid, or changed during each of many
+    /// attempts.
     ///
     /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then holds the first
     /// [`VALUE_MAX`] bytes.
@@ -421,7 +433,7 @@ impl fmt::Debug for Property<'_> {
     }
 }
 
-/// What [`Properties::wait`] waits for.
+/// The event that [`Properties::wait`] waits for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {
@@ -444,9 +456,9 @@ impl<'a> Wait<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is never damaged"))]
 pub(crate) enum ReadError {
-    /// What is stored is not a valid value, key or count; the text says which.
+    /// The stored value, key or count is not valid; the text says which.
     Damaged(&'static str),
-    /// It changed during each attempt.
+    /// The property changed during each attempt.
     Busy,
 }
 
@@ -479,8 +491,9 @@ impl Transaction<'_> {
         self.turn.set(&self.properties.0, &Key::new(key)?, &Value::new(value.as_ref())?)
     }
 
-    /// Returns whether no other process can set a property in between: always on a host, never on Android. There the
-    /// caller has to check whether what it has set is still so.
+    /// Returns whether other processes are prevented from setting properties during the transaction: always true on
+    /// a host, always false on Android. On Android the caller has to check whether the properties still have the
+    /// values that it has set.
     pub fn is_alone(&self) -> bool {
         backend::Turn::IS_ALONE
     }

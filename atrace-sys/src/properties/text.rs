@@ -8,8 +8,8 @@ use super::error::{Error, ErrorKind};
 
 /// The maximum size of a key in bytes.
 ///
-/// An entry of the host's store has room for this. Android 8 and later allow longer keys, but ATrace has none;
-/// Android 7 and earlier refuse keys of more than 31 bytes.
+/// An entry of the host's store has room for a key of this length. Android 8 and later allow longer keys, but
+/// ATrace has none; Android 7 and earlier refuse keys of more than 31 bytes.
 pub const KEY_MAX: usize = 183;
 
 /// The maximum size of a value in bytes, as on Android (`PROP_VALUE_MAX` without the NUL).
@@ -34,7 +34,7 @@ impl Key {
         })
     }
 
-    /// Checks a key; returns the rule that it breaks.
+    /// Checks a key, and returns the rule that it breaks.
     pub(crate) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
         let len = key.len();
         if len == 0 {
@@ -100,7 +100,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadValue`] for more than [`VALUE_MAX`] bytes, or a NUL among them.
+    /// Returns [`ErrorKind::BadValue`] for more than [`VALUE_MAX`] bytes, or if there is a NUL
+    /// among them.
     pub fn new(value: &[u8]) -> Result<Self, Error> {
         if value.len() > VALUE_MAX {
             return Err(Error::new(

@@ -6,9 +6,10 @@
 //! that is odd during a write and changes with each write, then the text, padded with zeroes.
 //!
 //! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Threads with a
-//! descriptor table of their own can write it, too. If the program has closed the descriptor, nobody can read the
-//! text. The file is sealed, so that nobody can shrink it below the mapping. A forked child does not write to its
-//! parent's page. It makes one of its own when it first publishes. Nothing here allocates, waits, or changes errno.
+//! descriptor table of their own can write it, too. If the program has closed the descriptor, no other process can
+//! read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
+//! write to its parent's page. It creates its own page when it first publishes. Nothing here allocates, waits, or
+//! changes errno.
 //!
 //! `ATRACE_STATE=none` turns this off, for hosts that may not have another descriptor. On Android it is always off,
 //! because a system call filter kills apps that make unknown calls.
@@ -87,14 +88,16 @@ pub fn prepare() {
 
 /// Publishes the text that `compose` writes as the state of the calling process.
 ///
-/// If two threads come at once, only one of them publishes; it then calls its `compose` once more.
+/// If two threads do this at once, only one of them publishes; it then calls its `compose` once
+/// more.
 pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::publish(compose);
     let _ = compose;
 }
 
-/// Returns the text in the content of such a file; `None` if it was read during a write, or is another file.
+/// Returns the text in the content of such a file, or `None` if it was read during a write, or is another
+/// file.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

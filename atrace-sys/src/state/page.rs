@@ -1,4 +1,4 @@
-//! The memory file of this process, and its mapping.
+//! The memory file of this process, and the file's mapping.
 
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd as _;
@@ -32,7 +32,8 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The generation of the process that `PAGE` belongs to, or that could not have a page.
+/// The generation of the process to which `PAGE` belongs, or of a process that could not create a
+/// page.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
@@ -44,7 +45,8 @@ unsafe impl Sync for Scratch {}
 
 static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 
-/// Returns the page of this process, making it if necessary. Only for the thread that has the turn.
+/// Returns the page of this process, after creating it if necessary. Must only be called by the
+/// thread that has the turn.
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
         let made = if is_wanted() { Page::make(scratch).map(Some) } else { Ok(None) };
@@ -61,7 +63,8 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     PAGE.get()
 }
 
-/// Reads the environment once, because its lock may be held by a thread that a forked child does not have.
+/// Reads the environment once, because the lock of the environment may be held by a thread that a forked
+/// child does not have.
 pub(super) fn is_wanted() -> bool {
     static WANTED: OnceRef<bool> = OnceRef::new();
     *WANTED.get_or(|| {

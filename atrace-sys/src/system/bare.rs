@@ -3,15 +3,15 @@
 //! # Why
 //!
 //! An event may come in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
-//! locks, or on a thread that is about to end. Code that an event reaches must work there. So it makes system calls
-//! itself: they need no errno, no thread-local and no lock, and are not cancellation points.
+//! locks, or on a thread that is about to end. Code that an event reaches must work in these situations. So it
+//! makes system calls itself: they need no errno, no thread-local and no lock, and are not cancellation points.
 //!
 //! # Bare threads
 //!
 //! [`start`] starts a thread by `clone(2)` alone, on a mapped stack. The thread has **no thread-locals**. Code that
 //! runs on it must not allocate, panic, take a lock of std or use errno. Of the C library it may call only functions
 //! that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a
-//! thread-local by mistake does not change another thread's. Only x86_64 and aarch64 have bare threads.
+//! thread-local by mistake does not change that of another thread. Only x86_64 and aarch64 have bare threads.
 //!
 //! Sources: `clone(2)`, `syscall(2)`; for the registers, the ABI of each architecture.
 
@@ -75,7 +75,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
     if result < 0 { -(super::errno::errno() as isize) } else { result as isize }
 }
 
-/// The body of a bare thread; its argument is the one of [`start`].
+/// The body of a bare thread; its argument is that of [`start`].
 pub(crate) type Body = extern "C" fn(usize);
 
 /// The size of a bare thread's stack. Pages that are never touched take no memory.
@@ -130,8 +130,8 @@ pub(crate) fn start(_: Body, _: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `flags` must be those of a thread. `stack` must be the aligned end of memory that nobody else uses, and `locals`
-/// an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
+/// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
+/// `locals` an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
 #[cfg(all(bare, target_arch = "x86_64"))]
 unsafe fn clone_with(
     flags: libc::c_int,
@@ -185,8 +185,8 @@ unsafe fn clone_with(
 ///
 /// # Safety
 ///
-/// `flags` must be those of a thread. `stack` must be the aligned end of memory that nobody else uses, and `locals`
-/// an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
+/// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
+/// `locals` an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
 #[cfg(all(bare, target_arch = "aarch64"))]
 unsafe fn clone_with(
     flags: libc::c_int,

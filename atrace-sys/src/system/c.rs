@@ -64,8 +64,8 @@ unsafe extern "C" {
 pub(crate) type Absent = Option<&'static Infallible>;
 
 /// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. It is the first word
-/// of the header of the calls for capabilities, where the kernel writes the version that it prefers if it does not know
-/// this one; the second is the process, or 0.
+/// of the header for the capability calls. If the kernel does not know this version, it writes the version that it
+/// prefers there. The second word is the process id, or 0.
 pub(crate) const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// A parameter of a system call: a number, or the address of memory.
@@ -180,7 +180,8 @@ calls! {
     write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
 }
 
-/// The number is the same on every architecture. The crate `libc` lacks it for some Android targets.
+/// The number is the same on every architecture. The crate `libc` lacks this function for some
+/// Android targets.
 const CLOSE_RANGE: c_long = 436;
 /// The crate `libc` lacks these two for some Android targets.
 #[cfg(bare)]

@@ -1,4 +1,5 @@
-//! Files relative to an open directory, so that nobody can exchange the directory in between; and file locks.
+//! Files relative to an open directory, so that no process can exchange the directory in between; and file
+//! locks.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -51,7 +52,7 @@ fn link(from: (RawFd, &CStr), to: (RawFd, &CStr), flags: libc::c_int) -> io::Res
     Ok(check(c::linkat(from.0, from.1.into(), to.0, to.1.into(), flags)).map(drop)?)
 }
 
-/// Locks an open file if its lock is free. Returns whether it was.
+/// Locks an open file if its lock is free. Returns whether the lock was free.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match flock(file, libc::LOCK_EX | libc::LOCK_NB) {
         Ok(()) => Ok(true),
@@ -62,7 +63,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Unlocks a file, even if forked children hold a copy of the descriptor.
+/// Unlocks a file, even if forked children have a copy of the descriptor.
 pub(crate) fn unlock(file: &File) {
     // This can't fail for a file that could be locked.
     let _ = flock(file, libc::LOCK_UN);

@@ -14,7 +14,7 @@ use super::{Errno, Result, c, check, futex, zeros};
 pub struct Descriptor(RawFd);
 
 impl Descriptor {
-    /// Takes ownership of a descriptor that the kernel has just made.
+    /// Takes ownership of a descriptor that the kernel has just created.
     pub(crate) fn new(made: isize) -> Self {
         Self(made as RawFd)
     }
@@ -118,8 +118,8 @@ fn unlinked_file(name: &CStr) -> Result<Descriptor> {
     Err(Errno(libc::EEXIST))
 }
 
-/// Writes zeroes to an empty file, so that a lack of memory is an error here. Later it would kill the process at a
-/// store: `/dev/shm` has a limit of its own.
+/// Writes zeroes to an empty file, so that a lack of memory is an error here. Otherwise the process would be
+/// killed later, at a store: `/dev/shm` has a size limit of its own.
 #[cold]
 fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     let zeroes = [0; 4096];
@@ -139,7 +139,7 @@ pub fn may_have_size(size: usize) -> bool {
     super::soft_limit(libc::RLIMIT_FSIZE).is_none_or(|limit| size as u64 <= limit)
 }
 
-/// Creates a memory file whose size nobody can change.
+/// Creates a memory file whose size no process can change.
 pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     let file = memory_file(name)?;
     set_length(file.as_raw_fd(), size)?;
@@ -173,7 +173,8 @@ pub(crate) fn seal(file: &Descriptor) -> Result<()> {
 
 /// Returns the seals of a file.
 ///
-/// On kernels without seals, a file of this user or root counts as sealed: they have other ways to end the process.
+/// On kernels without seals, a file of this user or root counts as sealed, because this user and root can end the
+/// process anyway.
 pub(crate) fn seals(fd: RawFd) -> libc::c_int {
     let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
     let is_trusted = || stat(fd).is_ok_and(|data| [0, super::effective_ids().0].contains(&data.st_uid));
@@ -187,7 +188,8 @@ pub(crate) fn seals(fd: RawFd) -> libc::c_int {
 ///
 /// # Errors
 ///
-/// EPERM if it could shrink, since reading behind its end would kill the process; or the error of the system.
+/// Returns EPERM if the file could shrink, since reading behind its end would kill the process; otherwise
+/// returns the error of the system.
 pub fn sealed_size(fd: RawFd) -> Result<usize> {
     if seals(fd) & libc::F_SEAL_SHRINK == 0 {
         return Err(Errno(libc::EPERM));
@@ -200,7 +202,7 @@ pub fn sealed_size(fd: RawFd) -> Result<usize> {
 ///
 /// # Errors
 ///
-/// Those of [`sealed_size`]; EPERM if the file could grow or is not a memory file.
+/// Returns the errors of [`sealed_size`], and EPERM if the file could grow or is not a memory file.
 pub fn fixed_size(fd: RawFd) -> Result<usize> {
     const TMPFS: u64 = 0x0102_1994;
     let size = sealed_size(fd)?;
@@ -211,7 +213,8 @@ pub fn fixed_size(fd: RawFd) -> Result<usize> {
     Ok(size)
 }
 
-/// Fills `buffer` from the start of a file. Returns how many bytes were read; 0 on any error. Without the C library.
+/// Fills `buffer` from the start of a file. Returns the number of bytes that were read, or 0 on any error. Without
+/// the C library.
 pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
     let Ok(file) = open_number(libc::AT_FDCWD, path, libc::O_RDONLY) else { return 0 };
     let mut length = 0;
@@ -237,7 +240,7 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     usize::try_from(taken).map_err(|_| Errno::last())
 }
 
-/// Waits until one of the descriptors is ready, at most for `timeout` (`None`: forever). Returns how many are ready.
+/// Waits until one of the descriptors is ready, for at most `timeout` (`None`: forever). Returns how many are ready.
 ///
 /// If the system denies the call, as a system call filter may, this sleeps up to 50 ms before it returns the error,
 /// so that a caller who retries does not spin.
@@ -266,7 +269,7 @@ fn poll_once(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<l
     Ok(ready)
 }
 
-/// Closes a descriptor that this program owns and that nobody else uses.
+/// Closes a descriptor that this program owns and that no other code uses.
 pub(crate) fn close(fd: RawFd) {
     #[cfg(not(miri))]
     let _ = c::close(fd);
@@ -279,7 +282,7 @@ pub(crate) fn close(fd: RawFd) {
     };
 }
 
-/// `fcntl(2)` with a command that takes a number.
+/// Calls `fcntl(2)` with a command that takes a number.
 pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> Result<libc::c_int> {
     #[cfg(bare)]
     let answer = c::fcntl(fd, command, number)? as libc::c_int;
@@ -317,7 +320,7 @@ pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
     is_found.then_some(found.f_type as u64 & 0xffff_ffff)
 }
 
-/// Returns whether the process may look into a directory.
+/// Returns whether the process may access the files of a directory.
 pub fn may_enter(directory: &CStr) -> bool {
     c::faccessat(libc::AT_FDCWD, directory, libc::X_OK).is_ok()
 }

@@ -1,6 +1,7 @@
-//! Shared libraries, opened at run time and never closed, because code that their initialisers started may still run.
+//! Shared libraries, opened at run time and never closed, because threads that their initialisers started may still
+//! run.
 //!
-//! This code may be in such a library itself: a plugin, which its host may close. See [`stay_loaded`].
+//! The crate itself may be in such a library: a plugin, which its host may close. See [`stay_loaded`].
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -76,7 +77,7 @@ impl Library {
 // SAFETY: it is a handle of the dynamic linker, which any thread may use.
 unsafe impl Sync for Library {}
 
-/// Returns what the dynamic linker knows of an address; nulls if it knows nothing.
+/// Returns the dynamic linker's information about an address, or nulls if it has none.
 fn find(address: *const c_void) -> Found {
     let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
     // SAFETY: the call accepts any address. The texts belong to the dynamic linker and are valid while the library is
@@ -85,16 +86,17 @@ fn find(address: *const c_void) -> Found {
     found
 }
 
-/// Returns the path of the library that contains a function; an empty text if the dynamic linker does not know it.
+/// Returns the path of the library that contains a function, or an empty text if the dynamic linker does not know
+/// it.
 pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
     find(function).file.map(CText::to_c_str).unwrap_or_default()
 }
 
 /// Keeps the shared library that contains this code loaded until the process ends. Does nothing in a program.
 ///
-/// To be called before the C library is told to call this code later: on a thread, at a fork, or when a thread ends. After
-/// `dlclose` these calls would jump to memory that is no longer mapped. To be called also before a descriptor is kept
-/// open: each time that the library is loaded again, it would open another one.
+/// Must be called before the C library is given a callback into this code: on a thread, at a fork, or when a thread ends.
+/// After `dlclose` these calls would jump to memory that is no longer mapped. Must also be called before a descriptor is
+/// left open: each time the library is loaded again, it would open another one.
 ///
 /// Allocates and takes the dynamic linker's lock, but only at the first call.
 pub fn stay_loaded() {

@@ -1,16 +1,16 @@
-//! Bionic's list of threads, which must not be locked by a thread of ours while the process is forked.
+//! Bionic's list of threads: no thread of ours may hold its lock while the process is forked.
 //!
 //! `pthread_create` takes the list's lock, and so does a detached thread at its end. A child that is forked at such a
-//! moment finds the lock held and can never start a thread. So a lock of our own surrounds both, and `fork` waits for
-//! it. And our threads are not detached: each one joins the one that ended before it.
+//! moment finds the lock held and can never start a thread. So our own lock surrounds both operations, and `fork`
+//! waits for it. In addition, our threads are not detached: each one joins the one that ended before it.
 
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
 use super::c;
 
 static IS_HELD: AtomicBool = AtomicBool::new(false);
-/// The last thread that has ended, to be joined by the next; 0: none. It only changes while the lock is held, so
-/// never during a fork.
+/// The last thread that has ended, which the next one joins; 0: none. It only changes while the lock is held, so
+/// it never changes during a fork.
 static LEFT: AtomicIsize = AtomicIsize::new(0);
 
 extern "C" fn hold() {
@@ -46,7 +46,7 @@ pub(super) fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
     code
 }
 
-/// To be called by a thread that was made within [`starting`], as its last action.
+/// A thread that was created within [`starting`] must call this as its last action.
 pub(super) fn leave() {
     hold();
     let before = LEFT.swap(c::pthread_self() as isize, Ordering::Relaxed);

@@ -28,7 +28,7 @@ const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Flags for private memory: zeroes, which take memory once they are touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Mapped pages, as many as the program has asked for. Others may change them at any time. Dropping this unmaps them.
+/// Mapped pages, as many as the program has requested. Others may change them at any time. Dropping this unmaps them.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -88,12 +88,13 @@ impl Region {
         self.size
     }
 
-    /// Returns the address of a byte. It is only valid if the offset is within the region.
+    /// Returns the address of a byte. The pointer is only valid if the offset is within the region.
     pub const fn at(&self, offset: usize) -> *mut u8 {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Returns a reference to the value at an offset; `None` if it is not aligned or not within the region.
+    /// Returns a reference to the value at an offset, or `None` if the offset is not aligned or not within
+    /// the region.
     pub fn get<T: Shared>(&self, offset: usize) -> Option<&T> {
         let is_there = offset.is_multiple_of(align_of::<T>())
             && offset < self.size
@@ -144,9 +145,10 @@ fn map(
 pub struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
-    /// Maps zeroes and calls `fill` before anybody else sees them. If `fill` returns false, the mapping is dropped.
+    /// Maps zeroes and calls `fill` before any other code sees them. If `fill` returns false, the mapping is
+    /// dropped.
     ///
-    /// For places where the stack may be small and the heap locked.
+    /// This is for code that runs where the stack may be small and the heap locked.
     pub(crate) fn filled(fill: impl FnOnce(&mut T) -> bool) -> Option<Self>
     where
         T: super::Plain,
@@ -229,7 +231,8 @@ impl<T> Deref for Mapped<T> {
 // SAFETY: the value is in the mapping; moving this moves only its address.
 unsafe impl<T> Place for Mapped<T> {}
 
-/// Maps a value of zeroes that reads as zeroes in every forked child; `None` if the kernel does not support that.
+/// Maps a value of zeroes that reads as zeroes in every forked child; returns `None` if the kernel does not
+/// support that.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
     Mapped::<T>::filled(|_| true).filter(|page| page.0.wipe_on_fork(size_of::<T>()))
 }

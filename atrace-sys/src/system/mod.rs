@@ -71,7 +71,8 @@ pub(crate) fn check(result: libc::c_int) -> Result<libc::c_int> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
-/// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor or memory.
+/// Returns whether an operation that failed with this errno may succeed soon, because there was no free descriptor or
+/// memory.
 pub fn may_pass(errno: i32) -> bool {
     matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
 }

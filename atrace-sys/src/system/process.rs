@@ -8,8 +8,8 @@ use crate::c_text::CText;
 use crate::timer::Of;
 use crate::word::{OnceRef, offer};
 
-/// Returns the id of the calling process as a number. The kernel is asked, because bionic, and glibc before 2.25, cache the id, and a child
-/// of a bare `clone` would get its parent's.
+/// Returns the id of the calling process as a number. This asks the kernel, because bionic, and glibc before 2.25, cache the id,
+/// and a child of a bare `clone` would get its parent's.
 #[inline]
 pub fn process_id() -> u32 {
     #[cfg(not(miri))]
@@ -77,7 +77,8 @@ pub fn at_fork(body: extern "C" fn()) -> bool {
 
 /// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that fails.
 ///
-/// It is also called in a forked child that ends so. If it is in a shared library, that stays loaded.
+/// It is also called in a forked child that ends in this way. If it is in a shared library, that
+/// stays loaded.
 pub fn at_exit(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::atexit(body) == 0
@@ -106,7 +107,7 @@ pub(crate) type Resource = libc::c_int;
 /// The value of no limit.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// Returns a soft limit of this process; `None` if there is no limit.
+/// Returns a soft limit of this process, or `None` if there is no limit.
 pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
     let mut limits = [NO_LIMIT; 2];
     let _ = c::prlimit(of as libc::c_int, None, &mut limits);
@@ -128,8 +129,8 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
 
 /// Parses a number as C's `strtoull` with base 0 does: spaces, a sign, then `0x`, `0` or decimal digits.
 ///
-/// Returns the number, `None` if it is too large, and the text behind it. If there is no number, that is the whole
-/// text.
+/// Returns the number (`None` if it is too large) and the text behind it. If there is no number, the text behind
+/// it is the whole text.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }
@@ -161,8 +162,8 @@ impl Argv0 {
 
     /// Reads the string as libcutils does: at most 4095 bytes and at most one line.
     ///
-    /// It is read into a mapping, because a signal handler may ask, whose stack may be small and during which the
-    /// heap may be locked.
+    /// The string is read into a mapping, because the caller may be a signal handler, whose stack may be small
+    /// and during which the heap may be locked.
     fn read() -> Option<Mapped<Self>> {
         Mapped::filled(|Self(text)| {
             let length = file::read_start(c"/proc/self/cmdline", &mut text[..Self::SIZE - 1]);
@@ -177,8 +178,8 @@ impl Argv0 {
 /// The string that was read last.
 static ARGV0: OnceRef<Argv0> = OnceRef::new();
 
-/// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because hosts such as Zygote
-/// rename themselves.
+/// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because host processes such
+/// as Zygote rename themselves.
 ///
 /// The former name stays in memory, since it may be in use.
 #[inline(never)]

@@ -53,7 +53,7 @@ pub(crate) fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     Signals(before)
 }
 
-/// Blocks signals for the calling thread until it is dropped.
+/// Blocks signals for the calling thread until this is dropped.
 pub(crate) struct Blocked(Signals);
 
 impl Blocked {
@@ -70,12 +70,12 @@ impl Drop for Blocked {
 
 /// Removes a pending signal of the calling thread, if there is one.
 ///
-/// Made as a system call, because bionic has `sigtimedwait` only since Android 6.
+/// This makes a system call directly, because bionic has `sigtimedwait` only since Android 6.
 pub(crate) fn take(signal: libc::c_int) {
     let _ = c::rt_sigtimedwait(&(1 << (signal - 1)), &[0; 2]);
 }
 
-/// Writes a line to stderr so that it can neither block nor raise a signal.
+/// Writes a line to stderr in such a manner that this can neither block nor raise a signal.
 pub(crate) fn complain(line: &str) {
     // A pipe that is ready for writing has room for at least this much.
     let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();

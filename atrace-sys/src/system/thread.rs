@@ -90,7 +90,8 @@ fn bare_here() -> u64 {
 /// [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an ancestor.
 ///
 /// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
-/// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that made it.
+/// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that started
+/// it.
 pub fn spawn_bare(body: extern "C" fn()) -> bool {
     extern "C" fn run(body: usize) {
         BARE.store(bare_here(), Ordering::Relaxed);
@@ -157,7 +158,7 @@ pub fn stack_bounds() -> Option<(usize, usize)> {
     (!low.is_null() && size > 1024).then_some((low.addr(), high))
 }
 
-/// Sets the calling thread's cancellation state; returns the former one.
+/// Sets the calling thread's cancellation state, and returns the former one.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn set_cancelable(state: i32) -> i32 {
     let mut old = 0;
@@ -183,7 +184,8 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) {
     let _ = c::name_of_thread(name);
 }
 
-/// Returns how the kernel filters the calling thread's system calls: 0 if it does not.
+/// Returns the mode in which the kernel filters the calling thread's system calls; 0 means no
+/// filter.
 pub(crate) fn seccomp_mode() -> u32 {
     c::seccomp_mode().map_or(0, |mode| mode as u32)
 }

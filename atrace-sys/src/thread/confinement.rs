@@ -1,8 +1,10 @@
-//! Noticing, on a helper thread, that the process has given up system calls since.
+//! Detects, on a helper thread, that the process has given up system calls since the thread
+//! started.
 //!
-//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), also this one, and the kernel may end it
-//! for a call that the filter does not know. So the check is a single `read` of a file that was opened before, which nearly
-//! every filter allows. Only if that shows no new filter, the main thread's file is opened, as filters usually are per thread.
+//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including this one, and the kernel may end
+//! the process for a call that the filter does not allow. So the check is a single `read` of a file that was opened before,
+//! which nearly every filter allows. Only if that shows no new filter, the main thread's file is opened, because a filter
+//! usually applies to one thread.
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;
@@ -14,7 +16,7 @@ const MAIN: &CStr = c"/proc/self/status";
 /// No status is longer.
 const STATUS_MAX: usize = 8192;
 
-/// The number of filters of this thread and of the main thread, when they were looked at first.
+/// The number of filters of this thread and of the main thread at the first check.
 #[derive(Debug)]
 pub struct Confinement {
     own: u32,
@@ -25,14 +27,14 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Looks at the calling thread, which alone may use the result, and at the main thread. The thread must have a
+    /// Examines the calling thread, which alone may use the result, and the main thread. The thread must have a
     /// descriptor table of its own: the file stays open. Without `/proc`, nothing will be noticed.
     pub fn now() -> Self {
         let (own, main) = (open(OWN), open(MAIN));
         Self { own: filters(own.as_ref()), main: filters(main.as_ref()), unread: open(OWN), is_new: false }
     }
 
-    /// Returns whether one of the two threads has got a filter since.
+    /// Returns whether one of the two threads has a new filter since then.
     pub fn is_new(&mut self) -> bool {
         // A filter stays, so after that nothing is opened any more.
         self.is_new = self.is_new || filters(self.unread.as_ref()) > self.own;
@@ -48,7 +50,7 @@ fn open(path: &CStr) -> Option<Descriptor> {
     file::open_number(libc::AT_FDCWD, path, libc::O_RDONLY).ok()
 }
 
-/// Returns the number of filters in a status; before Linux 5.9, whether there are any.
+/// Returns the number of filters in a status file; before Linux 5.9, whether there are any.
 fn filters(status: Option<&Descriptor>) -> u32 {
     let mut text = [0; STATUS_MAX];
     let read = status.and_then(|status| c::read(status.as_raw_fd(), &mut text).ok());

@@ -1,7 +1,7 @@
-//! Notices of ending threads, by the destructor of a thread key.
+//! Notifications of ending threads, by the destructor of a thread key.
 //!
-//! glibc has room for 32 keys in each thread and allocates for more. If our key is a later one, the end of a thread
-//! is not noticed, because an event must not allocate.
+//! glibc has room for 32 keys in each thread and allocates for more. If our key has a higher number, the end of a
+//! thread is not noticed, because an event must not allocate.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -44,7 +44,7 @@ pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
     Ok(())
 }
 
-/// How many keys have room in each thread without an allocation.
+/// The number of keys that have room in each thread without an allocation.
 const WITHOUT_ALLOCATION: u32 = if cfg!(target_env = "gnu") { 32 } else { u32::MAX };
 
 /// Registers the calling thread: at its end `at_end` is called with this number. Returns false if that is not

@@ -9,11 +9,11 @@ use super::error::{Error, failed};
 use crate::AtraceTag;
 use crate::flags::{self, APPS_MAX, AppKey, FLAGS};
 
-/// The properties that a [`Control`](super::Control) and its switches share.
+/// The properties that a [`Control`](super::Control) shares with its switches.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     owner: Owner,
-    /// How long to wait for other threads and processes that switch.
+    /// The time to wait for other threads and processes that switch.
     pub(super) patience: Duration,
 }
 
@@ -42,11 +42,11 @@ impl Shared {
     }
 }
 
-/// Properties that can be read.
+/// Read access to the properties.
 pub(super) trait Read {
     fn value(&self, key: &str) -> Option<Value>;
 
-    /// Returns the value of a property, empty if the property is not set.
+    /// Returns the value of a property, which is empty if the property is not set.
     fn text(&self, key: &str) -> Vec<u8> {
         self.value(key).map_or(Vec::new(), |value| value.as_bytes().to_vec())
     }
@@ -60,7 +60,7 @@ pub(super) trait Read {
     /// Returns the slots of the list of patterns.
     ///
     /// A slot whose pattern was removed is empty; the patterns after it do not move. So the list is valid at each moment. If
-    /// patterns moved and the process that moves one were killed, the pattern would be listed twice or not at all.
+    /// patterns moved, and the process that moves one were killed, that pattern would be listed twice or not at all.
     fn slots(&self) -> Vec<Vec<u8>> {
         let number = flags::app_number(|key| self.value(key)).min(APPS_MAX);
         (0..number).map(|index| self.text(AppKey::new(index).as_str())).collect()
@@ -72,10 +72,10 @@ pub(super) trait Read {
     }
 }
 
-/// Properties that can be read and set as one step.
+/// Read and write access to the properties as one step.
 pub(super) trait Access: Read {
     fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error>;
-    /// Returns whether no other process can set properties during this step.
+    /// Returns whether other processes are prevented from setting properties during this step.
     fn is_alone(&self) -> bool;
 }
 

@@ -17,9 +17,10 @@
 //!
 //! *Hosts.* A switch is one step under the lock of the property store ([`Properties::transaction`]). Processes and threads
 //! that switch wait for each other, at most as long as [`Control::patience`] says; no change is lost. The lock is held until
-//! it is released or its holder ends. A caller that waited in vain gets an error and has changed nothing. A [`Switched`] that
-//! waits in vain when it is dropped reports on stderr that the switch stays. If a process is killed in the middle of a
-//! switch, the list of patterns is still valid, but other processes may notice the change only at the next switch.
+//! it is released or its holder ends. A caller that could not get the lock in that time gets an error and has changed
+//! nothing. A [`Switched`] that can't get the lock when it is dropped reports on stderr that the switch stays. If a process
+//! is killed in the middle of a switch, the list of patterns is still valid, but other processes may notice the change only
+//! at the next switch.
 //!
 //! *Android* has no such lock. The threads of one process take turns. A switch checks twice, 10 ms apart, whether another
 //! process has undone it; if so, it sets the properties again, up to eight times. Setting `debug.atrace.*` needs the rights
@@ -48,7 +49,8 @@ pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
 pub use crate::flags::{FLAGS, parse_flags};
 
-/// The property that is set when a service of Perfetto's begins to listen. Its value, a process id, is for people.
+/// The property that is set when a Perfetto service begins to listen. Its value, a process id, is only information
+/// for users.
 const SERVICE: &str = "debug.atrace.service";
 
 /// Access to the properties that switch tracing.
@@ -110,7 +112,8 @@ impl Control {
         Ok(Self { properties: Shared::new(Owner::Sharers(Arc::new(opened))) })
     }
 
-    /// Sets how long a switch, and taking it back, waits for others that are switching. The default is two seconds.
+    /// Sets how long a switch, and taking it back, waits for others that switch at the same time. The default is
+    /// two seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.properties.patience = patience;
         self
@@ -121,8 +124,8 @@ impl Control {
         self.properties.properties()
     }
 
-    /// Tells processes that look for a service of Perfetto's (see [`attach`](crate::perfetto::attach)) that there is one now. It
-    /// enables nothing: it sets a property of its own, which wakes them.
+    /// Informs processes that look for a Perfetto service (see [`attach`](crate::perfetto::attach)) that there is one now. It
+    /// enables nothing: it sets a property of its own, and this wakes those processes.
     ///
     /// # Errors
     ///
@@ -140,8 +143,8 @@ impl Control {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
 
-    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number, there are
-    /// none.
+    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number, no tag is
+    /// enabled.
     pub fn tags(&self) -> AtraceTag {
         self.properties().tags()
     }
@@ -224,8 +227,8 @@ impl Control {
         self.disable_where(usize::MAX, |other| other == pattern.as_bytes())
     }
 
-    /// Removes the app pattern `pattern` once: its last place in the list. This undoes one [`enable`](Self::enable), for example
-    /// of another process.
+    /// Removes the app pattern `pattern` once, at its last place in the list. This undoes one [`enable`](Self::enable), which
+    /// another process may have called.
     ///
     /// # Errors
     ///
@@ -253,8 +256,8 @@ impl Control {
 
     /// Enables these tags in every process, in addition to those that are enabled now. [`AtraceTag::App`] has no effect here.
     ///
-    /// The mask does not count how many callers want a tag. If two enable the same tag, only the first one's [`Switched`] takes
-    /// it back, even if the second one is still in use.
+    /// The mask does not count how many callers want a tag. If two callers enable the same tag, only the first caller's
+    /// [`Switched`] takes it back, even if the second caller's is still in use.
     ///
     /// # Errors
     ///
@@ -282,7 +285,7 @@ impl Control {
         })
     }
 
-    /// Switches as one step. If a part fails, the parts before it are undone.
+    /// Applies a switch as one step. If a part fails, the parts before it are undone.
     fn switch(
         &self,
         how: impl FnOnce(&mut Switched, &mut dyn Access) -> Result<(), Error>,
@@ -300,7 +303,7 @@ impl Control {
         }
     }
 
-    /// Returns the app patterns in force, byte for byte, because a pattern need not be UTF-8.
+    /// Returns the app patterns that are in force, as bytes, because a pattern need not be UTF-8.
     pub fn raw_patterns(&self) -> Vec<Vec<u8>> {
         self.properties().patterns()
     }

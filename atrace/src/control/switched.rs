@@ -3,17 +3,17 @@
 //! # Order
 //!
 //! Processes read the properties again when the flags property is set, which holds the mask of tags. So a switch of patterns
-//! changes the list first, and then sets the flags to the value that they have.
+//! changes the list first, and then sets the flags property to the value that it already has.
 //!
 //! The list of patterns has slots (`debug.atrace.app_0` …) and a length (`debug.atrace.app_number`). A new pattern takes the
-//! first empty slot, or one after the end; the length is set after the slot. Removing a pattern empties its slot. Then the
-//! list is shortened to its last pattern. So the list is valid after each step, even if the process is killed.
+//! first empty slot, or a new slot at the end; the length is set after the slot. Removing a pattern empties its slot. Then
+//! the list is shortened to its last pattern. So the list is valid after each step, even if the process is killed.
 //!
 //! # Taking back
 //!
-//! A switch records its steps as [`Undo`]. They are undone in reverse order, with the properties as they are by then: a
-//! pattern is searched for again, and only the tags that this switch has changed are changed back. The flags get their old text
-//! again, if it still means the tags that are wanted.
+//! A switch records its steps as [`Undo`]. They are undone in reverse order, based on the properties at that time: a pattern is
+//! searched for again, and only the tags that this switch has changed are changed back. The flags get their old text again, if
+//! that text still means the tags that are wanted.
 //!
 //! # Without a lock
 //!
@@ -32,13 +32,13 @@ use super::error::{Error, failed};
 use crate::AtraceTag;
 use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey, FLAGS};
 
-/// How often a property is set if other processes undo it.
+/// The number of times that a property is set if other processes undo it.
 const ATTEMPTS: usize = 8;
 /// The time between the two checks whether a property still has its value.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Returns whether `so` holds, and still holds a moment later. If no other process can set properties, there is nothing to
-/// check.
+/// Returns whether the condition `so` holds now and still holds a moment later. If no other process can set properties,
+/// there is nothing to check.
 fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
     store.is_alone()
         || so(store) && {
@@ -83,8 +83,8 @@ pub(super) enum Undo {
 
 /// The changes of a switch, which are taken back when this is dropped.
 ///
-/// Only this switch is undone. Patterns and tags that others have switched since stay. `Display` lists the properties, one
-/// per line.
+/// Only this switch is undone. Patterns and tags that other processes have switched since then stay. `Display` lists the
+/// properties, one per line.
 ///
 /// In a forked child nothing is taken back, because the switch belongs to the parent.
 #[derive(Debug)]
@@ -208,7 +208,7 @@ impl Switched {
         self.set(store, APP_NUMBER, number.to_string().as_bytes())
     }
 
-    /// Sets the flags: with the tags of `change` switched on and off, or to the value that they have.
+    /// Sets the flags: the tags of `change` are switched on and off, or the flags keep their value.
     ///
     /// Every switch ends with this, because processes read the properties again only when the flags are set.
     pub(super) fn announce(

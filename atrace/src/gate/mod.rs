@@ -11,12 +11,14 @@
 //! *serial*, which changes each time the property is set. The gate compares three words:
 //!
 //! - the *current serial*, in the property store;
-//! - the *local word*: the serial and the enabled tags when the properties were last read;
-//! - the *foreign word*: enabled tags that somebody else maintains, libcutils or Perfetto's producer.
+//! - the *local word*: the serial and the enabled tags at the time when the properties were last
+//!   read;
+//! - the *foreign word*: enabled tags that other code maintains, either libcutils or Perfetto's
+//!   producer.
 //!
 //! If the serials are equal, the local word is not claimed by a thread that reads the properties, and both words have the
-//! tag's bit clear, then the tag is off. [`Gate::look`] and [`Mask`] arrange the words so that a single test tells all of
-//! this. The check is inlined into the caller; it makes no call and takes no lock.
+//! tag's bit clear, then the tag is off. [`Gate::look`] and [`Mask`] arrange the words so that a single test covers all
+//! three conditions. The check is inlined into the caller; it makes no call and takes no lock.
 //!
 //! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the properties
 //! right now, `refresh.rs` reads them again. So the first event after a switch notices it: no answer is ever stale, and
@@ -42,11 +44,13 @@ use crate::sync::AtomicRef;
 
 /// A bit of the local word: `atrace_set_tracing_enabled(false)` has disabled tracing in this process.
 pub(crate) const PARKED: u64 = 1 << 31;
-/// The bits of the local word, xor the current serial, of which one is set if the tags are not known.
+/// The bits in the exclusive-or of the local word and the current serial, of which at least one is
+/// set if the tags are not known.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
-/// A serial that never changes: for a process that can't be switched on, or while the local word stays claimed.
+/// A serial that never changes: for a process in which tracing can't be switched on, or while the local word
+/// stays claimed.
 pub(crate) static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
 static NO_TAGS: AtomicU64 = AtomicU64::new(0);
 
@@ -57,18 +61,18 @@ pub(crate) static GATE: Gate = Gate {
     claims: AtomicU32::new(0),
 };
 
-/// A check at the gate that did not say "off": the bits that it found. They are bits of enabled tags, of a changed serial,
+/// The bits that a check at the gate found, if it did not say "off". They are bits of enabled tags, of a changed serial,
 /// or of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Glance(u64);
 
-/// Checks whether `tag` may be enabled. `None` is certain: it is not.
+/// Checks whether `tag` may be enabled. `None` means that the tag is certainly off.
 #[inline(always)]
 pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
     Mask::of(tag).glance()
 }
 
-/// The bits that a check of a tag tests. A tracer whose tag is not a constant computes them once.
+/// The bits that the check of a tag tests. A tracer whose tag is not a constant computes them once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     local: u64,
@@ -99,15 +103,16 @@ impl Mask {
 }
 
 impl Glance {
-    /// Returns true if the tag is certainly enabled, false if the enabled tags are not known.
+    /// Returns true if the tag is certainly enabled, and false if the enabled tags are not known.
     #[inline(always)]
     pub(crate) fn is_sure(self) -> bool {
         self.0 & CHANGED == 0
     }
 }
 
-/// Returns true if `word` is the foreign word, and one of `tags` is enabled by it and none by the local word. False is not
-/// certain. The caller must have found at the gate that one of the tags may be enabled: this does not compare serials.
+/// Returns true if `word` is the foreign word, and at least one of `tags` is enabled in it, and none of them in the local
+/// word. False is not certain. The caller must have found at the gate that one of the tags may be enabled: this function
+/// does not compare serials.
 #[inline(always)]
 pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
     let local = GATE.local.load(Ordering::Acquire);

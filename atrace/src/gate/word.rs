@@ -9,8 +9,8 @@
 //!
 //! # Claims
 //!
-//! Several threads may read the properties at once, and a slow thread must not overwrite what a later one found. This is
-//! optimistic concurrency control with a version number (Kung and Robinson, "On Optimistic Methods for Concurrency
+//! Several threads may read the properties at once, and a slow thread must not overwrite the result of a later one. This
+//! is optimistic concurrency control with a version number (Kung and Robinson, "On Optimistic Methods for Concurrency
 //! Control", 1981):
 //!
 //! 1. A thread *claims* the local word: it replaces the word by a claim with a number that no other claim has.
@@ -50,16 +50,17 @@ pub(crate) struct Gate {
 /// changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Serial {
-    /// `None` if there is no word to load. Then nothing is published, and every event reads the properties itself.
+    /// `None` if there is no word to load. Then nothing can be published, and every event reads the properties
+    /// itself.
     pub(crate) word: Option<&'static AtomicU32>,
     pub(crate) value: u32,
-    /// Whether this is the serial of the flags property, rather than of the whole store.
+    /// Whether this serial belongs to the flags property, rather than to the whole store.
     pub(crate) is_property: bool,
 }
 
 impl Gate {
-    /// Returns the local word xor the current serial, and the foreign word. The upper half of the first is 0 if the serial has
-    /// not changed.
+    /// Returns the exclusive-or of the local word and the current serial, and returns the foreign word. The upper half of the
+    /// first word is 0 if the serial has not changed.
     #[inline(always)]
     pub(crate) fn look(&self) -> (u64, u64) {
         // Relaxed is enough: the answer "off" reads nothing that depends on this load. The word may lie in memory that is
@@ -69,8 +70,8 @@ impl Gate {
         (local, self.foreign.get().load(Ordering::Relaxed))
     }
 
-    /// Claims the local word and returns the claim. What the caller reads from now on may be published in its place, unless
-    /// another claim follows.
+    /// Claims the local word and returns the claim. Properties that the caller reads from now on may be published in place
+    /// of the claim, unless another claim follows.
     pub(super) fn claim(&self) -> u64 {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
         let claim = u64::from(number) << SERIAL_SHIFT | CLAIMED;
@@ -83,7 +84,7 @@ impl Gate {
     /// Claims the word, calls `serial` to read the serial and then `find` to read the enabled tags, and publishes the result.
     ///
     /// `find` returns the bits to publish, or `None` if they must not be published, and the answer for the caller. Returns the
-    /// answer, and whether the bits were published. `nothing` is the word that `serial` refers to at first.
+    /// answer, and whether the bits were published. `nothing` is the word to which `serial` refers at first.
     pub(crate) fn read<T>(
         &self,
         nothing: &'static AtomicU32,

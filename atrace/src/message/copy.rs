@@ -25,7 +25,8 @@ const fn is_suspect(byte: u8, bar: bool) -> bool {
     is_unsafe(byte) || byte == b'<' || (bar && byte == b'|')
 }
 
-/// Copies `from` to `to`, which must have the same length. Returns whether a byte is suspect; `bar` makes `|` suspect.
+/// Copies `from` to `to`, which must have the same length. Returns whether the text has a suspect byte; with `bar`,
+/// `|` is suspect, too.
 #[inline(always)]
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() < SHORT {
@@ -37,7 +38,7 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     }
 }
 
-/// Returns whether a byte of the text is suspect, without copying it.
+/// Returns whether the text has a suspect byte, without copying it.
 #[inline(always)]
 pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     match text.last_chunk() {
@@ -117,7 +118,7 @@ impl Suspects {
     }
 }
 
-/// Whether one of 16 bytes is suspect.
+/// Returns whether one of 16 bytes is suspect.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 struct Suspects(bool);
@@ -189,7 +190,7 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 
 /// Does the same as [`copy_plain`] with explicit vectors, in half the time.
 ///
-/// It takes pointers: if the compiler knows from references that the texts do not overlap, it makes two passes, `memcpy`
+/// It takes pointers: if references told the compiler that the texts do not overlap, it would make two passes, `memcpy`
 /// first.
 ///
 /// # Safety

@@ -9,7 +9,7 @@
 //! Texts come from the program and may contain any bytes. Bytes that would corrupt the trace are replaced:
 //!
 //! - 0x00–0x1F and 0x7F become `?`. A newline would forge an event, and a NUL would swallow one.
-//! - `|` becomes `/`, except in the name of a begin. There the name extends to the end of the line, so a `|` does no harm.
+//! - `|` becomes `/`, except in the name of a begin, because that name extends to the end of the line.
 //! - The `<` of `</script>` becomes `?`, because Perfetto takes `</script>` for the end of the trace.
 //! - An empty text becomes `?`, except the name of a begin, because Perfetto refuses events with other empty fields.
 //!
@@ -20,8 +20,9 @@
 //!
 //! # Speed
 //!
-//! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need one ([`copy`]).
-//! Only if there is one, the text is processed again, byte by byte. At most as many bytes of a text are read as fit.
+//! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need a replacement
+//! ([`copy`]). Only if there is such a byte, the text is processed again, byte by byte. Of a text, at most as many bytes are
+//! read as fit into the message.
 //!
 //! Everything is inlined into one function for each kind of event. In an unoptimised build that function would need 7 KiB of
 //! stack, more than a signal handler has. So with `debug_assertions` its parts are not inlined.
@@ -53,7 +54,7 @@ pub(crate) const MESSAGE_MAX: usize = 1023;
 /// Bytes that stay free after a track: a `|`, one character of a name, a `|`, and the longest cookie (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
-/// The kind of a message, with the number at its end.
+/// The kind of a message, with the number that the message ends with.
 ///
 /// All numbers have one type, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are in the
 /// range of an `i32`.
@@ -109,7 +110,7 @@ enum Replacement {
     ControlsAndBar,
     /// Control characters: in the name of a begin.
     Controls,
-    /// None: the text is not part of a message.
+    /// None: such a text is not part of a message.
     Nothing,
 }
 
@@ -122,7 +123,8 @@ pub(crate) struct Texts {
 
 /// A message: a buffer and the length of its content.
 pub(crate) struct Message {
-    /// Initialised up to `len`. It has one byte more than a message, for the NUL of a C string.
+    /// Initialised up to `len`. The buffer has one byte more than a message, for the NUL of a C
+    /// string.
     buffer: [MaybeUninit<u8>; MESSAGE_MAX + 1],
     len: usize,
     /// Whether a `<` was written, which may belong to `</script>`.
@@ -189,8 +191,8 @@ impl Message {
         texts
     }
 
-    /// Calls `name` to write a text that is not part of a message, and returns it. Nothing is replaced. It is cut at the
-    /// length of a message.
+    /// Calls `name` to write a text that is not part of a message, and returns the text. Nothing is replaced. It is cut
+    /// at the length of a message.
     #[inline(always)]
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         let (first, limit, replacement) = (NOWHERE, MESSAGE_MAX, Replacement::Nothing);
@@ -198,8 +200,8 @@ impl Message {
         self.as_str()
     }
 
-    /// Replaces an empty name at `start` by `?`. If it is the last text of the line, a name of only spaces counts as empty,
-    /// because the reader trims spaces there.
+    /// Replaces an empty name at `start` by `?`. In the last text of the line, a name that consists of spaces counts as
+    /// empty, because the reader trims spaces there.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_empty(&mut self, start: usize, last: bool) {
@@ -282,7 +284,7 @@ impl Message {
         whole
     }
 
-    /// Makes the replacements in the text from `start` on, which was appended unchanged.
+    /// Makes the replacements in the text from `start` onwards, which was appended unchanged.
     #[inline(never)]
     fn check(&mut self, start: usize, replacement: Replacement) {
         // SAFETY: as in `bytes`; `&mut self` makes the reference exclusive.
@@ -321,7 +323,7 @@ impl Message {
         (self.c_string(texts.track), self.c_string(texts.name))
     }
 
-    /// Restores the message of `length` bytes that it was before [`c_strings`](Self::c_strings).
+    /// Restores the message of `length` bytes to the state before [`c_strings`](Self::c_strings).
     pub(crate) fn restore(&mut self, texts: Texts, length: usize) -> &[u8] {
         self.put_behind(texts, b'|');
         self.len = self.len.min(length);
@@ -391,19 +393,20 @@ fn replaced(byte: u8, replacement: Replacement) -> u8 {
 /// error, so that `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
-    /// The length of the message at which a piece is the first one of the name. The first piece is scanned while it is copied,
-    /// because many names are a single piece.
+    /// The length at which the message's name begins; a piece that is appended there is the first one of the name. The first
+    /// piece is scanned while it is copied, because many names are a single piece.
     first: usize,
-    /// The length that the message may have after the name. It is lowered to the current length when text was cut.
+    /// The length that the message may have after the name. It is lowered to the current length when a text was
+    /// cut.
     limit: usize,
     replacement: Replacement,
-    /// Whether text was appended that was not scanned, or was found to need a second look. A formatter writes many small
-    /// pieces, and scanning each of them costs several times as much as scanning all of them at the end.
+    /// Whether the name has text that was not scanned, or that was found to need a second pass. A formatter writes many
+    /// small pieces, and scanning each of them costs several times as much as scanning all of them at the end.
     unchecked: bool,
 }
 
-/// What writes the name of an event. A trait, because its functions can be inlined into each caller, unlike a closure that
-/// several callers share.
+/// A value that writes the name of an event. This is a trait, because its functions can be inlined into each caller,
+/// unlike a closure that several callers share.
 pub trait WriteName {
     /// Writes the name.
     fn write(self, writer: &mut NameWriter<'_>);
@@ -416,7 +419,8 @@ impl<F: FnOnce(&mut NameWriter<'_>)> WriteName for F {
     }
 }
 
-/// A value of [`NameWriter::first`] at which no piece begins: no piece is scanned while it is copied.
+/// A value of [`NameWriter::first`] that no piece begins at: then no piece is scanned while it is
+/// copied.
 const NOWHERE: usize = usize::MAX;
 
 impl NameWriter<'_> {
@@ -439,8 +443,8 @@ impl NameWriter<'_> {
         self.message.len >= self.limit
     }
 
-    /// Appends the text of `value`. If formatting it panics, `<panicked>` takes the place of the rest, and the panic ends here:
-    /// a tracer must not stop its program because a value can't be formatted.
+    /// Appends the text of `value`. If formatting it panics, `<panicked>` replaces the rest, and the panic ends here: a tracer
+    /// must not stop its program because a value can't be formatted.
     pub fn push_fmt(&mut self, value: fmt::Arguments<'_>) {
         if let Some(text) = value.as_str() {
             return self.push_str(text);

@@ -14,7 +14,7 @@ use super::{Message, NameWriter, cut};
 impl NameWriter<'_> {
     /// Appends the pieces one after the other, as [`push_str`](Self::push_str) does with each.
     ///
-    /// It is fast for constants, whose lengths the compiler knows where it is inlined.
+    /// It is fast for constants, because the compiler knows their lengths where it is inlined.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {

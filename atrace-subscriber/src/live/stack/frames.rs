@@ -11,7 +11,7 @@ pub(super) struct KnownStack {
     pub(super) low: usize,
     /// The end of the readable range.
     pub(super) high: usize,
-    /// The outermost frame, at which a walk must end. It is not known if its position is 0.
+    /// The outermost frame, at which a walk must end. The frame is not known if its position is 0.
     pub(super) root: StackFrame,
 }
 
@@ -89,8 +89,8 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
     }
 }
 
-/// Writes the return addresses to `into` and returns their number, if the frames lead to the outermost one. Otherwise returns
-/// `None`; `into` may then contain anything.
+/// Writes the return addresses to `into` and returns their number, if the frames lead to the outermost frame. Otherwise
+/// returns `None`; `into` may then contain anything.
 ///
 /// `read` returns the two words at an address: the address of the caller's frame, and the return address.
 #[inline(always)]
@@ -123,7 +123,7 @@ pub(super) fn follow(
 }
 
 /// Follows frames as far as they agree with the unwinder's addresses. If they agree up to the C library's frames, returns the
-/// last one: the thread's outermost frame.
+/// last such frame: the thread's outermost frame.
 pub(super) fn outermost(
     stack: &KnownStack,
     from: Registers,

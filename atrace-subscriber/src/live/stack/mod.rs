@@ -3,17 +3,17 @@
 //! # Two ways
 //!
 //! The unwinder reads tables of the program to find each caller. It always works, but takes long. With *frame pointers* there
-//! is a faster way: each frame begins with the address of its caller's frame, followed by the return address, and a register
-//! points to the youngest frame. So the frames are a linked list. In code without frame pointers the register holds any
-//! number.
+//! is a faster method: each frame begins with the address of its caller's frame, followed by the return address, and a
+//! register points to the youngest frame. So the frames are a linked list. In code without frame pointers the register holds
+//! any number.
 //!
 //! # Checks
 //!
 //! No link is trusted:
 //!
-//! - Each frame must lie above the one before and within the thread's stack, as the thread library reports it (asked
-//!   once per thread). The library may report more than there is: for a main thread, the size that its stack may grow to.
-//!   So the kernel is asked whether there is memory from the lowest stack pointer up.
+//! - Each frame must lie above the frame before it and within the thread's stack, as the thread library reports it (asked
+//!   once per thread). The library may report a range larger than the mapped stack: for a main thread, the size that its
+//!   stack may grow to. So a system call checks that there is memory from the lowest stack pointer up.
 //! - The walk must end at the thread's outermost frame. That frame is learnt when a walk on this thread agrees with the
 //!   unwinder, address by address, up to the frames of the C library that starts threads.
 //! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame pointers, on a
@@ -39,16 +39,18 @@ use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
 /// How return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walk {
-    /// By following frame pointers, which is the fastest way. For a stack that turns out not to have them, the unwinder is used.
+    /// By following frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is used.
     ///
-    /// A program for x86-64 has them if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; for 64-bit ARM, always.
+    /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program for
+    /// 64-bit ARM always has them.
     FramePointers,
     /// By the unwinder, from the tables that panics use. This takes far longer.
     Unwinding,
 }
 
 impl Walk {
-    /// Returns the fastest way that works in this program. It is tried on the calling thread until it has succeeded once.
+    /// Returns the fastest method that works in this program. Frame pointers are tried on the calling thread until that
+    /// has succeeded once.
     pub fn of_this_program() -> Self {
         static FOUND: AtomicBool = AtomicBool::new(false);
         if FOUND.load(Ordering::Relaxed) {
@@ -75,7 +77,8 @@ thread_local! {
 
 /// Writes the return addresses of the calling thread to `into`, the innermost first, and returns their number.
 ///
-/// The first one is within the function that calls this. A return address is that of the instruction after the call.
+/// The first address is within the function that calls this. A return address is that of the instruction after the
+/// call.
 ///
 /// If `by` is [`Walk::FramePointers`] and this stack does not have frame pointers, the unwinder is used.
 ///
@@ -212,8 +215,8 @@ fn learn(here: Registers, unwound: &[usize]) {
     }
 }
 
-/// Allows walks from this stack pointer up, if it is on this thread's stack and there is memory from there on. Returns true if
-/// walks from here were not allowed before.
+/// Allows walks from this stack pointer up, if it is on this thread's stack and there is memory from there upwards. Returns
+/// true if walks from here were not allowed before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
         let (low, high) = thread::stack().unwrap_or((1, 1));

@@ -2,7 +2,8 @@
 //!
 //! - It has [`SHARDS`] shards, chosen by a hash of the id. A shard's lock is held for a moment, or for as long as a dump takes
 //!   to copy that shard. No code of the program runs while it is held.
-//! - A shard keeps its memory: nothing is allocated while no more spans are alive than ever before.
+//! - A shard keeps its memory: nothing is allocated while there are no more live spans than the
+//!   highest number so far.
 //! - Each span has room for the maximum number of return addresses, and a walk writes them there directly.
 //! - A forked child has its own shards, because a thread of its parent may hold the parent's locks.
 
@@ -103,9 +104,8 @@ impl SpanTable {
         self.shards()[shard_of(id)].lock()
     }
 
-    /// Adds a span. `walk` writes the return addresses of the place where the span was made into the table, and returns how many
-    /// there are. If `walk` returns `None`, the
-    /// span is not added but returned.
+    /// Adds a span. `walk` writes the return addresses of the span's creation into the table, and returns their number. If
+    /// `walk` returns `None`, the span is not added but returned.
     pub(super) fn insert(
         &self,
         span: Description,

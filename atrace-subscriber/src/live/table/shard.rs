@@ -17,7 +17,8 @@ pub(super) struct Slot {
     addresses: usize,
 }
 
-/// The threads inside a span, each as often as it has entered. There is rarely more than one.
+/// The threads inside a span; a thread occurs once for each time that it has entered. There is
+/// rarely more than one.
 #[derive(Default)]
 pub(super) struct ThreadsInside {
     one: Option<Arc<Thread>>,
@@ -102,7 +103,7 @@ impl Shard {
         self.slots.iter().map(move |(index, slot)| (slot, &self.addresses[index * depth..][..slot.addresses]))
     }
 
-    /// Returns the number of spans that there is room for.
+    /// Returns the number of spans for which there is room.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.slots.capacity()

@@ -1,16 +1,15 @@
 //! The content of a store: reading it while other processes write it, and writing it.
 //!
-//! Other processes write the memory, so everything here works on atomics and trusts nothing that it loads: each count
-//! and length is checked before it is used. A model runs this file with a [layout](super::layout) of a few bytes.
+//! Other processes write the memory, so all code here uses atomics and trusts nothing that it loads: each count and
+//! length is checked before it is used. A model runs this file with a [layout](super::layout) of a few bytes.
 //!
 //! # Algorithm
 //!
 //! Each entry is a double-buffered seqlock. It has two values and a serial. The lowest bit of the serial selects the
-//! current value. The other 31 bits count the changes of the whole store: each writer takes the next number, which is
-//! never 0. A writer holds
-//! the lock of the file. It fills the value that is not current, and then stores the serial. So there is a current
-//! value at every moment, even if the writer is killed. A reader loads the serial, the value, and the serial again;
-//! if it has changed, it tries again.
+//! current value. The other 31 bits count the changes of the whole store: each change takes the next number, which is
+//! never 0. A writer holds the lock of the file. It fills the value that is not current, and then stores the serial.
+//! So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the value,
+//! and the serial again; if it has changed, it tries again.
 //!
 //! An entry is complete before the count includes it. After that it is neither moved nor removed. The area serial is
 //! stored last: a reader that sees it also sees the changes that it announces.
@@ -19,8 +18,8 @@ use super::layout::{CAPACITY, KEY_ROOM, MAGIC, VALUE_ROOM};
 use super::{Key, ReadError, Value};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// How many times a reader tries if the value changes while it reads. A writer makes several system calls for each
-/// change, so even a second attempt is rare.
+/// The number of attempts of a reader if the value changes while it reads. A writer makes several system calls for
+/// each change, so even a second attempt is rare.
 const ATTEMPTS: usize = 64;
 
 /// The content of a store.
@@ -59,7 +58,7 @@ pub(super) fn next(serial: u32) -> u32 {
 }
 
 impl Area {
-    /// Checks the header; returns the fault, if there is one.
+    /// Checks the header, and returns the fault if there is one.
     pub(super) fn validate(&self) -> Result<(), &'static str> {
         if !self.magic.iter().zip(MAGIC).all(|(found, wanted)| found.load(Ordering::Relaxed) == wanted) {
             return Err("it does not begin like a property store of this version");
@@ -80,12 +79,13 @@ impl Area {
         &self.serial
     }
 
-    /// Returns the published entries. If the count is not valid, these are all entries.
+    /// Returns the published entries. If the count is not valid, all entries are returned.
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().take(acquire(&self.count) as usize)
     }
 
-    /// Finds a property. An error means that it was not found and that the store is damaged.
+    /// Finds a property. An error means that the property was not found and that the store is
+    /// damaged.
     #[inline(never)]
     pub(super) fn find(&self, key: &Key) -> Result<Option<&Entry>, &'static str> {
         let mut fault = self.count().err();

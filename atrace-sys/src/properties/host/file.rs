@@ -1,6 +1,7 @@
-//! The file of a store: its place and required owner, opening it, creating it, and its lock.
+//! The file of a store: its path and required owner, opening it, creating it, and its lock.
 //!
-//! First the directory is opened, then the file in it. Each is checked after it was opened, before it is trusted.
+//! First the directory is opened, then the file in it. Each is checked after it was opened and before it is
+//! trusted.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
@@ -21,14 +22,14 @@ use super::layout::{CAPACITY, MAGIC, VALUE_ROOM};
 use crate::fork::{Generation, generation};
 use crate::system::{directory as at, effective_ids, file, is_known_by_number, soft_limit};
 
-/// The directory of all users' stores, which is in memory.
+/// The directory of all users' stores, on a file system in memory.
 const SHARED: &str = "/dev/shm";
 
-/// The place of a store and its required owner.
+/// The path of a store and its required owner.
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) path: PathBuf,
-    /// The directory, and the name in it, as C strings.
+    /// The directory, and the file's name in it, as C strings.
     directory: CString,
     name: CString,
     owner: Owner,
@@ -55,7 +56,7 @@ impl Location {
         Path::new(SHARED).join(format!("atrace-{uid}")).join("properties")
     }
 
-    /// Returns the place of a store that the caller has chosen.
+    /// Returns the path of a store that the caller has chosen.
     pub(super) fn of_path(path: &Path) -> Result<Self, Error> {
         // Made absolute now, because the current directory may change before the store is written.
         let path = std::path::absolute(path).map_err(|error| {
@@ -138,8 +139,8 @@ impl Location {
 enum Failure {
     /// The failure is final.
     Now(Error),
-    /// Another process may be about to change the cause. The operation is tried again, and the error reported if it
-    /// persists.
+    /// Another process may be about to remove the cause. The operation is tried again, and the error is reported if
+    /// it persists.
     Lasting(Error),
 }
 
@@ -150,7 +151,7 @@ impl From<Error> for Failure {
 }
 
 /// Tries an operation until it succeeds, fails finally, or has taken longer than `patience`. Without patience it is
-/// tried once.
+/// tried only once.
 fn persist<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Error> {
     let start = Instant::now();
     let mut pause = Duration::from_micros(20);
@@ -182,7 +183,8 @@ impl Identity {
 }
 
 impl Location {
-    /// Opens the file for reading. If they do not exist and `creates`, creates the file and a user's directory.
+    /// Opens the file for reading. If they do not exist and `creates` is true, creates the file and a user's
+    /// directory.
     pub(super) fn open(&self, creates: bool, patience: Duration) -> Result<(File, Identity), Error> {
         persist(patience, || {
             let directory = self.open_directory(creates)?;
@@ -390,7 +392,7 @@ impl Location {
             .map_err(|error| self.io("can't give the directory to its user", error))
     }
 
-    /// Creates the file, unless another process is faster. The file gets its name when it is complete, so that no
+    /// Creates the file, unless another process is faster. The file gets its name only when it is complete, so no
     /// process waits for the creator, and a creator that is killed leaves nothing behind.
     fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
@@ -417,8 +419,8 @@ impl Location {
         }
     }
 
-    /// Creates the file under a unique name and moves it into place. For file systems that can't create a file
-    /// without a name, and systems without `/proc`, which is needed to name it.
+    /// Creates the file under a unique name and moves it into place. This is for file systems that can't
+    /// create a file without a name, and for systems without `/proc`, which is needed to name such a file.
     fn create_named(&self, directory: &File) -> io::Result<()> {
         static TAKEN: AtomicU32 = AtomicU32::new(0);
         let number = TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -469,7 +471,7 @@ const _: () = {
 };
 
 impl Location {
-    /// Waits for the lock of the file, which must be open for writing, at most for `patience`.
+    /// Waits for the lock of the file, which must be open for writing, for at most `patience`.
     pub(super) fn lock(&self, file: File, patience: Duration) -> Result<Lock, Error> {
         persist(patience, || match at::try_lock(&file) {
             Ok(true) => Ok(()),
@@ -493,7 +495,7 @@ impl Location {
     }
 }
 
-/// The right to write to a store, which ends when the process that took it drops this.
+/// The right to write to a store; it ends when the process that took it drops this value.
 ///
 /// The lock belongs to the open file, which a forked child shares. The child can neither use the lock nor release it.
 pub(super) struct Lock {

@@ -12,11 +12,11 @@
 
 use super::super::text::KEY_MAX;
 
-/// The first bytes of a store: a name, and the version of the layout.
+/// The first bytes of a store: a magic text, and the version of the layout.
 pub(super) const MAGIC: [u8; 8] = *b"ATRPROP\x01";
 
-/// The number of properties that a store can hold. It is smaller for Miri, which looks at each byte of a store at
-/// each call.
+/// The number of properties that a store can hold. The number is smaller for Miri, which checks each byte of a
+/// store at each call.
 pub(super) const CAPACITY: usize = if cfg!(miri) { 4 } else { 256 };
 
 /// The room in an entry for the key and a NUL, in bytes.
