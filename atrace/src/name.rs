@@ -11,7 +11,8 @@ pub(crate) use self::source::{Source, Text};
 /// event.
 ///
 /// Define it as a `static`, and pass a reference to any function that takes an [`EventName`].
-/// [`trace_name!`](crate::trace_name) does this by itself. For ATrace it is the same as its text.
+/// [`trace_name!`](crate::trace_name) creates such a static by itself. For ATrace it is the same as
+/// its text.
 ///
 /// # Examples
 ///
@@ -38,11 +39,12 @@ impl Name {
     }
 }
 
-/// What identifies a constant name.
+/// Identifies a constant name.
 #[derive(Debug)]
 pub struct Interned {
     number: Number,
-    /// The hash of the name, from which the number of a counter's track is made. 0 if the name is of no counter.
+    /// The hash of the name, from which the number of a counter's track is made. It is 0 if the name is not that
+    /// of a counter.
     hash: u64,
 }
 
@@ -89,9 +91,10 @@ mod source {
     use crate::message::WriteName;
     use crate::name::Interned;
 
-    /// What backends need of a name. Not nameable outside of this crate, so other types can't be names.
+    /// The operations on a name that backends need. This trait can't be named outside of this crate, so
+    /// other types can't be names.
     pub trait Source: WriteName {
-        /// Returns the name if it exists as text, `None` if it must be written.
+        /// Returns the name if it exists as text, or `None` if it must be written.
         fn text(&self) -> Option<Text<'_>>;
     }
 
@@ -99,13 +102,13 @@ mod source {
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Text<'a> {
         pub(crate) text: &'a str,
-        /// What identifies the name, if it is a constant.
+        /// The identity of the name, if it is a constant.
         pub(crate) interned: Option<&'a Interned>,
     }
 }
 
 impl<'a> Text<'a> {
-    /// Returns a name that is no constant.
+    /// Returns a name that is not a constant.
     #[inline(always)]
     pub(crate) const fn new(text: &'a str) -> Self {
         Self { text, interned: None }

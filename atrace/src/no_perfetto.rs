@@ -16,7 +16,7 @@ pub(crate) const TRACK_NAME_MAX: usize = 1024;
 pub const FLOW_ROOM: usize = 10;
 pub(crate) const EXISTS: bool = false;
 
-/// The number of a callsite. In this build there is none.
+/// The number of a callsite. In this build there is no such value.
 #[derive(Debug)]
 pub struct Number(());
 
@@ -214,7 +214,7 @@ impl fmt::Display for Standing {
     }
 }
 
-/// A recording of this process. In this build there is none.
+/// A recording of this process. In this build there is no such value.
 #[derive(Debug)]
 pub struct Recording(Infallible);
 

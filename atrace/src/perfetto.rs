@@ -18,7 +18,7 @@ use crate::{AtraceTag, producer, refresh, watch};
 
 /// Makes this process a producer of Perfetto's data source `track_event`, permanently.
 ///
-/// If there is a service, this waits until the service has said which sessions exist: at most 100 ms, or 5 s with
+/// If there is a service, this waits until the service has sent the existing sessions: at most 100 ms, or 5 s with
 /// `ATRACE_BACKEND=perfetto`, as under `atrace run`. Events before that count as [lost](Status::lost) if a session wants
 /// them.
 ///
@@ -38,7 +38,7 @@ pub fn connect() {
 ///
 /// This needs no service and no special rights. The file gets the events of all tags, except of those that are enabled for
 /// ATrace and do not prefer Perfetto. Events are in the file a few milliseconds after they were written, at the latest when
-/// the guard is dropped. If the process is killed, the last ones are missing. A forked child is not recorded.
+/// the guard is dropped. If the process is killed, the last events are missing. A forked child is not recorded.
 ///
 /// # Examples
 ///

@@ -1,7 +1,8 @@
 //! Reads which tags are enabled, and publishes them at the gate.
 //!
-//! An event comes here if the gate can't tell for sure that its tag is off: the serial has changed, the gate is claimed, or
-//! the tag's bit is set. [`is_enabled`] answers at once if the gate's tags are known; otherwise [`read`] reads them.
+//! This code runs for an event if the gate can't be sure that the event's tag is off: the serial has changed, the gate is
+//! claimed, or the tag's bit is set. [`is_enabled`] answers at once if the gate's tags are known; otherwise [`read`] reads
+//! them.
 //!
 //! # Where the tags come from
 //!
@@ -12,16 +13,17 @@
 //! | libandroid | its answer to "is tracing enabled?", for [`AtraceTag::App`] |
 //!
 //! A library may still give an old answer for a moment after a switch. Such an answer is not published: `sink/reload.rs`
-//! tells when libcutils' mask is current, `sink/debounce.rs` when libandroid's answer is settled. Until then every event asks.
+//! determines when libcutils' mask is current, `sink/debounce.rs` when libandroid's answer is settled. Until then every event
+//! asks.
 //!
-//! The tags of Perfetto's sessions are a word of the producer. The gate reads it as its foreign word. If libcutils has that
-//! place, the sessions' tags are copied into the local word.
+//! The tags of Perfetto's sessions are a word of the producer. The gate reads it as its foreign word. If libcutils' mask is
+//! already the foreign word, the sessions' tags are copied into the local word.
 //!
 //! # Threading
 //!
 //! Events call [`is_enabled`] and [`read`]: in signal handlers, and in a child forked while another thread held a lock. So
-//! these neither allocate nor take a lock (libcutils takes one of its own when it reloads). Variables that need much stack
-//! are in functions of their own, which are not inlined.
+//! these neither allocate nor take a lock (libcutils takes a lock of its own when it reloads). Variables that need much
+//! stack are in separate functions, which are not inlined.
 //!
 //! Each published result also updates the state page ([`crate::state`]).
 
@@ -46,7 +48,8 @@ static PREFERRED: AtomicU64 = AtomicU64::new(0);
 /// Whether tracing is disabled in this process by [`set_enabled`].
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether `tag` is enabled for at least one backend; for callers that the gate did not turn away.
+/// Returns whether `tag` is enabled for at least one backend; for callers whose check at the gate did not
+/// say "off".
 #[inline(always)]
 pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
     glance.is_sure() || refreshed().intersects(tag & AtraceTag::ValidMask)
@@ -105,7 +108,8 @@ fn sessions_changed() {
     }
 }
 
-/// Returns how long to wait before the tags must be read again, because the last answer is not sure yet. `None` if it is.
+/// Returns how long to wait before the tags must be read again, because the last answer is not sure yet. Returns `None`
+/// if it is sure.
 pub(crate) fn look_again_after() -> Option<Duration> {
     let is_settled = gate::published().is_some() || choice::present().is_settled();
     (!is_settled).then_some(sink::APART)
@@ -165,15 +169,15 @@ fn serial(properties: &'static Properties) -> Serial {
     }
 }
 
-/// Has the backend chosen for each event from now on, and the next event read the tags again. Async-signal-safe, also on a bare
-/// thread.
+/// Makes each event choose its backend from now on, and makes the next event read the tags again. Async-signal-safe, also on a
+/// bare thread.
 pub(crate) fn choose_per_event() {
     first::choose_per_event();
     see_sessions(choice::present());
     gate::forget();
 }
 
-/// Makes the gate see the tags of Perfetto's sessions, unless libcutils has its place for them.
+/// Makes the gate see the tags of Perfetto's sessions, unless the foreign word is libcutils' mask.
 fn see_sessions(sink: &'static Sink) {
     if !matches!(sink, Sink::Cutils(_))
         && let Some(tags) = producer::tags_word()

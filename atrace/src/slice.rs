@@ -23,8 +23,8 @@ use crate::message::Kind;
 use crate::name::{EventName, Interned};
 use crate::producer::{self, Site, Track, TrackKey, Type, Written};
 
-/// Where the begin of a slice was written: the process, the backend and, for Perfetto's, the tags. The end goes the same
-/// way.
+/// Where the begin of a slice was written: the process, the backend and, for Perfetto's, the tags. The end is written by
+/// the same backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SliceOrigin(NonZeroU64);
 
@@ -36,7 +36,7 @@ enum SliceEnd {
 }
 
 const TAGS: u64 = AtraceTag::ValidMask.bits();
-/// Marks a slice of Perfetto's. No generation has this bit.
+/// Marks a slice of Perfetto's. No generation uses this bit.
 const BY_PERFETTO: u64 = 1 << 63;
 
 /// Returns the word of a slice of Perfetto's, without its tags.
@@ -56,7 +56,7 @@ impl SliceOrigin {
         NonZeroU64::new(word).map(Self)
     }
 
-    /// Returns how the slice must be ended, or `None` if another process began it.
+    /// Returns the backend by which the slice must be ended, or `None` if another process began it.
     #[inline(always)]
     fn end(self) -> Option<SliceEnd> {
         let (word, present) = (self.0.get(), generation());
@@ -95,7 +95,7 @@ impl Slice {
         Self { origin: None, _not_send: PhantomData }
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end either.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end.
     #[inline(always)]
     pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
         Self { origin: written.and_then(|written| SliceOrigin::now(written, tag)), _not_send: PhantomData }
@@ -141,7 +141,7 @@ impl Slice {
         self.origin.is_some()
     }
 
-    /// Writes the end if this process wrote the begin, whatever is enabled by now.
+    /// Writes the end if this process wrote the begin, whatever tags are enabled by now.
     #[inline(always)]
     pub fn end(self) {
         if let Some(origin) = self.origin {
@@ -210,7 +210,7 @@ impl TrackSlice {
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, track_name, name, cookie))
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end either.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end.
     ///
     /// Sessions are counted after the begin was written. So a session that begins after the begin was written and
     /// before the sessions are counted may get an end without a begin, but never a begin without its end.
@@ -249,8 +249,8 @@ impl TrackSlice {
         self.by.is_some()
     }
 
-    /// Writes the end if this process wrote the begin, whatever is enabled by now. The track and the cookie must be those of
-    /// the begin.
+    /// Writes the end if this process wrote the begin, whatever tags are enabled by now. The track and the cookie must be
+    /// those of the begin.
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
         if let Some(by) = self.by

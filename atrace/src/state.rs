@@ -51,7 +51,8 @@ pub(crate) fn publish_unsure(tags: AtraceTag) {
 
 static FILTERS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts the subscribers that cache the enabled tags: one more if `began`, else one less.
+/// Counts the subscribers that cache the enabled tags: one more if `began` is true, otherwise one
+/// less.
 pub(crate) fn note_filter(began: bool) {
     if began {
         FILTERS.fetch_add(1, Ordering::Relaxed);
@@ -66,8 +67,8 @@ pub(crate) fn publish() {
     state::publish(&describe);
 }
 
-/// Returns the text of this process's state page as of now. This also works where the process publishes none: on Android, and
-/// with `ATRACE_STATE=none`.
+/// Returns the text of this process's state page as of now. This also works in a process that publishes no state page: on
+/// Android, and with `ATRACE_STATE=none`.
 ///
 /// ```
 /// let state = atrace::state::text();

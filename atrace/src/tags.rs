@@ -1,4 +1,5 @@
-//! Tags: the part of the system that an event belongs to, by which it is switched on.
+//! Tags: each names the part of the system that an event belongs to, and tracing is switched on by
+//! tag.
 //!
 //! [`AtraceTag`] is at the top of the crate, too. AOSP's `libatrace_rust` has it in both places, so code that names this
 //! module compiles with either.

@@ -1,15 +1,16 @@
-//! What a tracer needs that is built on this crate, such as a `tracing` subscriber: one check for several events, slices
-//! that know whether they were written, callsites, and arguments that the tracer encodes itself.
+//! Everything that a tracer built on this crate needs, such as a `tracing` subscriber: one check for several events,
+//! slices that know whether they were written, callsites, and arguments that the tracer encodes itself.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
 //!
 //! # One check for several events
 //!
 //! A check has two steps. [`PreparedTag::glance`] is the gate's check: a few inlined instructions, which usually say "off". If
-//! they do not, [`Glance::enabled`] checks for sure and chooses the backend. The resulting [`Enabled`] writes any number of
-//! events without another check.
+//! they do not, [`Glance::enabled`] determines whether a tag is enabled, and chooses the backend. The resulting [`Enabled`]
+//! writes any number of events without another check.
 //!
-//! A tracer should inline only the glance where events are written, and call the rest of itself only if it gets a [`Glance`].
+//! At the place where an event is written, a tracer should inline only the glance, and call the rest of its code only if it
+//! gets a [`Glance`].
 //!
 //! # Callsites and arguments
 //!
@@ -89,7 +90,8 @@ impl PreparedTag {
         Self { tag, mask: gate::Mask::of(tag) }
     }
 
-    /// Checks at the gate whether one of the tags may be enabled. `None` is certain: none of them is.
+    /// Checks at the gate whether one of the tags may be enabled. `None` means that certainly none of
+    /// them is.
     #[inline(always)]
     pub fn glance(self) -> Option<Glance> {
         self.mask.glance().map(|found| Glance { found, tag: self.tag })
@@ -110,7 +112,7 @@ impl Glance {
         self.tag
     }
 
-    /// Checks for sure whether one of the tags is enabled. If it is, the returned value writes events.
+    /// Determines whether one of the tags is enabled. If it is, the returned value writes events.
     #[inline(always)]
     pub fn enabled(self) -> Option<Enabled> {
         backend::enabled_inlined(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })

@@ -118,7 +118,7 @@ impl Suspects {
     }
 }
 
-/// Returns whether one of 16 bytes is suspect.
+/// Whether one of 16 bytes is suspect.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 struct Suspects(bool);

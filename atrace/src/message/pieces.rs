@@ -70,7 +70,7 @@ impl NameWriter<'_> {
         if self.is_full() { Err(fmt::Error) } else { Ok(()) }
     }
 
-    /// Returns the length of the message up to here, in bytes, with what stands before the name.
+    /// Returns the length in bytes of the message so far, including the part before the name.
     #[inline(always)]
     pub fn position(&self) -> usize {
         self.message.len

@@ -18,10 +18,10 @@ pub(crate) struct Event {
     pub(crate) name: String,
 }
 
-/// A way of writing a text.
+/// A method of writing a text.
 type Push = fn(&mut NameWriter<'_>, &str);
 
-/// Makes each kind, with the number cut to the kind's range.
+/// Builds each kind of event, with the number cut to the kind's range.
 pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
     |_| Kind::Begin,
     |_| Kind::End,

@@ -4,7 +4,7 @@
 //! calls that may allocate try again. An event never chooses, because that allocates.
 //!
 //! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its sink;
-//! the others use it. No thread waits. A published sink stays in memory for ever, since any thread may hold a reference.
+//! the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a reference.
 
 use std::ffi::OsStr;
 
@@ -25,7 +25,7 @@ pub(crate) fn present() -> &'static Sink {
 }
 
 /// Returns where this process's events go. If the sink has not been chosen, or could not be opened for lack of descriptors
-/// or memory, it is chosen now. Not for signal handlers: it allocates.
+/// or memory, it is chosen now. This allocates, so a signal handler must not call it.
 pub fn sink() -> SinkInfo {
     let info = chosen().info();
     let (standing, _) = producer::standing();
@@ -81,8 +81,8 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
 }
 
-/// The variables that ask for a sink. If one is set, a missing sink is an error and is reported. If none is set, a missing
-/// sink is usual, because only root may open the marker.
+/// The variables that select a sink. If one is set, a missing sink is an error and is reported. If none is set, a missing
+/// sink is normal, because only root may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
 
 /// Chooses as the crate's documentation says.
@@ -136,8 +136,9 @@ fn by_default() -> Result<Sink, Failure> {
     marker()
 }
 
-/// Chooses the sink on Android: the marker if `ATRACE_MARKER` names one; else libcutils, which the dynamic linker denies to
-/// apps; else libandroid, which apps can load; else the marker, which is all that a statically linked program has.
+/// Chooses the sink on Android: the marker if `ATRACE_MARKER` names one; otherwise libcutils, which the dynamic linker
+/// denies to apps; otherwise libandroid, which apps can load; otherwise the marker, which is the only sink of a statically
+/// linked program.
 #[cfg(any(target_os = "android", test))]
 fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> Result<Sink, Failure> {
     if open::is_set("ATRACE_MARKER") {
@@ -166,7 +167,8 @@ mod standins;
 mod tests {
     use super::*;
 
-    /// As in a service, in an app (which may load only libandroid), and in a program that can load nothing.
+    /// Tests the choice in a service, in an app (which may load only libandroid), and in a program that can
+    /// load nothing.
     #[test]
     #[cfg_attr(miri, ignore = "loads libraries")]
     fn android_prefers_libcutils_then_libandroid_then_the_marker() {

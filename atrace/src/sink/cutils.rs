@@ -1,7 +1,7 @@
 //! libcutils as a sink: its functions write events, and its tag mask tells which tags are enabled.
 //!
-//! An old libcutils lacks functions. Events for which it has none are written to the marker, in libcutils' format, if the marker
-//! can be opened.
+//! An old libcutils lacks functions. Events for which it has no function are written to the marker, in libcutils' format, if the
+//! marker can be opened.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
@@ -19,7 +19,7 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct CutilsSink {
     pub(crate) library: Cutils,
-    /// For events that this libcutils has no function for.
+    /// The marker for events that this libcutils has no function for.
     pub(super) marker: Option<Marker>,
     pub(super) properties: Option<&'static Properties>,
     reload: Reload,

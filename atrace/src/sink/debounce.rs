@@ -22,7 +22,7 @@ pub(crate) const APART: Duration = Duration::from_millis(10);
 
 /// `serial, 32 bits | known, 1 | enabled, 1 | settled, 1 | milliseconds, 29 bits`
 ///
-/// The first of the latest answers that were the same, and the time when it had been given.
+/// The first of the latest equal answers, and the time when it was given.
 #[derive(Debug)]
 pub(crate) struct Debounce(pub(crate) AtomicU64);
 
@@ -59,7 +59,7 @@ impl Debounce {
         (enabled, settled)
     }
 
-    /// Returns true if the last answer is settled, or none was given yet.
+    /// Returns true if the last answer is settled, or if there was no answer yet.
     pub(crate) fn is_settled(&self) -> bool {
         let kept = self.0.load(Ordering::Relaxed);
         kept & KNOWN == 0 || kept & SETTLED != 0

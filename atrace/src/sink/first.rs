@@ -18,12 +18,12 @@ pub(crate) fn present() -> &'static Sink {
     FIRST.get()
 }
 
-/// Notes that `sink` was chosen in place of `before`.
+/// Records that `sink` was chosen in place of `before`.
 pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
     let _ = FIRST.replace(before, sink); // Fails if the backend is chosen for each event; that stays.
 }
 
-/// Prepares this process to be a producer of Perfetto's service, and has the backend chosen for each event from now on.
+/// Prepares this process to be a producer of Perfetto's service, and makes each event choose its backend from now on.
 /// Returns false if there is no memory for a producer.
 pub(crate) fn enable_perfetto() -> bool {
     let is_ready = producer::can_be_used();
@@ -33,15 +33,15 @@ pub(crate) fn enable_perfetto() -> bool {
     is_ready
 }
 
-/// Has the backend chosen for each event from now on, in a process that was prepared to be a producer. Async-signal-safe.
+/// Makes each event choose its backend from now on, in a process that was prepared to be a producer. Async-signal-safe.
 pub(crate) fn choose_per_event() {
     FIRST.set(&PER_EVENT);
 }
 
 /// Returns whether `sink` is the mark that the backend is chosen for each event.
 ///
-/// It compares addresses. The compiler would merge a second test of the variant with the test before it, which would cost
-/// the path to the marker.
+/// It compares addresses. The compiler would merge another test of the variant with the test before it, which would make
+/// the path to the marker slower.
 #[inline(always)]
 pub(crate) fn is_per_event(sink: &'static Sink) -> bool {
     producer::EXISTS && std::ptr::eq(sink, &PER_EVENT)

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SinkKind {
-    /// None: tracing is off in this process.
+    /// There is none: tracing is off in this process.
     None,
     /// The kernel's ring buffer, through `trace_marker`.
     Tracefs,
@@ -22,7 +22,7 @@ pub enum SinkKind {
     Perfetto,
 }
 
-/// Where this process's events go, and why. `Display` writes it as text for people.
+/// Where this process's events go, and why. `Display` writes it as text for users.
 ///
 /// # Examples
 ///

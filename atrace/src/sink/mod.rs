@@ -1,7 +1,7 @@
 //! ATrace's sinks: libcutils, libandroid, and the kernel's marker.
 //!
 //! A process has at most one sink. `choice.rs` chooses it when the program is loaded, and [`Sink::write`] writes an event to
-//! it. Each sink has a file here, which also opens it. The system's interfaces that it needs are in `atrace-sys`.
+//! it. Each sink has a file here, which also opens it. The system interfaces that a sink needs are in `atrace-sys`.
 //!
 //! # How to add a sink
 //!
@@ -9,7 +9,7 @@
 //! - add a variant to [`Sink`] and an arm to each function below (the compiler does not find all of them),
 //! - add a line to `choice.rs`,
 //! - add its description for users to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
-//! - let `refresh.rs` know how it is switched on,
+//! - make `refresh.rs` detect when it is switched on,
 //! - add a line to `row/model.rs` in the benches, so that it is measured.
 //!
 //! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend` (`backend.rs`).
@@ -55,7 +55,7 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, without a check whether its tag is enabled. Out of line.
+    /// Writes an event, without checking whether its tag is enabled. Out of line.
     #[inline(never)]
     pub(crate) fn write(&self, event: &Event<'_>) -> Option<Written> {
         let mut message = Message::new();
@@ -101,7 +101,8 @@ impl Sink {
         }
     }
 
-    /// Returns whether the last answer of a library about the enabled tags is sure. If not, it must be asked again soon.
+    /// Returns whether the last answer of a library about the enabled tags is sure. If the answer is not sure, the
+    /// library must be asked again soon.
     pub(crate) fn is_settled(&self) -> bool {
         match self {
             Self::Cutils(sink) => sink.is_current(),
@@ -110,18 +111,18 @@ impl Sink {
         }
     }
 
-    /// Returns whether a sink may still be chosen: none was chosen yet, or opening failed for a reason that may pass.
+    /// Returns whether a sink may still be chosen: none was chosen yet, or opening failed for a temporary reason.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self, Self::Unchosen | Self::Off(Failure { may_pass: true, .. }))
     }
 
-    /// Returns whether events can be written to it.
+    /// Returns whether events can be written to this sink.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         !matches!(self, Self::Unchosen | Self::Off(_) | Self::PerEvent)
     }
 
-    /// Checks whether the marker's descriptor still is the file that was opened.
+    /// Checks whether the marker's descriptor still refers to the file that was opened.
     pub(crate) fn check(&self) {
         if let Some(marker) = self.marker() {
             marker.check();

@@ -37,10 +37,11 @@ impl NdkSink {
         self.debounce.is_settled()
     }
 
-    /// Writes the event by the function that comes nearest. Returns false if this libandroid is too old to have it.
+    /// Writes the event by the most similar function. Returns false if this libandroid is too old to have that
+    /// function.
     ///
     /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the track,
-    /// because the end of such a slice has no other name.
+    /// because the end of a slice on a track has no other name.
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;

@@ -1,5 +1,5 @@
-//! Opens what several sinks need: the marker and the properties, as the environment variables say. [`Failure`] is the reason
-//! why one can't be opened.
+//! Opens the resources that several sinks need, the marker and the properties, as the environment variables say. [`Failure`]
+//! is the reason why one of them can't be opened.
 
 use std::error::Error as _;
 use std::{fmt, io};
@@ -59,8 +59,8 @@ pub(super) fn properties() -> Result<&'static Properties, Failure> {
     Ok(Properties::try_open()?)
 }
 
-/// Returns `None` if it could not be opened and the sink can do without it. It is an error if `variable` asks for it, or if a
-/// later attempt may succeed.
+/// Returns `None` if it could not be opened and the sink can work without it. Returns an error if `variable` requests it, or
+/// if a later attempt may succeed.
 pub(super) fn if_there<T>(opened: Result<T, Failure>, variable: &str) -> Result<Option<T>, Failure> {
     match opened {
         Ok(opened) => Ok(Some(opened)),

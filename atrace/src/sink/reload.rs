@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// `serial, 32 bits | process, 16 | current, 1 | overlapped, 1 | reading, 14 bits`
 ///
-/// The low 16 bits of the process's generation tell whose threads are counted.
+/// The low 16 bits of the process's generation identify the process whose threads are counted.
 #[derive(Debug)]
 pub(crate) struct Reload(pub(crate) AtomicU64);
 
@@ -51,7 +51,7 @@ impl Reload {
         None
     }
 
-    /// Calls `read`, which changes the library's mask in a way that no serial tells. The mask is stale after it.
+    /// Calls `read`, which changes the library's mask without changing a serial. The mask is stale after it.
     pub(crate) fn force(&self, process: u64, read: impl Fn()) {
         let process = process << PROCESS_SHIFT & PROCESS;
         self.reading(process, process, &read);

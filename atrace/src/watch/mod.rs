@@ -17,8 +17,8 @@
 //!
 //! # Ticks
 //!
-//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second. So what the
-//! tracer left to the next event of a thread is written even if there is none.
+//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second. So the data
+//! that the tracer left to the next event of a thread is written even if there is no next event.
 //!
 //! # Forks
 //!
@@ -152,8 +152,8 @@ const TICK: Duration = Duration::from_millis(50);
 
 static ON_TICK: OnceRef<fn()> = OnceRef::new();
 
-/// Has a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of the process
-/// has an effect; a forked child has its parent's `body`, and calls it once it has a watch.
+/// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of the
+/// process has an effect; a forked child has its parent's `body`, and calls it once it has a watch.
 ///
 /// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never called.
 pub fn on_tick(body: &'static fn()) {
@@ -170,7 +170,7 @@ pub(crate) fn start_ticks() {
     }
 }
 
-/// Ticks, if there is something to do. Returns the time until the next tick.
+/// Calls the tick, if there is work for it. Returns the time until the next tick.
 fn tick() -> Option<Duration> {
     let is_wanted = |word: &AtomicU64| word.load(Ordering::Relaxed) & AtraceTag::ValidMask.bits() != 0;
     let body = ON_TICK.get().filter(|_| producer::tags_word().is_some_and(is_wanted))?;
@@ -188,7 +188,7 @@ pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
 
-/// Calls back if the tags have changed; for changes that the properties do not show.
+/// Calls the callbacks if the tags have changed; for changes that the properties do not show.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
     for thread in [&ORDINARY, &DETACHED] {
@@ -198,8 +198,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Called on the socket thread when the tags that sessions want have changed. It wakes the watching threads, and makes no
-/// calls back itself.
+/// Called on the socket thread when the tags that sessions want have changed. It wakes the watching threads, and calls no
+/// callback itself.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
@@ -228,7 +228,7 @@ struct Watchers {
     detached: bool,
     /// Whether the thread must not sleep: it was told to stop, or the tags of Perfetto's sessions have changed.
     is_nudged: AtomicBool,
-    /// The thread, if no property wakes it.
+    /// The thread, if no change of a property wakes it.
     sleeper: OnceLock<std::thread::Thread>,
     /// The callbacks, and the flag that tells the thread to stop.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
@@ -335,7 +335,7 @@ impl Watchers {
         }
     }
 
-    /// Calls back if the tags differ from those reported last.
+    /// Calls the callbacks if the tags differ from those reported last.
     fn deliver(&self) {
         self.notifier.notify(BackendTags::now, |callback, before, now| {
             // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
@@ -359,8 +359,8 @@ fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
 /// Wakes the thread that was told to stop, repeatedly until it has dropped its reference to `stop`. A single wake may come
 /// just before the thread falls asleep.
 ///
-/// This takes a few milliseconds at most. The thread may be the calling one, or one that the system can't wake; then it ends a
-/// little later.
+/// This takes a few milliseconds at most. The thread may be the calling one, or the system may be unable to wake it; then it
+/// ends a little later.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {

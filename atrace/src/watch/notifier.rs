@@ -55,7 +55,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         Ok(id)
     }
 
-    /// Removes a callback. If it was the last, the watching thread is returned as well, for the caller to stop.
+    /// Removes a callback. If it was the last callback, the watching thread is returned as well, for the caller
+    /// to stop.
     pub(super) fn remove(&self, id: u64) -> (Option<C>, Option<S>) {
         let mut state = self.lock();
         let found = state.callbacks.iter().position(|(other, _)| *other == id);

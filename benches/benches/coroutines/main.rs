@@ -7,15 +7,15 @@
 //! All cases run for Fibonacci 5, 15 and 25, on all cores and on one core.
 //!
 //! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original,
-//!   because a reading of the clock takes as long as a part. Rust's batches are smaller where a case would take more than
+//!   because one clock reading takes as long as one part. Rust's batches are smaller where a case would take more than
 //!   ten seconds, as it runs in six modes: a hundred threads, and thirty tasks for Fibonacci 25. With
 //!   `ATRACE_BENCH_ORIGINAL=1`, they have a thousand tasks, too. The count `at_once` of a row is its batch.
 //! - Where a reading of the clock takes less than 1 % of a task, which is the case for Fibonacci 25, each task of a
 //!   coroutine or future is timed from within, too: `resume/compute` is the time of the computation itself, `resume/switch`
 //!   the time from before the resume to the beginning of the computation, and from its end until the task has returned.
 //!   The run fails unless both together are the `resume` of the same tasks within 2 %.
-//! - The readings of the clock within a part are subtracted from it. The count `clock_ns` is what a reading takes, and
-//!   `clock_readings` how many a task had.
+//! - The readings of the clock within a part are subtracted from it. The count `clock_ns` is the duration of a
+//!   reading, and `clock_readings` the number of readings of a task.
 //! - A thread sleeps until all threads are created. The threads of the original spun, which slowed down the creation of
 //!   the others. The original measured creation only after a coroutine's frame was allocated; here, the measurement
 //!   includes the allocation.
@@ -55,7 +55,7 @@ enum Runner {
     Tokio,
 }
 
-/// What the tasks of C++ are.
+/// The implementations of a task in C++.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Sequential,
@@ -65,7 +65,7 @@ enum Kind {
 }
 
 impl Runner {
-    /// Returns all runners. C++ has those of each compiler that was installed.
+    /// Returns all runners. C++ has these once for each compiler that was installed.
     fn all() -> impl Iterator<Item = Self> {
         let kinds = [Kind::Sequential, Kind::Thread, Kind::Coroutine, Kind::Yield];
         let installed = Compiler::ALL.into_iter().filter(|compiler| compiler.version().is_some());
@@ -141,8 +141,8 @@ impl Place {
         }
     }
 
-    /// Tells whether a task takes more than a hundred readings of the clock, on any processor with a clock that is read
-    /// without a system call.
+    /// Tells whether a task takes as long as more than a hundred clock readings, on any processor whose clock can be
+    /// read without a system call.
     fn is_long(self) -> bool {
         self.fibonacci >= 25
     }

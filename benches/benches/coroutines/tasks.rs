@@ -1,4 +1,4 @@
-//! The tasks of each runner: a batch computes a number per task, or nothing.
+//! The tasks of each runner: a batch computes a number for each task, or nothing.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use crate::{Kind, Place, Runner};
 /// The times and counts of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batch {
-    /// The time of the whole batch, by readings of its own.
+    /// The time of the whole batch, measured by separate clock readings.
     total: Duration,
     creation: Duration,
     resume: Duration,
@@ -84,22 +84,23 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     if place.one_core { case.one_core() } else { case }
 }
 
-/// Reports what `n` tasks write that are entered once.
+/// Reports the messages of `n` tasks that are entered once.
 fn entered(n: u64) -> Done {
     Done::new().messages(2 * n)
 }
 
-/// Reports what `n` tasks write that are entered once, but perhaps long after their spans were made.
+/// Reports the messages of `n` tasks that are entered once, but perhaps long after their spans were
+/// created.
 fn awaited(n: u64) -> Done {
     entered(n).lives(0..=n)
 }
 
-/// Reports what `n` futures write that are polled once and dropped, each within its span.
+/// Reports the messages of `n` futures that are polled once and dropped, each within its span.
 fn polled(n: u64) -> Done {
     Done::new().messages(4 * n).lives(n..=n)
 }
 
-/// Makes a closure that runs batches. `written` reports what `n` tasks write.
+/// Makes a closure that runs batches. `written` reports the messages of `n` tasks.
 fn batches(
     runner: Runner,
     place: Place,
@@ -142,7 +143,7 @@ fn batches(
 
 impl Batch {
     /// Adds to the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each time is
-    /// that between two readings, which contains one.
+    /// the difference between two clock readings, and includes one reading.
     fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
         let without = |time: Duration, readings: u64| {
             time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))
@@ -250,7 +251,7 @@ impl Laps {
         Self { start, last: start }
     }
 
-    /// Returns the time since the part before has ended.
+    /// Returns the time since the previous part has ended.
     fn lap(&mut self) -> Duration {
         let now = Instant::now();
         let lap = now - self.last;
@@ -265,12 +266,12 @@ impl Laps {
 }
 
 thread_local! {
-    /// When the task that has run last began and ended its computation.
+    /// The times at which the task that ran last began and ended its computation.
     static COMPUTED: Cell<Option<[Instant; 2]>> = const { Cell::new(None) };
 }
 
-/// Times tasks from within, in the parts of a [`Batch::inside`]. A task has three readings of the clock: that after it is
-/// that before the next.
+/// Times tasks from within, in the parts of a [`Batch::inside`]. A task has three clock readings: the last one of a task
+/// is the first one of the next task.
 struct Inside {
     last: Instant,
     parts: [Duration; 2],
@@ -291,7 +292,8 @@ impl Inside {
         self.last = now;
     }
 
-    /// Returns the parts. What came after the last task, until the end of the part of the batch, is in the second one.
+    /// Returns the parts. The time after the last task, until the end of the part of the batch, is added to the second
+    /// part of a task.
     fn end(self, laps: &Laps) -> [Duration; 2] {
         [self.parts[0], self.parts[1] + (laps.last - self.last)]
     }

@@ -46,7 +46,7 @@ mod watch;
 static ALLOCATOR: Counting = Counting;
 
 const TAG: AtraceTag = AtraceTag::App;
-/// The number of operations that allocations are counted over.
+/// The number of operations over which allocations are counted.
 const COUNTED: u64 = 10_000;
 
 fn main() -> ExitCode {
@@ -229,8 +229,8 @@ fn compare(
     Ok(rows)
 }
 
-/// Counts the CPU time of the C++ cases that AOSP published, in the way of Google Benchmark: a case runs more and more
-/// iterations until they take half a second (`cpu_ns` of an iteration, and how many `iterations`).
+/// Counts the CPU time of the C++ cases that AOSP published, as Google Benchmark does: a case runs more and more
+/// iterations until they take half a second (`cpu_ns` of an iteration, and the number of `iterations`).
 fn count_cpu_time(session: &Session, state: State, rows: &mut [Row]) {
     let least = match &session.args {
         args if args.test => Duration::ZERO,
@@ -281,7 +281,8 @@ fn questions(paired: &mut Paired<'_>, state: State) {
     }
 }
 
-/// Adds the events that AOSP published, as AOSP's wrapper writes them: what a program replaces by this library.
+/// Adds the events that AOSP published, as AOSP's wrapper writes them: the code that a program replaces by this
+/// library.
 fn aosp_like(paired: &mut Paired<'_>, state: State) {
     const TAG: u64 = cc_bench::TAG;
     if cc_bench::missing("atrace_end_body").is_some() {
@@ -323,8 +324,8 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures what the vector code of atrace's `message/copy.rs` gains: it copies and checks a text, beside the plain
-/// loop.
+/// Measures the gain of the vector code of atrace's `message/copy.rs`: it copies and checks a text, compared with
+/// the plain loop.
 fn copies(paired: &mut Paired<'_>) {
     let name = text(1000);
     paired.case("rust/text_of_1000", move |n| {

@@ -318,7 +318,7 @@ pub(crate) fn read_beside() -> io::Result<()> {
 }
 
 /// Counts the allocations of an operation: the lowest of three counts, because the producer's socket thread may
-/// allocate meanwhile.
+/// allocate at the same time.
 fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments::alloc::PerOp> {
     const COUNTED: u64 = 500;
     let size = Size::of(event);

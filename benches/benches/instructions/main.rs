@@ -45,7 +45,8 @@ impl Prepared {
     }
 }
 
-/// Switches tracing to the state of the case, and checks the state by what arrives in the sink.
+/// Switches tracing to the state of the case, and checks the state by counting what arrives in the
+/// sink.
 fn prepare(id: &Id) -> Prepared {
     match (&id.who, &id.what) {
         (Who::Perfetto, What::Event(_, event)) => return event_by_perfetto(event),

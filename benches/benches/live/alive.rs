@@ -1,5 +1,5 @@
-//! The threads beside the measuring thread: a thread with living tasks, which are dumped, or a team of two threads,
-//! each with its own runtime, that run the same body at the same time.
+//! The threads that run next to the measuring thread: a thread with living tasks, which are dumped, or a team of
+//! two threads, each with its own runtime, that run the same body at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! Measures what it costs to track the living spans and the places where the spans were made.
+//! Measures the cost of tracking the living spans and the places where the spans were created.
 //!
 //! The workload is a benchmark of Kotlin's `DebugProbes` (creation stack traces and dumps of living coroutines), in
 //! Rust. `runBlocking {}`, `runBlocking { launch {} }` and `launch {}` with empty bodies become `block_on` of a

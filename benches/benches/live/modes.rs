@@ -15,10 +15,10 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 /// The layer without options. The other modes of the layer are compared with it.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
-/// Whether the layer of this process keeps backtraces; unset without the layer.
+/// Whether the layer of this process stores backtraces; unset without the layer.
 static KEEPS: OnceLock<bool> = OnceLock::new();
 
-/// What a dump must contain.
+/// The expected content of a dump.
 pub(crate) struct Expected {
     pub(crate) spans: u64,
     pub(crate) backtraces: bool,
@@ -62,7 +62,7 @@ impl<S: Subscriber> Layer<S> for Bare {
     }
 }
 
-/// The modes that have nothing to dump.
+/// The modes in which there is nothing to dump.
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 

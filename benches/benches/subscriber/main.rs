@@ -127,8 +127,9 @@ impl Workload for Subscribers {
     }
 }
 
-/// Judges the promises about differences through the Perfetto backend: the cost of a layer above the registry's own
-/// cost, and the cost of a span's fields beside an event's fields. The latter two had separate turns.
+/// Judges the promises about differences through the Perfetto backend: the cost of a layer in addition to the
+/// registry's own cost, and the cost of a span's fields compared with an event's fields. The latter two had
+/// separate turns.
 fn by_perfetto(results: &Results) -> Vec<Judged> {
     let row = |mode, case: TracingCase| results.row(case.name(), mode);
     let [event, event_args, span, span_args] = TracingCase::ALL;

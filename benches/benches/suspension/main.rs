@@ -5,15 +5,15 @@
 //!
 //! - `SequentialSemaphoreAsMutex`: one permit, and every acquire suspends. The acquire is polled, the permit is
 //!   released, and the acquire is polled again. Its cancellation handler, which runs if the acquire is dropped
-//!   meanwhile, is kept in the future (`inline`) or as a boxed closure on the heap (`boxed`). When traced, each acquire
-//!   has a span.
+//!   meanwhile, is stored in the future (`inline`) or as a boxed closure on the heap (`boxed`). When traced, each
+//!   acquire has a span.
 //! - `ChannelSink`: 10,000 boxed numbers pass through a channel, a task that keeps every fourth number, another channel
 //!   and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), which stand for Kotlin's
 //!   thread-local context elements: both act at each resume. The channels hold nothing (rendezvous), 1, 8 or 32
 //!   elements.
 //! - `ChannelSinkNoAllocations`: 100,000 units pass through one channel. When traced, the sender is within a span.
-//! - Both channel workloads again, with a rendezvous channel of this crate whose ends keep their handlers `inline` or
-//!   `boxed`; flume has no such choice.
+//! - Both channel workloads again, with a rendezvous channel of this crate whose ends store their handlers `inline`
+//!   or `boxed`; flume has no such choice.
 //!
 //! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's, also for
 //! capacities that tokio's channels have, so that only the capacity changes. The semaphore is tokio's, polled by hand.
@@ -58,7 +58,8 @@ const UNITS: u64 = 100_000;
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
 /// The name of the count of waits at either end of a channel.
 const WAITS: &str = "waits";
-/// The number of acquires that allocations are counted over, as many as an operation of the original has.
+/// The number of acquires over which allocations are counted, as many as an operation of the original
+/// has.
 const ACQUIRES: u64 = 1_000_000;
 
 struct Suspension;
@@ -462,7 +463,7 @@ impl Ends for Flume {
     }
 }
 
-/// This crate's channel, whose cancellation handlers are kept as `H` says.
+/// This crate's channel; `H` decides how its cancellation handlers are stored.
 pub(crate) struct Own<H>(PhantomData<H>);
 
 impl<H: Handler> Ends for Own<H> {

@@ -13,7 +13,7 @@ use super::jobs::Work;
 /// The number of clients, as in the original.
 pub(crate) const CLIENTS: usize = 2;
 
-/// What a client has done in a slice.
+/// The work that a client has done in a slice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) ops: u64,
@@ -26,8 +26,8 @@ impl Share {
         shares.iter().map(|share| share.took).sum()
     }
 
-    /// Returns the time in which all clients were busy, and the number of operations in it. An operation that was not
-    /// finished when another client had no more to do counts in part.
+    /// Returns the time in which all clients were busy, and the number of operations in it. An operation that was
+    /// still running when another client had finished its last one counts in part.
     pub(crate) fn all_busy(shares: &[Self]) -> (f64, Duration) {
         let time = shares.iter().map(|share| share.took).min().unwrap_or_default();
         let part = |share: &Self| share.ops as f64 * time.as_secs_f64() / share.took.as_secs_f64();
@@ -68,7 +68,8 @@ impl Clients {
     }
 
     /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end together. With
-    /// `each`, each client runs a single operation, so that every client has done what a thread does only once.
+    /// `each`, each client runs a single operation, so that every client has done the work that a thread does only
+    /// once.
     pub(crate) fn run(&mut self, n: u64, each: bool) -> Result<[Share; CLIENTS], Wrong> {
         self.next.store(self.until, Relaxed);
         self.until += n;

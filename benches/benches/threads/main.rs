@@ -1,7 +1,7 @@
 //! Measures what tracing costs a program that starts a thread or a task for each operation.
 //!
 //! The workload is the benchmark of virtual and kernel threads of Java's project Loom, with `std::thread` and tokio
-//! tasks. Two client threads each create, start and join one thread or task after the other, which
+//! tasks. Two client threads each create, start and join one thread or task after the other, which does this:
 //!
 //! - `io`: sends a request to an HTTP/1.1 server on a new connection, and waits for the answer. The server is a process
 //!   on this machine and answers at once or after 5 ms; the original used a server on the internet.
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     workload::run::<Threads>()
 }
 
-/// What an operation starts.
+/// The kind of thing that an operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kernel,
@@ -79,7 +79,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
     Nonio,
@@ -311,7 +311,7 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     }
 }
 
-/// Judges what the original did not show: that the kernel threads were really started.
+/// Judges a condition that the original did not show: that the kernel threads were really started.
 fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;

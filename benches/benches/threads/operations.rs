@@ -14,7 +14,7 @@ use super::clients::{CLIENTS, Clients, Share, roles, stay};
 use super::jobs::{KeyPairs, Requests, Work};
 use super::{Job, Kind, Setup, WORKERS, count, server};
 
-/// Returns a closure that runs operations of a setup and reports what they have done.
+/// Returns a closure that runs operations of a setup and reports the work that they have done.
 pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
     let mut team = None;
     move |n| {

@@ -21,7 +21,7 @@ pub struct Promise {
     pub at_most: f64,
 }
 
-/// The row that tells how much more CPU time an event takes on several threads than on one thread.
+/// The row that shows how much more CPU time an event takes on several threads than on one thread.
 pub const GROWTH: &str = "own_memory_growth";
 /// The name of the count of system calls for an event at 100,000 events a second, and its highest value.
 pub const SYSTEM_CALLS: (&str, f64) = ("system_calls", 0.01);
@@ -44,8 +44,8 @@ fn parse(line: &'static str) -> Option<Promise> {
     Some(Promise { name, id: Id::of(id), base: Id::of(base), at_most: at_most.parse().ok()? })
 }
 
-/// Tells whether an operation must not allocate. All operations of this workspace are promised not to, except a layer's
-/// span while tracing is on; with the Perfetto backend, the exception is a layer's span with fields.
+/// Tells whether an operation is promised not to allocate. All operations of this workspace have this promise, except a
+/// layer's span while tracing is on; with the Perfetto backend, the exception is a layer's span with fields.
 pub fn must_not_allocate(id: &Id) -> bool {
     let case = match &id.what {
         What::Tracing(kind, case) if kind == "layer_on" => Some(case),

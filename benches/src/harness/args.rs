@@ -105,8 +105,8 @@ impl Args {
         Ok(parsed)
     }
 
-    /// Returns the output of a bench that runs nothing: the help text, or the text of `all`. Returns `None` if the
-    /// bench runs.
+    /// Returns the output of a bench run that measures nothing: the help text, or the text of `all`. Returns
+    /// `None` if the bench measures.
     pub fn answer(&self, all: impl FnOnce() -> String) -> Option<String> {
         if self.help {
             return Some(HELP.to_owned());
@@ -115,7 +115,8 @@ impl Args {
     }
 
     /// Tells whether the case `id` is selected, by its id or by its name in the original benchmark, such as
-    /// `BM_TracingOffAtraceEnd`. The original's C++ case selects the Rust case beside it, too.
+    /// `BM_TracingOffAtraceEnd`. The filter for an original's C++ case also selects the corresponding Rust
+    /// case.
     pub fn selects(&self, id: &str) -> bool {
         let names = [id.to_owned(), Id::of(id).with_who(Who::Cc).label()];
         let hit =

@@ -47,7 +47,8 @@ impl Helper {
         self.child.id()
     }
 
-    /// Sends a request. A write error is ignored, because the exit status of an ended process says more.
+    /// Sends a request. A write error is ignored, because the exit status of the ended process gives
+    /// more information.
     pub fn tell(&mut self, what: &[u8]) {
         let _ = self.child.stdin.as_mut().map(|stdin| stdin.write_all(what));
     }
@@ -85,7 +86,7 @@ impl Helper {
 ///
 /// # Errors
 ///
-/// If the path of this program can't be found.
+/// Returns an error if the path of this program can't be found.
 pub fn in_mode(mode: &str) -> io::Result<Command> {
     let mut command = again()?;
     command.args(["--mode", mode]);
@@ -96,7 +97,7 @@ pub fn in_mode(mode: &str) -> io::Result<Command> {
 ///
 /// # Errors
 ///
-/// If the path of this program can't be found.
+/// Returns an error if the path of this program can't be found.
 pub fn again() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(CHILD, std::process::id().to_string());

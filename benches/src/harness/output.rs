@@ -53,18 +53,19 @@ impl Output {
         Ok(this)
     }
 
-    /// Runs `talk`, whose output is long. If there is a file, the output goes to the file, and a terminal shows the
-    /// progress.
+    /// Runs `talk`, which prints a long output. If there is a file, the output goes to the file, and a terminal
+    /// shows the progress.
     ///
     /// # Errors
     ///
-    /// The error of `talk`, or the error of writing the file.
+    /// Returns the error of `talk`, or the error of writing the file.
     pub fn aside<R>(&self, talk: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         let _aside = self.turn_aside(!io::stderr().is_terminal())?;
         talk()
     }
 
-    /// Runs Criterion, whose output a terminal shows. In a pipe it is treated as that of [`aside`](Self::aside).
+    /// Runs Criterion, whose output a terminal shows. In a pipe, its output is treated as that of
+    /// [`aside`](Self::aside).
     ///
     /// # Errors
     ///
@@ -176,7 +177,8 @@ pub(crate) fn begin(bench: &'static str, quick: bool) {
     }
 }
 
-/// Shows what runs now. It is called between slices, so nothing is measured meanwhile.
+/// Shows which case runs now. It is called between slices, so that it does not disturb a
+/// measurement.
 pub fn step(what: &str) {
     let mut progress = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(progress) = progress.as_mut().filter(|progress| progress.written.elapsed() >= EVERY) else {

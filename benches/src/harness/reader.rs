@@ -73,7 +73,7 @@ impl Reader {
     }
 }
 
-/// What a reader has received.
+/// The events that a reader has received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// The number of events from all processes since the reader was started.
@@ -97,7 +97,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// If there is no reader, or if it has fewer sessions.
+    /// Fails if there is no reader, or if the reader has fewer sessions.
     pub fn begin() -> io::Result<Self> {
         let place = std::env::var(PRODUCERS).map_err(|_| io::Error::other("no reader was started"))?;
         let questions = Mutex::new(UnixStream::connect_addr(&questions(&place)?)?);
@@ -116,7 +116,8 @@ impl Reading {
         self.sessions
     }
 
-    /// Returns what the reader has received so far. Full chunks arrive at once, other chunks once a second.
+    /// Returns the events that the reader has received so far. Full chunks arrive at once, other chunks
+    /// once a second.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// If the events do not arrive, or if more arrive than were written.
+    /// Fails if the events do not arrive, or if more events arrive than were written.
     pub fn wait_for(&self, [least, most]: [u64; 2], open: u64) -> io::Result<()> {
         let [least, most, open] = [least, most, open].map(|events| events * u64::from(self.sessions));
         let now = Cell::new((0, 0));

@@ -1,4 +1,4 @@
-//! The session of a measuring process: its command line, and the sink, which tells what arrived. If the privileges
+//! The session of a measuring process: its command line, and the sink, which shows what arrived. If the privileges
 //! suffice, the sink is a separate tracefs instance.
 
 use std::ffi::OsStr;
@@ -74,7 +74,8 @@ impl Session {
     /// Runs `f` with an empty sink and returns how much arrived: events in a ring buffer, bytes in a file. Returns
     /// `None` if the sink can't tell.
     ///
-    /// Every row rests on this check: tracing is on if an operation arrives here, and off if it does not.
+    /// Every row rests on this check: tracing is on if the events of an operation arrive in the sink, and
+    /// off if they do not.
     ///
     /// # Errors
     ///
@@ -88,10 +89,10 @@ impl Session {
         }
     }
 
-    /// Returns how much the sink has received since it was last cleared, in the unit of [`wrote`](Self::wrote). The
-    /// difference of two calls tells what arrived between them, without the milliseconds for clearing. In the system's
-    /// shared ring buffer, the count includes events of other programs, which can't be told apart once older events are
-    /// overwritten.
+    /// Returns how much the sink has received since it was last cleared, in the same unit as [`wrote`](Self::wrote).
+    /// The difference of two calls tells what arrived between them, without the milliseconds for clearing. In the
+    /// system's shared ring buffer, the count includes events of other programs, which can't be distinguished once
+    /// older events are overwritten.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
 //! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals
 //! that ask it to end, and ends with the child's status. The child does not outlive the supervisor. If the supervisor
-//! is killed, too, the next run removes what is left.
+//! is killed, too, the next run removes the remaining files.
 //!
 //! The child has one thread and no signal handlers: a second thread would make its system calls on files more
 //! expensive, and these are measured.
@@ -115,7 +115,8 @@ struct Switches {
 }
 
 impl Switches {
-    /// Remembers the patterns; `None` if there are no properties, which then cannot be switched either.
+    /// Remembers the patterns; returns `None` if there are no properties, in which case tracing can't
+    /// be switched either.
     fn note() -> Option<Self> {
         let control = Control::open().ok()?;
         Some(Self { before: control.patterns(), control })

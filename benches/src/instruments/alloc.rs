@@ -129,7 +129,7 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
     (installed.then_some(counts), result)
 }
 
-/// The requests of one operation to the allocator.
+/// The allocator calls of one operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerOp {
     /// Allocations of one operation.
@@ -147,7 +147,7 @@ pub struct PerOp {
 /// Counts the allocations of exactly `ops` operations of `f`. One operation runs before the count, for allocations that
 /// only happen once.
 ///
-/// `None` where [`Counting`] is not installed.
+/// Returns `None` if [`Counting`] is not installed.
 ///
 /// # Panics
 ///

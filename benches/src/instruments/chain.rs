@@ -1,8 +1,8 @@
 //! The chain: a dependent sequence of instructions, whose cost is known because it cannot overlap with itself.
 //!
 //! Every step needs the result of the step before, so twelve steps always cost the same, and sixty steps cost five
-//! times as much. [`time`] uses the chain to tell the current speed of the processor. The tests of the harness add a
-//! block of steps to an operation and check that the harness finds this extra cost.
+//! times as much. [`time`] uses the chain to measure the current speed of the processor. The tests of the harness
+//! add a block of steps to an operation and check that the harness finds this extra cost.
 
 use std::time::Instant;
 

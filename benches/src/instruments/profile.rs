@@ -2,7 +2,7 @@
 //!
 //! [`Sampler`] repeatedly reads the states of all threads and counts them, like a sampling profiler. [`minor_faults`]
 //! is exact. [`Started`] counts exactly the threads that ever ran something, from within these threads. The kernel's
-//! information comes from `/proc`, so no privileges are needed, and Android has it, too.
+//! information comes from `/proc`, so no privileges are needed, and Android provides it, too.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -53,14 +53,14 @@ impl ThreadState {
     }
 }
 
-/// What a waiting thread waits for.
+/// The object that a waiting thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Another thread: a lock, a condition, a parked thread, the end of a thread.
     Futex,
     /// Any of several descriptors.
     Epoll,
-    /// A socket, in a call that reads, writes, connects or accepts.
+    /// A socket, in a system call that reads, writes, connects or accepts.
     Socket,
 }
 
@@ -85,8 +85,8 @@ impl Wait {
     }
 }
 
-/// Returns the fields of a `stat` file from the third field, the state, on. The name before it may contain spaces and
-/// parentheses.
+/// Returns the fields of a `stat` file, beginning with the third field, the state. The name before it may contain
+/// spaces and parentheses.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
@@ -114,7 +114,8 @@ fn is_timed(function: &str, syscall: &str) -> bool {
 ///
 /// # Errors
 ///
-/// The system's error, or `InvalidData` if `/proc/self/stat` does not match proc_pid_stat(5).
+/// Returns the system's error, or `InvalidData` if `/proc/self/stat` does not match
+/// proc_pid_stat(5).
 pub fn minor_faults() -> io::Result<u64> {
     // On the stack, because allocations may be counted at the same time. The content is 52 numbers and a name.
     let mut stat = [0; 2048];
@@ -136,7 +137,8 @@ pub fn touch(pages: usize) {
     std::hint::black_box(&memory);
 }
 
-/// Runs `f` while this process gets no huge pages. A huge page would cause a single fault for many pages.
+/// Runs `f` while the kernel gives this process no huge pages. A huge page would cause a single fault for
+/// many pages.
 ///
 /// # Errors
 ///
@@ -180,11 +182,11 @@ impl Started {
 pub struct Samples {
     /// How often the sampler looked at the threads.
     pub looks: u64,
-    /// The number of living threads, added over all looks.
+    /// The number of living threads, added over all samples.
     pub alive: u64,
-    /// The highest number of living threads at a look.
+    /// The highest number of living threads in a sample.
     pub most: u64,
-    /// The lowest number of living threads at a look.
+    /// The lowest number of living threads in a sample.
     pub fewest: u64,
     /// How often a thread of a role was in a state.
     pub states: BTreeMap<(&'static str, ThreadState), u64>,
@@ -194,7 +196,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds a look: the role, the state and the kernel function, if it can be read, of each thread.
+    /// Takes a sample: the role, the state and the kernel function, if it can be read, of each
+    /// thread.
     pub fn add(&mut self, found: impl IntoIterator<Item = Found>) {
         let mut alive = 0;
         for (role, state, frame) in found {
@@ -210,7 +213,7 @@ impl Samples {
         self.looks += 1;
     }
 
-    /// Returns the mean number of living threads, or `None` if the sampler never looked.
+    /// Returns the mean number of living threads, or `None` if the sampler has taken no sample.
     pub fn mean_alive(&self) -> Option<f64> {
         (self.looks > 0).then(|| self.alive as f64 / self.looks as f64)
     }

@@ -10,11 +10,11 @@
 //! the lines of a group are compared with its first line. Other lines start with a mark:
 //! - `!` defines a reason. In a row field, `0:` names the reason why our number may be 0, `none:` the reason why a run may
 //!   not have the row, and, after a reason for having no row, `near:` our number that comes nearest.
-//! - `~` says how the lines that follow are like ours.
-//! - `"` is a sentence of its authors, word by word.
-//! - `>` is what its tables show, in our words. Each `?` below it is a ratio of two published numbers that shows it, with the
-//!   rows of ours for these numbers, and the range in which ours shows it as well.
-//! - `=` says what the whole original has and ours has in another form.
+//! - `~` begins the text that explains how the following lines correspond to ours.
+//! - `"` begins a sentence of the original's authors, word by word.
+//! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two published
+//!   numbers that shows it, with our rows for these numbers, and the range in which our ratio supports the finding.
+//! - `=` begins a description of what the whole original has and ours has in another form.
 
 use crate::catalogue::id::{Id, State, What, Who};
 use crate::catalogue::kinds::{Event, TracingCase};
@@ -121,20 +121,20 @@ pub struct Original {
     pub title: &'static str,
     /// A sentence of its authors about the results, word by word, if there is one.
     pub quote: Option<&'static str>,
-    /// What its tables show.
+    /// The findings of its tables.
     pub findings: Vec<Finding>,
-    /// What the whole original has and ours has in another form.
+    /// The parts that the whole original has and ours has in another form.
     pub otherwise: Option<&'static str>,
     /// The lines of its tables, in groups.
     pub groups: Vec<Vec<Line>>,
 }
 
-/// What the tables of an original show.
+/// A finding of an original's tables.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// A sentence in our words.
     pub text: &'static str,
-    /// The ratios that show it.
+    /// The ratios that show the finding.
     pub checks: Vec<Check>,
 }
 
@@ -164,13 +164,13 @@ pub struct Line {
     pub error: f64,
     /// The unit of both the published number and ours.
     pub unit: &'static str,
-    /// Our number, or the reason why there is none.
+    /// Our number, or the reason why we have none.
     pub here: Result<Measured, &'static str>,
     /// The reason why our number may be 0.
     pub zero: Option<&'static str>,
     /// The reason why a run may have no such row, although it ran all cases.
     pub none: Option<&'static str>,
-    /// If there is no number of ours: the number that comes nearest.
+    /// If we have no number of the same kind: the nearest one that we have.
     pub near: Option<Measured>,
     /// How the line is like ours.
     pub alike: &'static str,
