@@ -63,14 +63,15 @@ fn compiler() -> String {
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// The same code in every profile, so that results do not depend on how the Rust side was built.
+/// The code is the same in every profile, so that results do not depend on how the Rust side was
+/// built.
 fn cxx(mut build: cc::Build) -> cc::Build {
     build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
     build
 }
 
 /// Compiles the tasks with the compiler that cargo selects. If the host builds for itself, the other one of g++ and
-/// clang++ compiles them, too, if it is installed and knows coroutines.
+/// clang++ compiles them, too, if it is installed and supports coroutines.
 fn tasks(include: &Path) {
     let compile = |mut build: cc::Build, name: &str| {
         build.file("src/tasks.cc");

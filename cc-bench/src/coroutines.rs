@@ -20,7 +20,7 @@ mod ffi {
         Clang,
     }
 
-    /// What the tasks are.
+    /// The implementations of the tasks.
     #[derive(Debug)]
     enum Kind {
         Sequential,
@@ -91,7 +91,7 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// That the compiler [was not installed](Self::version).
+    /// Returns an error if the compiler [was not installed](Self::version).
     pub fn sequential(self, fibonacci: u32, tasks: u64) -> std::io::Result<Batch> {
         self.run(ffi::Kind::Sequential, fibonacci, tasks, false)
     }
@@ -100,7 +100,8 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// The error of C++ if not all threads could be started, or that the compiler was not installed.
+    /// Returns the error of C++ if not all threads could be started, or an error if the compiler was
+    /// not installed.
     pub fn threads(self, fibonacci: u32, tasks: u64) -> std::io::Result<Batch> {
         self.run(ffi::Kind::Threads, fibonacci, tasks, false)
     }
@@ -110,7 +111,7 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// That the compiler was not installed.
+    /// Returns an error if the compiler was not installed.
     pub fn coroutines(self, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
         self.run(ffi::Kind::Coroutines, fibonacci, tasks, inside)
     }
@@ -120,7 +121,7 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// That the compiler was not installed.
+    /// Returns an error if the compiler was not installed.
     pub fn co_yield(self, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
         self.run(ffi::Kind::CoYield, fibonacci, tasks, inside)
     }

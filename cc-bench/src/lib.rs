@@ -1,8 +1,8 @@
-//! The C++ side of the benches: what ATrace costs a C++ program.
+//! The C++ side of the benches: measures what ATrace costs a C++ program.
 //!
 //! Each function runs one operation `iterations` times in a loop that is entirely C++, with the tag `ATRACE_TAG_APP`.
 //! The caller takes the time. The same loop serves the "off" and the "on" case: the system properties
-//! (`atrace_sys::properties`) decide, and [`enabled_tags`] tells the state. The loops measure these cases of the
+//! (`atrace_sys::properties`) decide, and [`enabled_tags`] returns the state. The loops measure these cases of the
 //! original C++ benchmark:
 //!
 //! | benchmark | properties | function |
@@ -189,7 +189,7 @@ const FUNCTIONS: [&str; 11] = [
     "atrace_int64_body",
 ];
 
-/// The symbol does not tell the function's parameters, but the API level does. A statically linked program has the
+/// The symbol does not show the function's parameters, but the API level does. A statically linked program has the
 /// libcutils that is built here.
 fn track_end_is_todays() -> bool {
     if cfg!(any(not(target_os = "android"), target_feature = "crt-static")) {
@@ -204,7 +204,7 @@ fn must_have(function: &str) {
     }
 }
 
-/// Asks whether [`TAG`] is enabled; returns the number of positive answers.
+/// Asks in each iteration whether [`TAG`] is enabled, and returns the number of positive answers.
 ///
 /// # Panics
 ///
@@ -215,7 +215,7 @@ pub fn is_enabled(iterations: u64) -> u64 {
     ffi::is_enabled(iterations)
 }
 
-/// Asks which tags are enabled, in each iteration; returns the last answer.
+/// Asks in each iteration which tags are enabled, and returns the last answer.
 ///
 /// # Panics
 ///
@@ -225,7 +225,8 @@ pub fn get_tags(iterations: u64) -> u64 {
     ffi::get_tags(iterations)
 }
 
-/// Writes `message` to `fd` with one `write(2)` per iteration; returns the number of complete writes.
+/// Writes `message` to `fd` with one `write(2)` per iteration, and returns the number of complete
+/// writes.
 pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
     ffi::raw_write(fd.as_raw_fd(), message, iterations)
 }
@@ -245,7 +246,8 @@ impl InlineWrites {
         Self { bytes: all.clone().flatten().copied().collect(), lengths: all.map(<[u8]>::len).collect() }
     }
 
-    /// Writes all messages to `fd` one after the other, `iterations` times; returns the number of complete writes.
+    /// Writes all messages to `fd` one after the other, `iterations` times, and returns the number of complete
+    /// writes.
     pub fn run(&self, fd: BorrowedFd<'_>, iterations: u64) -> u64 {
         ffi::inline_writes(fd.as_raw_fd(), &self.bytes, &self.lengths, iterations)
     }
@@ -272,7 +274,7 @@ pub fn update_tags() {
 ///
 /// # Panics
 ///
-/// If the dynamic linker does not know the path.
+/// Returns an error if the dynamic linker does not know the path.
 pub fn cutils_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! Events of Rust as a wrapper of libcutils writes them, such as AOSP's `libatrace_rust`: C functions that contain the inline
-//! functions of libcutils' header, and a C string of the name at each event.
+//! Events of Rust, written as a wrapper of libcutils such as AOSP's `libatrace_rust` writes them: C functions contain the
+//! inline functions of libcutils' header, and each event makes a C string of the name.
 //!
 //! Callers check with [`missing`](crate::missing) that libcutils has `atrace_end_body`.
 
@@ -17,7 +17,7 @@ unsafe extern "C" {
 ///
 /// # Panics
 ///
-/// If the tag is enabled and the name contains a NUL.
+/// Panics if the tag is enabled and the name contains a NUL.
 #[inline]
 #[expect(unsafe_code, reason = "a C string goes to C as a pointer")]
 pub fn begin(tag: u64, name: &str) {

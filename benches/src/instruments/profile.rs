@@ -261,7 +261,8 @@ impl Samples {
 
 /// A thread that repeatedly samples all other threads of the process, until it is [stopped](Sampler::stop).
 ///
-/// The sampler allocates and takes CPU time, so neither may be measured meanwhile. It does not count itself.
+/// The sampler allocates and takes CPU time, so neither may be measured while it runs. It does not count
+/// itself.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Sender<()>,
@@ -274,7 +275,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// The system's error if the thread could not be started.
+    /// Returns the system's error if the thread could not be started.
     pub fn start(every: Duration, role: impl Fn(i32) -> &'static str + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("sampler".into()).spawn(move || {

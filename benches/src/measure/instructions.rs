@@ -1,6 +1,6 @@
 //! Counts instructions and compares the counts with upper bounds.
 //!
-//! A time tells what an event costs on one machine. A count of instructions tells whether the code has changed, even on
+//! A time shows what an event costs on one machine. A count of instructions shows whether the code has changed, even on
 //! a busy machine. The bench `instructions` starts itself under callgrind, with a process for each case, and writes
 //! `target/overhead/instructions.json` for the report. With `--check`, it counts only the cases that have bounds, and
 //! fails if an operation takes over 3 % more than `benches/bounds.toml` says.
@@ -54,29 +54,30 @@ It needs valgrind: apt-get install valgrind.
 
 Exit status: 0; 1 too many instructions; 2 usage, or something that is needed is not there.";
 
-/// Counts the instructions of every kind of event under callgrind, and holds them against bounds
+/// Counts the instructions of every kind of event under callgrind, and compares them with bounds
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "instructions", args_override_self = true, after_help = NEEDS)]
 struct Args {
-    /// Fail where an operation takes over 3 % more than benches/bounds.toml says
+    /// Fail if an operation takes over 3 % more than benches/bounds.toml says
     #[arg(long)]
     check: bool,
     /// Write the counts to benches/bounds.toml
     #[arg(long, conflicts_with = "check")]
     update: bool,
-    /// Count twice, and fail where the two differ by more than 0.1 %, but by Perfetto's way
+    /// Count twice, and fail if the two counts differ by more than 0.1 %, except for the Perfetto
+    /// backend
     #[arg(long)]
     twice: bool,
     /// Other bounds
     #[arg(long, value_name = "FILE")]
     bounds: Option<PathBuf>,
-    /// Count nothing: take the rows of an earlier run
+    /// Count nothing: use the rows of an earlier run
     #[arg(long, value_name = "FILE", conflicts_with = "twice")]
     from: Option<PathBuf>,
     /// Count this case in this process, which callgrind runs
     #[arg(long, value_name = "ID", hide = true)]
     case: Option<String>,
-    /// What `cargo bench` adds
+    /// The argument that `cargo bench` adds
     #[arg(long, hide = true)]
     bench: bool,
 }

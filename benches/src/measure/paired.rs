@@ -2,8 +2,8 @@
 //!
 //! A machine's speed changes within milliseconds: its clock, its caches and its other load vary. So no case is measured
 //! in isolation. Every *round* runs one short slice of every case, in an order that changes each time, and a comparison
-//! uses the two slices of a round. The median over hundreds of rounds tells how the cases differ, and its confidence
-//! interval tells how certain the difference is. A disturbance of a single round has little effect on the median, and a
+//! uses the two slices of a round. The median over hundreds of rounds shows how the cases differ, and its confidence
+//! interval shows how certain the difference is. A disturbance of a single round has little effect on the median, and a
 //! disturbance of all rounds cancels out.
 //!
 //! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
@@ -119,8 +119,8 @@ impl<'a> Paired<'a> {
         self.cases.push(case);
     }
 
-    /// Requests the ratio of the case `id` to the case `base`. Rounds continue until all requested ratios are known
-    /// well enough. The row has the ratio under `vs`.
+    /// Requests the ratio of the case `id` to the case `base`. Rounds continue until all requested ratios are
+    /// precise enough. The row has the ratio under `vs`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
         let (id, base) = (id.into(), base.into());
         self.comparisons.push(Compared { id, base, at_most: None, above: false });
@@ -241,7 +241,7 @@ impl Measured {
         Some(&self.samples[self.ids.iter().position(|i| i == id)?])
     }
 
-    /// Returns the duration of the reference chain at the speed that all times are converted to.
+    /// Returns the duration of the reference chain at the speed to which all times are converted.
     fn reference(&self) -> f64 {
         sample::reference(self.samples.iter().flatten())
     }

@@ -1,7 +1,7 @@
 //! Runs rounds of slices until the comparisons are decided.
 //!
 //! Each round runs a slice of every case, in an order that changes. A comparison is settled when its promise is
-//! decided. A comparison without a promise is settled when its ratio or difference is known well enough. A case gets no
+//! decided. A comparison without a promise is settled when its ratio or difference is precise enough. A case gets no
 //! more slices once no open comparison needs it, so the time goes to the undecided comparisons.
 //!
 //! [`Config`] limits the duration and the number of rounds, and sets the required precision.
@@ -36,7 +36,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Tells whether more rounds are unnecessary.
+    /// Tells whether no more rounds are necessary.
     fn is_settled(&self, samples: &[Vec<Sample>], config: &Config) -> bool {
         let (of, base) = (&samples[self.of], &samples[self.base]);
         let Some(ratio) = sample::ratio(of, base).filter(|ratio| ratio.sure) else { return false };
@@ -113,15 +113,15 @@ pub struct Config {
     pub max_rounds: usize,
     /// The maximum duration of all rounds together, once `min_rounds` have run.
     pub budget: Duration,
-    /// A comparison without a promise is settled when half its ratio's interval is within this fraction of the ratio…
+    /// A comparison without a promise is settled when half its ratio's interval is within this fraction of the ratio.
     pub tight: f64,
-    /// …or when half its difference's interval is within this number of nanoseconds.
+    /// It is also settled when half its difference's interval is within this number of nanoseconds.
     pub tight_ns: f64,
     /// Whether the thread is pinned to one CPU while measuring.
     pub pin: bool,
     /// The seed of the random order of cases.
     pub seed: u64,
-    /// Whether to run one operation of every case and measure nothing.
+    /// Whether to run only one operation of every case, without measuring.
     pub once: bool,
 }
 

@@ -128,7 +128,7 @@ impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
     ///
     /// # Errors
     ///
-    /// The system's error if a thread could not be started.
+    /// Returns the system's error if a thread could not be started.
     pub fn start<F: FnMut(J) -> R>(
         count: usize,
         make: impl Fn(usize) -> F + Send + Sync + 'static,

@@ -87,7 +87,7 @@ pub struct Judged {
     pub more: String,
     /// The limit, such as `≤ 0.20`.
     pub limit: String,
-    /// What came of it.
+    /// The verdict: whether the promise was kept.
     pub verdict: Verdict,
     /// Whether the measured value is an exact count. Such a promise is judged in a test, too, and the bench fails if
     /// the promise is not kept.
@@ -299,7 +299,7 @@ impl Screen {
         self.lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>().join("\n")
     }
 
-    /// Tells whether there is nothing to show.
+    /// Tells whether there are no promises to show.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.problems.is_empty()
     }

@@ -51,7 +51,7 @@ pub struct Environment {
     pub commit: String,
     /// Whether the sources differed from the commit.
     pub changed: bool,
-    /// Where the library said that its events went.
+    /// The destination of events, as the library reported it.
     pub sink: String,
     /// Whether the run was short (`--quick`).
     pub quick: bool,

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::instruments::alloc::PerOp;
 use crate::stats::{Interval, NOISY_RATIO};
 
-/// The name of the count that tells how many operations a batch has. The batch is timed as a whole.
+/// The name of the count with the number of operations in a batch. The batch is timed as a whole.
 pub const AT_ONCE: &str = "at_once";
 
-/// Where the messages went while a row was measured.
+/// The destination of the messages while a row was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sink {
@@ -158,8 +158,8 @@ pub struct Row {
     /// The distribution of the rounds, if it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
-    /// The range of the processor's speed during the measurement, without 5 % at each end, as factors of slowdown
-    /// relative to the reference speed. The three numbers are at the reference speed.
+    /// The range of the processor's speed during the measurement, as factors of slowdown relative to the
+    /// reference speed, without the extreme 5 % at each end. The three numbers are at the reference speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speeds: Option<[f64; 2]>,
     /// The differences to other rows. In a workload's row, the keys are the names of other modes (see
@@ -183,7 +183,7 @@ pub fn note_comparisons(rows: &mut [Row]) {
     rows.iter_mut().for_each(|row| row.is_base = bases.contains(&row.id));
 }
 
-/// How well the time of a row is known.
+/// How precisely the time of a row is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Known {
     /// The interval is narrow.
@@ -197,7 +197,7 @@ pub enum Known {
 }
 
 impl Known {
-    /// Returns the words that stand beside the number.
+    /// Returns the words that are shown beside the number.
     pub fn words(self) -> Option<&'static str> {
         match self {
             Self::Well => None,
@@ -402,7 +402,7 @@ pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// The system's error or `InvalidData`, with the file's path.
+/// Returns the system's error or `InvalidData`, with the file's path.
 pub fn read(path: &Path) -> io::Result<Vec<Row>> {
     let all = || {
         let mut rows: Vec<Row> = serde_json::from_slice(&std::fs::read(path)?)?;

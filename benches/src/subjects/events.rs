@@ -26,7 +26,7 @@ pub struct Operation {
     pub rust: Run,
     /// The operation in C++, or `None` if C++ or this device has no such function.
     pub cc: Option<Run>,
-    /// Why this device lacks the C++ function.
+    /// The reason why this device lacks the C++ function.
     pub missing: Option<&'static str>,
 }
 
@@ -55,7 +55,7 @@ fn operation(event: &'static Event) -> Operation {
     Operation { event, rust: in_rust::<{ TAG.bits() }>(event), cc, missing }
 }
 
-/// The name of a callsite. The Perfetto backend sends it once.
+/// The name of a callsite. The Perfetto backend sends such a name once.
 static LITERAL: Name = Name::new("0123456789");
 
 /// Returns the Rust operation of an event. The tag is a constant, as in programs.
@@ -119,7 +119,8 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-/// Not generic, like most methods, so the name is not generic either; inlined like a function of the caller's crate.
+/// This is not generic, unlike most methods, so the name is not generic either; it is inlined like a function of the
+/// caller's crate.
 #[inline]
 fn traced() {
     trace_method!(TAG);

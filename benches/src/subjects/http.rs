@@ -202,7 +202,7 @@ pub fn reset(stream: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If there is no answer, or a wrong answer.
+/// Returns an error if there is no answer, or a wrong answer.
 pub fn get(address: SocketAddr, delay: u32, number: u64) -> io::Result<()> {
     let mut exchange = Exchange::new(delay, number);
     let mut stream = TcpStream::connect(address)?;

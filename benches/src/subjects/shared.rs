@@ -50,7 +50,7 @@ impl Shared {
         Ok(Self { file, memory, at: 0 })
     }
 
-    /// Reads the whole memory; returns the sum of its bytes.
+    /// Reads the whole memory, and returns the sum of its bytes.
     pub fn sum(&self) -> u64 {
         // SAFETY: the address is within the mapping; other processes may write meanwhile, so each byte is read with a
         // volatile read.

@@ -2,7 +2,7 @@
 //! subscribers of other projects. Each peer has its own Cargo feature, so that the default build stays small.
 //!
 //! A peer is set up as its documentation shows, except that fields are recorded, as in this workspace's subscriber, and
-//! nothing is kept: output goes to `/dev/null`, because files would grow by gigabytes. So a peer's row is its lowest
+//! no output is stored: it goes to `/dev/null`, because files would grow by gigabytes. So a peer's row is its lowest
 //! cost. Some peers leave work to a thread of their own. Their time only includes the caller's share; their allocations
 //! are those of the whole process, without C++ allocations.
 
@@ -24,8 +24,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Tells whether the subscriber allocates the same in each run. A registry occasionally allocates memory for more
-    /// spans.
+    /// Tells whether the subscriber allocates the same amount in each run. A registry occasionally allocates memory
+    /// for more spans.
     pub fn allocates_exactly(&self) -> bool {
         let Kind { peer, mode, kind, .. } = self.of;
         peer.is_none() && mode != "registry" && !kind.starts_with("layer")

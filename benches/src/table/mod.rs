@@ -35,7 +35,7 @@ pub struct Table {
 pub enum Cell {
     /// No content. A finished table must not have such a cell.
     Empty,
-    /// No number, for this reason.
+    /// There is no number, for this reason.
     None(String),
     /// Plain text.
     Text(String),
@@ -165,7 +165,7 @@ impl Table {
     }
 }
 
-/// Returns the mark that stands for a reason in the table.
+/// Returns the mark that represents a reason in the table.
 fn mark(reasons: &[&str], why: &str) -> String {
     let index = reasons.iter().position(|reason| *reason == why).unwrap_or_default();
     let letter = u8::try_from(index % 26).unwrap_or_default() + b'a';

@@ -1,4 +1,4 @@
-//! Formats numbers for people: three significant digits, and a suitable unit.
+//! Formats numbers for readers: three significant digits, and a suitable unit.
 
 /// Formats a time with its unit.
 pub(crate) fn time(ns: f64) -> String {

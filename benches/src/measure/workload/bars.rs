@@ -1,7 +1,9 @@
 //! The promises ("bars") about all workloads. A mode and its twin, such as `filtered` and `nosub`, are promised to take
-//! equally long. The modes `on` and `perfetto` are promised to allocate what `nosub` does. No slice may lose an event.
+//! the same time. The modes `on` and `perfetto` are promised to allocate as much as `nosub` does. No slice may lose an
+//! event.
 //!
-//! For the bench as a test, this module also checks that each line of the original's tables has a row.
+//! When the bench runs as a test, this module also checks that each line of the original's tables has
+//! a row.
 
 use crate::catalogue::Id;
 use crate::catalogue::published::{Field, Line, Measured, originals};
@@ -13,7 +15,7 @@ use crate::stats::Interval;
 
 /// Judges the promise that a mode takes as long as its [twin](super::Mode::same_as), over all cases. In each case, the
 /// allowed difference is 2 ns or 1 %, whichever is more. The promise is kept if the median of all differences, as
-/// multiples of the allowed difference, is within ±1. The promise is missed, too, if a single case certainly differs by
+/// multiples of the allowed difference, is within ±1. The promise is also missed if a single case certainly differs by
 /// more than twice the allowed difference; the factor of two leaves room for chance, as there are many cases. The
 /// precision of a single case is seldom 1 %: twins execute the same instructions, but the loader places their code and
 /// data differently. Returns `None` if nothing was compared.
@@ -41,8 +43,9 @@ fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Ju
     Some(judged.more(format!("{low:+.2} – {high:+.2}; {known} of {all} by themselves")))
 }
 
-/// Judges the promise that a row allocates what `base` does. If the count is not `exact`, because a runtime's own
-/// threads allocate at any time, the promise allows a difference of less than half an allocation per operation.
+/// Judges the promise that a row allocates as much as `base` does. If the count is not `exact`, because a
+/// runtime's own threads allocate at any time, the promise allows a difference of less than half an allocation
+/// per operation.
 fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exact: bool) -> Judged {
     let (of, mode) = Id::case_and_mode(&row.id).unwrap_or((&row.id, "it"));
     let promise = format!("{mode} allocates what {base} does");
@@ -82,7 +85,8 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
     bars
 }
 
-/// Returns the first line of the original's tables whose row or number is missing, or `None` if all are there.
+/// Returns the first line of the original's tables whose row or number is missing, or `None` if none is
+/// missing.
 pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     let originals = originals().into_iter().filter(|original| original.bench == W::NAME);
     // A number must not be 0 where the original's number is not 0, unless the line gives a reason.

@@ -1,5 +1,5 @@
-//! The operations of a workload, the reports of what they have done, and the protocol between the bench and the
-//! processes of its modes: a line of JSON for a request, and a line of JSON for its reply.
+//! The operations of a workload, their reports, and the protocol between the bench and the processes of its
+//! modes: a line of JSON for a request, and a line of JSON for its reply.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -89,9 +89,9 @@ impl Case {
         }
     }
 
-    /// Sets how many operations the allocations are counted over: by default 100, with `--quick` a tenth, and as a test
-    /// at most 100. The count is repeated, after one operation that is not counted, and both counts must be equal.
-    /// Allocations of `run` itself are included, so keep long-lived state in the closure.
+    /// Sets the number of operations over which the allocations are counted: by default 100, with `--quick` a tenth,
+    /// and as a test at most 100. The count is repeated, after one operation that is not counted, and both counts must
+    /// be equal. Allocations of `run` itself are included, so store long-lived state in the closure.
     pub fn counted_over(mut self, operations: u64) -> Self {
         self.info.counted_over = operations.max(1);
         self
@@ -104,8 +104,8 @@ impl Case {
         self
     }
 
-    /// Says that an operation mostly waits for a time or for another machine, and not for the processor. Its time is then
-    /// not converted to the reference speed of the processor.
+    /// Declares that an operation mostly waits for a time or for another machine, and not for the processor. Its time is
+    /// then not converted to the reference speed of the processor.
     pub fn waits(mut self) -> Self {
         self.info.waits = true;
         self
@@ -118,8 +118,9 @@ impl Case {
         self
     }
 
-    /// Names the [count](Done::count) that the cost is best expressed per, such as each poll and not the whole
-    /// pipeline. Rows are per operation, but the promises are per this count.
+    /// Names the [count](Done::count) per which the cost is best expressed, such as each poll instead of the
+    /// whole pipeline. Rows show the cost per operation, but promises are about the cost per unit of this
+    /// count.
     pub fn per(mut self, count: &'static str) -> Self {
         self.info.per = Some(count);
         self
@@ -132,8 +133,8 @@ impl Case {
         self
     }
 
-    /// Says that this many threads run the operation at once, and that the reported time is their sum. That sum may
-    /// exceed the elapsed time by this factor.
+    /// Declares that this many threads run the operation at once, and that the reported time is the sum of their
+    /// times. That sum may exceed the elapsed time by this factor.
     pub fn by_threads(mut self, threads: u32) -> Self {
         self.threads = threads;
         self
@@ -146,7 +147,7 @@ impl Case {
         self
     }
 
-    /// Checks what `n` operations have reported against the expected counts and the elapsed time.
+    /// Compares the reports of `n` operations with the expected counts and the elapsed time.
     pub(crate) fn check(&self, done: &Done, n: u64, elapsed: Duration) -> Result<(), Wrong> {
         let took = done.took.unwrap_or(elapsed);
         let sum = |is: &dyn Fn(&str) -> bool| -> Duration {
@@ -208,8 +209,8 @@ impl Case {
     }
 }
 
-/// Names with values. Up to eight are kept without an allocation, because the harness must not add to the counted
-/// allocations.
+/// Names with values. Up to eight are stored without an allocation, because the harness must not add to the
+/// counted allocations.
 type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 
 /// The report of `run(n)`: the sums over all `n` operations.
@@ -236,15 +237,16 @@ impl Done {
         Self::default()
     }
 
-    /// Sets how many messages are written while tracing is on: two each time that a span is entered, and one for each
-    /// event. The sink must receive exactly this number, or none in a mode that does not write.
+    /// Sets the number of messages that are written while tracing is on: two for each time that a span is entered,
+    /// and one for each event. The sink must receive exactly this number, or none in a mode that does not write.
     pub fn messages(mut self, messages: u64) -> Self {
         self.messages = messages;
         self
     }
 
-    /// Sets how many spans are asynchronous: at least as many as the range begins with, at most as many as it ends with.
-    /// Each has a life by Perfetto's way, which is two more messages there. Without this call, no span is.
+    /// Sets the number of spans that are asynchronous, as a range from the lowest to the highest number. Each of them
+    /// has a life in the Perfetto backend, which takes two more messages there. Without this call, no span is assumed to
+    /// be asynchronous.
     pub fn lives(mut self, lives: RangeInclusive<u64>) -> Self {
         self.lives = [*lives.start(), *lives.end()];
         self
@@ -255,23 +257,23 @@ impl Done {
         self.lives.map(|lives| self.messages + 2 * lives)
     }
 
-    /// Says whether other threads wrote messages meanwhile, for example because a runtime was started, stopped or at
-    /// work. The number of received messages is then not checked, except in modes that do not write.
+    /// Declares whether other threads wrote messages meanwhile, for example because a runtime was started, stopped
+    /// or at work. The number of received messages is then not checked, except in modes that do not write.
     pub fn others_wrote(mut self, yes: bool) -> Self {
         self.others_wrote = yes;
         self
     }
 
-    /// Sets the duration, if it is not the whole time between call and return.
+    /// Sets the duration, if it differs from the time between call and return.
     pub fn took(mut self, took: Duration) -> Self {
         self.took = Some(took);
         self
     }
 
-    /// Adds a part with its own row: `operations` operations of the part took this time together. Time thousands of
-    /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in
-    /// the same order each time. The parts `name/…` are those of the part `name`: the bench fails unless they make it up
-    /// within 2 %.
+    /// Adds a part with its own row: `operations` operations of the part took this time in total. Time thousands of
+    /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in the
+    /// same order each time. The parts `name/…` are those of the part `name`: the bench fails unless their sum equals
+    /// that part within 2 %.
     pub fn part(mut self, name: &'static str, took: Duration, operations: u64) -> Self {
         self.parts.push((name.into(), (took, operations)));
         self
@@ -312,23 +314,24 @@ impl Done {
 /// The prefix of a line of stdout that is a reply.
 pub(super) const REPLY: &str = "atrace-benches reply: ";
 
-/// The highest number of a case's messages that are kept for the raw writes.
+/// The highest number of a case's messages that are stored for the raw writes.
 pub(super) const KEPT: usize = 64;
 
 /// A request to the process of a mode. Cases are numbered.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Run `warm_up` operations, then `n` operations that are timed and checked. The slice begins on the CPU with index
-    /// `place`. Reply: [`Slice`].
+    /// A request to run `warm_up` operations, then `n` operations that are timed and checked. The slice begins on the
+    /// CPU with index `place`. Reply: [`Slice`].
     Slice { case: usize, place: usize, warm_up: u64, n: u64 },
     /// Count the allocations of `n` operations, `times` times. Reply: [`Counted`].
     Count { case: usize, n: u64, times: usize },
     /// Run one operation. Reply: its first messages, at most [`KEPT`].
     Capture { case: usize },
-    /// Wait until the Perfetto consumer has received all written events. Reply: nothing.
+    /// A request to wait until the Perfetto consumer has received all written events. Reply:
+    /// nothing.
     Settle,
-    /// Write messages repeatedly for the duration `slice`, with the inlined system call or with `write()`. The messages
-    /// are given or kept from an earlier request. Reply: the [`Sample`] of one message.
+    /// A request to write messages repeatedly for the duration `slice`, with the inlined system call or with `write()`.
+    /// The messages are part of the request, or stored from an earlier request. Reply: the [`Sample`] of one message.
     Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration, inlined: bool },
 }
 

@@ -11,15 +11,16 @@
 //! - The processes of a generation run at the same time and are then replaced by the next generation. Each slice also
 //!   has another layout of the heap. Both matter because the placement of code and data makes a process faster or
 //!   slower than another process with the same code (`docs/design.md`).
-//! - Twins are modes that are [promised](Mode::same_as) to take equally long. Twins get more than half of the time.
+//! - Twins are modes that are [promised](Mode::same_as) to take the same time. Twins get more than half of the
+//!   time.
 //! - A process has a second thread, which sleeps. Programs that are worth tracing have several threads, and the second
 //!   thread makes system calls more expensive. A workload can ask to [begin alone](Workload::BEGINS_ALONE).
 //!
 //! The bench writes `target/overhead/<NAME>.json`. The file has a row `<case>/<mode>` for each case and mode, a row
 //! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without
 //! modes](Case::untraced). In a row, `above` is the cost above other modes, and `counts` has the case's counts. The row
-//! `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one operation. A broken promise
-//! about an exact count fails the bench.
+//! `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one operation. If a promise about an
+//! exact count is missed, the bench fails.
 
 mod bars;
 mod case;
@@ -52,7 +53,7 @@ use crate::table::Table;
 ///
 /// `run(n)` of a case runs the operation `n` times, consumes the results (`black_box`) and returns `Err` if a result is
 /// wrong. When `run` returns, all its spans must be closed, in all threads. State that is needed only once (a runtime,
-/// a server) is made in the first run and kept in the closure, or its time is excluded with [`Done::took`]. All
+/// a server) is created in the first run and stored in the closure, or its time is excluded with [`Done::took`]. All
 /// instrumentation uses [`Tracing`], so that the mode `none` has none.
 ///
 /// ```no_run
@@ -109,8 +110,8 @@ pub trait Workload {
         Mode::all()
     }
 
-    /// Starts what the processes of all modes share, such as a server in its own process. The fixture starts before
-    /// these processes and is dropped after they have ended.
+    /// Starts the resources that the processes of all modes share, such as a server in its own process. The fixture
+    /// starts before these processes and is dropped after they have ended.
     ///
     /// # Errors
     ///
@@ -143,7 +144,8 @@ pub trait Workload {
         Names::default()
     }
 
-    /// Whether the process of a mode begins with one thread. Otherwise a second thread sleeps in it.
+    /// Whether the process of a mode begins with one thread. Otherwise a second thread sleeps in the
+    /// process.
     const BEGINS_ALONE: bool = false;
 
     /// Returns how many seconds a full run measures.
@@ -177,8 +179,8 @@ impl Fixture {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
 
-    /// Sets the size of the memory that is shared with the Perfetto consumer. The memory must hold what a slice writes,
-    /// because the consumer reads every 4 ms.
+    /// Sets the size of the memory that is shared with the Perfetto consumer. The memory must have room for the events
+    /// of a slice, because the consumer reads every 4 ms.
     pub fn with_room(self, mib: u32) -> Self {
         self.with_env("ATRACE_SHMEM_KB", (mib << 10).to_string())
     }
@@ -202,7 +204,8 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
-/// Runs as the process of a mode if this process was started as one. Returns whether it was.
+/// Runs as the process of a mode if this process was started as such. Returns whether this process
+/// was one.
 ///
 /// # Errors
 ///
@@ -218,7 +221,7 @@ pub fn take_part<W: Workload>(session: &Session) -> io::Result<bool> {
 ///
 /// # Errors
 ///
-/// The system's error, or the error of a case.
+/// Returns the system's error, or the error of a case.
 pub fn measure<W: Workload>(session: &Session) -> io::Result<Results> {
     let mut results = selected::<W>(session);
     if !results.groups().is_empty() {

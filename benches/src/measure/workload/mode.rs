@@ -28,7 +28,7 @@ pub struct Mode {
     install: fn(),
     /// The modes that this mode is compared with.
     pub(super) bases: &'static [&'static str],
-    /// The twin: the mode that this mode is promised to take as long as.
+    /// The twin: the mode that should take the same time as this mode.
     pub(super) twin: Option<&'static str>,
     pace: Pace,
     pub(super) exact: bool,
@@ -69,7 +69,7 @@ impl Mode {
     }
 
     /// Makes another instrumented mode with tracing off, compared with `none` and `nosub`. `install` sets the global
-    /// subscriber, and prepares whatever else the process needs, before the cases are made.
+    /// subscriber, and prepares everything else that the process needs, before the cases are made.
     pub const fn new(name: &'static str, install: fn()) -> Self {
         Self {
             name,
@@ -90,14 +90,14 @@ impl Mode {
         Self { bases, ..self }
     }
 
-    /// Promises that this mode takes as long as the mode `base`, which it must be compared with. Such a small
-    /// difference needs many turns, so twins get most of the time.
+    /// Promises that this mode takes the same time as the mode `base`, with which it must be compared. Such a
+    /// small difference needs many turns, so twins get most of the time.
     pub const fn same_as(self, base: &'static str) -> Self {
         Self { twin: Some(base), ..self }
     }
 
-    /// Gives this mode its own slice size. Use it for a mode that takes many times as long as the others, which would
-    /// otherwise get slices that are as short.
+    /// Gives this mode its own slice size. Use it for a mode that takes many times as long as the others, because it
+    /// would otherwise get the same small number of operations.
     pub const fn apart(self) -> Self {
         Self { pace: Pace::Own, ..self }
     }
@@ -157,7 +157,7 @@ impl Mode {
     ///
     /// # Errors
     ///
-    /// The system's error, or an error if the state of tracing is not the requested state.
+    /// Returns the system's error, or an error if the state of tracing is not the requested state.
     pub fn set_up(&self) -> io::Result<(Option<Switched>, Option<Reading>)> {
         let control = Control::open().map_err(io::Error::other)?;
         // The properties must exist in all modes: if libcutils looks for them before they exist, it never notices them.

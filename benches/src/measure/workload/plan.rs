@@ -43,9 +43,9 @@ impl Plan {
         (if self.once { over.div_ceil(20).max(2 * batch) } else { over }).next_multiple_of(batch)
     }
 
-    /// Returns how long raw messages are written beside a slice that took `beside`: equally long, because rare
-    /// disturbances would otherwise hit the longer one more often (`measure/simulation.rs`). The limit of 16 slices is
-    /// longer than most disturbances.
+    /// Returns the time for which raw messages are written beside a slice that took `beside`: the same time, because
+    /// rare disturbances would otherwise hit the longer one more often (`measure/simulation.rs`). The limit of 16
+    /// slices is longer than most disturbances last.
     pub(super) fn writes(&self, beside: Duration) -> Duration {
         if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
     }
@@ -138,7 +138,7 @@ fn gather_twins(results: &Results, modes: &mut [usize]) {
     modes.sort_by_key(|&mode| first(mode));
 }
 
-/// The modes of a case that are promised to take equally long, and how precisely their difference is known.
+/// The modes of a case that are promised to take the same time, and the precision of their difference.
 #[derive(Clone, Debug)]
 pub(super) struct Twins {
     case: usize,

@@ -10,7 +10,7 @@ use crate::row::{AT_ONCE, Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample, equally_fast};
 
-/// What a sample of a case and mode measures.
+/// The subject of a sample of a case and mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Total,
@@ -21,7 +21,8 @@ pub(super) enum What {
     Inlined,
 }
 
-/// Whether the raw writes of an operation's messages are timed, and what is compared with them.
+/// Whether the raw writes of an operation's messages are timed, and which times are compared with
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawWrites {
     /// Raw writes are not timed.
@@ -56,7 +57,7 @@ impl Default for Names {
     }
 }
 
-/// A case, a mode, and what is measured of them.
+/// A case, a mode, and the subject of the measurement.
 pub(super) type Key = (usize, usize, What);
 
 /// For every generation, its samples with the numbers of their turns.
@@ -77,7 +78,7 @@ pub struct Results {
     rounds: BTreeMap<Key, Rounds>,
     pub(super) allocated: BTreeMap<(usize, usize), (Counts, u64)>,
     counts: Named<f64>,
-    /// For every generation, how often something happened, and the seconds in which it did.
+    /// For every generation, the number of occurrences, and the seconds in which they occurred.
     rates: Named<[f64; 2]>,
     /// The number of slices through Perfetto that lost events, and the number of slices that did not.
     pub(super) whole: [u64; 2],
@@ -109,7 +110,7 @@ impl Results {
         self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
     }
 
-    /// Returns the mode that a mode is promised to take as long as, or the mode itself.
+    /// Returns the mode that should take the same time as this mode, or the mode itself.
     pub(super) fn twin(&self, mode: usize) -> usize {
         self.modes[mode].twin.and_then(|twin| self.mode(twin)).unwrap_or(mode)
     }
@@ -169,13 +170,14 @@ impl Results {
         self.allocated_more(self.case(case)?, self.mode(mode)?, self.mode(base)?)
     }
 
-    /// Returns how many nanoseconds longer an operation of `of` takes than an operation of `base`. Both are `(case,
+    /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are `(case,
     /// mode)` or `(case/part, mode)`. The result is the median of the differences in a turn, with an interval [of
     /// clusters](Interval::of_clusters); the clusters are the generations.
     ///
     /// # Panics
     ///
-    /// If the two cases have no turns together: [`Case::beside`] makes common turns.
+    /// Returns an error if the two cases have no turns together: [`Case::beside`] makes common
+    /// turns.
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.above(&of, &base)
@@ -191,7 +193,8 @@ impl Results {
         self.times(&of, &base)
     }
 
-    /// Returns the ratio of what mode `mode` adds to `base` to what mode `than` adds to `base`.
+    /// Returns a ratio: the time that mode `mode` adds to `base`, divided by the time that mode
+    /// `than` adds to `base`.
     pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
         let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
         let (own, than, base) = (key(mode)?, key(than)?, key(base)?);
@@ -330,13 +333,15 @@ impl Results {
     }
 }
 
-/// A difference that should be zero may be this many nanoseconds…
+/// A difference that should be zero may be this many nanoseconds, or the fraction below, whichever
+/// is more.
 const ZERO_NS: f64 = 2.0;
-/// …or this fraction of the compared time, whichever is more.
+/// A difference that should be zero may be this fraction of the compared time, or the nanoseconds
+/// above, whichever is more.
 const ZERO_RATIO: f64 = 0.01;
 
 /// Returns the allowed difference in nanoseconds for an operation that takes `ns` and has `units` units of the count
-/// that its promises are per.
+/// that its promises refer to.
 fn allowed(ns: f64, units: f64) -> f64 {
     (ZERO_NS * units).max(ZERO_RATIO * ns)
 }

@@ -1,4 +1,4 @@
-//! The tables of a workload: what each case takes, and what each mode adds.
+//! The tables of a workload: the time of each case, and the time that each mode adds.
 
 use super::results::Results;
 use crate::row::{Above, Row};
@@ -34,8 +34,8 @@ pub(super) fn measured(results: &Results) -> Table {
     table.dense()
 }
 
-/// Makes the table of what each mode adds to the mode `none`, in nanoseconds and bytes, for every case and part. Costs
-/// above other modes are for the workload's own table.
+/// Makes the table of the costs that each mode adds to the mode `none`, in nanoseconds and bytes, for every case and
+/// part. Costs above other modes are for the workload's own table.
 pub(super) fn overhead(results: &Results) -> Table {
     let modes: Vec<&str> =
         results.modes.iter().filter(|mode| mode.bases.first() == Some(&BASE)).map(|mode| mode.name).collect();

@@ -25,11 +25,12 @@ use crate::stats::sample::Sample;
 pub(super) struct Extent {
     pub(super) generations: usize,
     pub(super) rounds: usize,
-    /// The turns of twins (modes that are promised to take equally long) between the rounds.
+    /// The turns of twins (modes that are promised to take the same time) between the rounds.
     pub(super) turns: usize,
 }
 
-/// The fraction of a generation's time for its rounds. Twins, if there are any, get the rest.
+/// The fraction of a generation's time for its rounds. Twins, if there are any, get the rest of the
+/// time.
 const ROUNDS: f64 = 0.2;
 
 /// Runs all generations.
@@ -130,7 +131,7 @@ fn take_turns(
     Ok(())
 }
 
-/// What the first generation finds out about every case.
+/// The facts that the first generation finds out about every case.
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
@@ -174,9 +175,9 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
     Ok(found)
 }
 
-/// Makes glibc's allocator keep freed memory, like in a program that has run for long. By default, the allocator
+/// Makes glibc's allocator keep freed memory, as in a program that has run for a long time. By default, the allocator
 /// returns memory to the kernel and requests it again, until a large block was freed. Whether that has happened differs
-/// between processes, and is a quarter of the cost of a task.
+/// between processes, and makes up a quarter of the cost of a task.
 const ALLOCATOR: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 

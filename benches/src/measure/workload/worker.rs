@@ -77,7 +77,8 @@ struct Worker<'a> {
     taken: Option<Taken>,
 }
 
-/// Compares what this process has written with what the Perfetto consumer has received.
+/// Compares the events that this process has written with those that the Perfetto consumer has
+/// received.
 struct Taken {
     reading: Reading,
     /// The lowest and the highest number of events written since the session began.
@@ -103,8 +104,8 @@ impl Taken {
     }
 }
 
-/// The events of lives of synchronous spans that the operating system interrupted: one that is not yet entered, or left and
-/// not yet closed, counts as asynchronous after 50 ms.
+/// The number of events of lives that belong to synchronous spans which the operating system interrupted: a span that is
+/// not yet entered, or left and not yet closed, counts as asynchronous after 50 ms.
 const INTERRUPTED: u64 = 32;
 
 /// The highest number of events in chunks that are not full: some threads, with a page each, filled with the smallest
@@ -116,7 +117,7 @@ const OPEN: u64 = 16 * 4096 / 12;
 /// The cost of an allocation depends on the free block that it gets, for example on whether the block suits a task with
 /// an alignment of 128 bytes: a task that is spawned and awaited takes 250 or 290 ns. A process that frees and
 /// allocates in turn always gets the same block. With another heap layout in each slice, a process gives hundreds of
-/// samples of this effect, not a single one, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
+/// samples of this effect instead of a single one, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
 struct Held {
     random: Rng,
     blocks: Vec<Vec<u8>>,

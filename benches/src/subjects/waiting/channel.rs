@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Cancel, HANDLER, Handler, Waits};
 
-/// Makes a channel of this capacity, whose handlers are kept as `H` says.
+/// Makes a channel of this capacity; `H` decides how its handlers are stored.
 pub fn channel<V: Send + 'static, H: Handler>(capacity: usize) -> (Sender<V, H>, Receiver<V, H>) {
     let end = || End { ticket: 0, element: None, waker: None, is_gone: false };
     // One more, for an element that a receiver gives back.
@@ -49,7 +49,7 @@ enum Side {
 struct End<V> {
     /// How often this end has waited.
     ticket: u64,
-    /// The element that a sender waits with, or that a waiting receiver was handed.
+    /// The element of a waiting sender, or the element that was handed to a waiting receiver.
     element: Option<V>,
     /// The waker of this end while it waits.
     waker: Option<Waker>,

@@ -1,8 +1,8 @@
 //! Futures that register a cancellation handler while they wait: an [acquire](Acquire) of a semaphore, and both ends of
 //! a [channel](channel()).
 //!
-//! The state of a waiting future is in the semaphore's [`Slots`] or in the channel, as Kotlin keeps continuations in
-//! segments. The future only has an index. Its cancellation handler has three words, whether it is kept [`Inline`] or
+//! The state of a waiting future is in the semaphore's [`Slots`] or in the channel, as Kotlin stores continuations in
+//! segments. The future only has an index. Its cancellation handler has three words, whether it is [`Inline`] or
 //! [`Boxed`].
 
 mod acquire;
@@ -17,11 +17,11 @@ pub trait Cancel: Send + 'static {
     fn cancel(self);
 }
 
-/// Where a cancellation handler is kept.
+/// The place where a cancellation handler is stored.
 pub trait Handler: 'static {
     /// The name in ids.
     const NAME: &'static str;
-    /// The form in which a waiting future keeps the handler.
+    /// The form in which a waiting future stores the handler.
     type Kept<C: Cancel>: Send + 'static;
 
     /// Stores the handler.

@@ -31,8 +31,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the user who called `sudo` or `pkexec`, or `None` if another user did not call this command through
-    /// them.
+    /// Returns the user who called this command through `sudo` or `pkexec`, or `None` if no other user did so.
     pub(crate) fn behind_sudo() -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -43,7 +42,8 @@ impl Caller {
         Ok(Some(Self::of(uid, id("SUDO_GID")?)))
     }
 
-    /// Returns the user with this id, in this group or, without one, in the user's primary group.
+    /// Returns the user with this id, in this group or, if no group is given, in the user's primary
+    /// group.
     pub(crate) fn of(uid: u32, gid: Option<u32>) -> Self {
         let user = get_user_by_uid(uid);
         let gid = gid.or(user.as_ref().map(|user| user.primary_group_id())).unwrap_or(uid);
@@ -58,8 +58,8 @@ impl Caller {
         Self { uid, gid, groups, known }
     }
 
-    /// Does the work with the rights of this user, and takes root's rights back afterwards. So it does not matter
-    /// where the paths that the work uses lead to. The real user id stays root's, so the user can neither trace nor
+    /// Does the work with the rights of this user, and restores root's rights afterwards. So it does not matter
+    /// where the paths in this work lead to. The real user id stays root's, so the user can neither trace nor
     /// signal the process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
@@ -70,7 +70,7 @@ impl Caller {
 }
 
 /// Takes on a user and groups, the first of which is the primary one, as the effective ids of the calling thread;
-/// `is_final`: as all its ids, irrevocably.
+/// if `is_final`, as all its ids, irrevocably.
 pub(crate) fn take_on(uid: u32, groups: &[u32], is_final: bool) -> rustix::io::Result<()> {
     let gid = *groups.first().ok_or(Errno::INVAL)?;
     if [uid, gid].contains(&UNCHANGED) {
@@ -95,8 +95,8 @@ fn id(variable: &str) -> Result<Option<u32>> {
 }
 
 /// Returns the groups of the nearest ancestor process that runs as this user. They may include groups without a name,
-/// or groups that the user joined later (`newgrp`). Every process of a user may have the groups that another of the
-/// user's processes has.
+/// or groups that the user joined later (`newgrp`). A user's process may have any group that another process of this
+/// user has.
 fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     let mut process = Process::this();
     loop {
@@ -110,7 +110,7 @@ fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     }
 }
 
-/// Takes root's rights back when it is dropped. The rights are those of the calling thread.
+/// Restores root's rights when it is dropped. The rights are those of the calling thread.
 struct Back {
     groups: Vec<Gid>,
     gid: Gid,

@@ -8,7 +8,8 @@ use crate::process::{self, Process};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// A process, or the name or path of a program, running or not [default: any program of this user]
+    /// A process, or the name or path of a program, whether it runs or not [default: any program of
+    /// this user]
     #[arg(value_name = "PID|CMD")]
     patient: Option<String>,
 }
@@ -46,8 +47,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     Ok(u8::from(!all_arrive))
 }
 
-/// Tells whether a name means the process: the whole of argv[0], its last path component, or a pattern that matches
-/// it.
+/// Tells whether a name refers to the process: it equals argv[0] or the last path component of argv[0], or is a
+/// pattern that matches argv[0].
 fn is_called(process: Process, name: &str) -> bool {
     let Some(argv0) = process.argv0() else { return false };
     let argv0 = argv0.to_string_lossy();

@@ -1,7 +1,7 @@
 //! The command line: `atrace run`, `record`, `cost`, `on`, `off`, `status` and `doctor`.
 //!
 //! A command undoes everything that it switched on, except for `on` itself. If it is killed, the next command undoes
-//! it (`notes`, `buffer::sweep`). Each error says what to do.
+//! it (`notes`, `buffer::sweep`). Each error tells the user what to do.
 //!
 //! # Modules
 //!

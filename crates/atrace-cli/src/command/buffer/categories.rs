@@ -40,9 +40,10 @@ fn no_category(name: &str, groups: &str) -> Failure {
 }
 
 /// Returns the events of these categories, as paths below `events`. Without a `root`, for users that may not read
-/// tracefs, they are not checked.
+/// tracefs, the paths are not checked.
 ///
-/// A name that is not in [`CATEGORIES`] is the kernel's: a group (`net`) or an event (`net/netif_rx`).
+/// A name that is not in [`CATEGORIES`] is one of the kernel's names: a group (`net`) or an event
+/// (`net/netif_rx`).
 pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String>> {
     let events = root.map(|root| root.join("events"));
     let is_there =

@@ -1,8 +1,8 @@
-//! Copies of what a program writes to the kernel's top-level marker (Linux 6.16).
+//! Copies of the messages that a program writes to the kernel's top-level marker (Linux 6.16).
 //!
-//! C and C++ programs open that marker themselves. The kernel copies the messages of all programs to a buffer of their
-//! own, so that other programs' messages take no room in the program's buffer and are not counted. Those of the program
-//! are chosen when the recording is saved.
+//! C and C++ programs open that marker themselves. The kernel copies the messages of all programs to a separate buffer,
+//! so that other programs' messages take no room in the program's buffer and are not counted. The messages of the
+//! program are selected when the recording is saved.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -23,7 +23,8 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Creates a buffer, as large as the program's if there is enough memory. Returns `None` if the kernel can't copy.
+    /// Creates a buffer, as large as the program's if there is enough memory. Returns `None` if the kernel can't copy
+    /// messages.
     pub(crate) fn make(kb: Option<u64>) -> Result<Option<Self>> {
         if !tracefs::can_copy(&tracefs::root()?) {
             return Ok(None);
@@ -37,7 +38,7 @@ impl Copies {
         Ok(self.instance.set_option(tracefs::COPY, true)?)
     }
 
-    /// Leaves the top-level buffer alone once somebody uses it.
+    /// Stops using the top-level buffer once another process uses it.
     pub(crate) fn look(&mut self) {
         Silence::look(&mut self.silence);
     }

@@ -22,7 +22,8 @@ use crate::command::notes;
 use crate::command::terminal::{Result, say, shown_path};
 use crate::process::{holders, name_holders};
 
-/// Saves and removes the buffers that killed recordings left, and says which could not be.
+/// Saves and removes the buffers that killed recordings left, and reports those that could not be
+/// saved.
 pub(crate) fn sweep() -> Result {
     let unsaved: Vec<_> = notes::unsaved().into_iter().map(|(pid, _)| pid).collect();
     let swept = tracefs::sweep_where(PREFIX, |path, pid| {
@@ -61,7 +62,7 @@ pub(crate) fn sweep() -> Result {
     Ok(())
 }
 
-/// Saves the recording of a killed command, if its buffer has events. Returns whether the buffer may be removed.
+/// Saves the recording of a killed command if its buffer has events. Returns whether the buffer may be removed.
 fn save(path: &Path, pid: u32) -> Result<bool> {
     if is_kept(path) {
         return Ok(false);
@@ -118,7 +119,8 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
     }
 }
 
-/// Returns the file that the killed command was to save to, or a file in root's home directory.
+/// Returns the file to which the killed command would have saved, or a file in root's home
+/// directory.
 fn output(instance: &Path, pid: u32) -> Result<Output> {
     if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));

@@ -31,7 +31,8 @@ pub(crate) const PREFIX: &str = "atrace-recording";
 /// The event that makes the kernel store which process a thread belongs to.
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
-/// How many names of threads the kernel is to keep for the whole machine. Before Linux 6.10 it kept 128.
+/// The number of thread names that the kernel should store for the whole machine. Before Linux 6.10 the
+/// kernel stored 128.
 const THREAD_NAMES: u64 = 4096;
 
 /// The limits for the default size of a buffer: for each CPU, and in total.
@@ -47,11 +48,12 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
-/// The clocks for the timestamps, the best first, and how each differs from the best one.
+/// The clocks for the timestamps, the best first, each with its difference from the best one.
 const CLOCKS: [(&str, &str); 3] =
     [("boot", ""), ("mono", "stands still while the machine sleeps"), ("global", "starts at no known time")];
 
-/// The options that add the process id to each event: Linux's, and that of Android's kernels before it.
+/// The options that add the process id to each event: that of Linux, and the older one of Android's
+/// kernels.
 pub(crate) const PROCESS_IDS: [&str; 2] = ["record-tgid", "print-tgid"];
 
 /// Selects the best clock that the kernel has.
@@ -73,7 +75,7 @@ fn remark(clock: &str) -> Option<String> {
     ))
 }
 
-/// Returns the remark about the clock that is selected, as a comment of the trace.
+/// Returns the remark about the selected clock, as a comment of the trace.
 fn comment(instance: &Instance) -> String {
     let text = fs::read_to_string(instance.path().join("trace_clock")).unwrap_or_default();
     let clock = text.split_once('[').and_then(|(_, rest)| Some(rest.split_once(']')?.0));
@@ -131,8 +133,8 @@ fn resize(instance: &Instance, kb: Option<u64>) -> Result {
     set_size(instance, kb).map_err(|e| Failure::new(format!("--buffer {kb}: {e}: name a smaller one")))
 }
 
-/// Sets the size of a buffer. The size can't change while someone reads the buffer, so the call is repeated for up to
-/// two seconds.
+/// Sets the size of a buffer. The size can't change while a process reads the buffer, so the call is repeated for up
+/// to two seconds.
 pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
     for _ in 0..100 {
         match instance.set_buffer_kb(kb) {
@@ -150,8 +152,8 @@ pub(crate) fn available_kb() -> u64 {
     line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(u64::MAX / 1024)
 }
 
-/// Enlarges the kernel's table of thread names, of which the machine has one. It is not made smaller afterwards:
-/// other users may rely on it by then, it is small, and shrinking it drops all names.
+/// Enlarges the kernel's table of thread names, which all processes of the machine share. The table is not made
+/// smaller afterwards: other users may rely on it by then, it is small, and shrinking it drops all names.
 fn keep_names(root: &Path) {
     let path = root.join("saved_cmdlines_size");
     let size = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -175,12 +177,12 @@ pub(crate) fn remove(instance: Instance) -> Result {
     }
 }
 
-/// The mark of a recording that could not be saved: its buffer does not overwrite old events. The recording is
-/// stopped already.
+/// The mark of a buffer whose recording could not be saved: the buffer does not overwrite old events. The
+/// recording is stopped already.
 const MARK: &str = "options/overwrite";
 
-/// Saves the trace with the names of its processes. `processes` is the expected number of them. Returns the path, and how
-/// many copied messages were saved.
+/// Saves the trace with the names of its processes. `processes` is the expected number of processes. Returns the path,
+/// and how many copied messages were saved.
 pub(crate) fn save_from(
     instance: &Instance,
     copied: Option<Copied<'_>>,
@@ -212,7 +214,8 @@ pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
     Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
 }
 
-/// Marks an instance that could not be saved, so that no command removes it, and leaves it.
+/// Marks an instance that could not be saved, so that no command removes it, and leaves it in
+/// place.
 pub(crate) fn keep(instance: Instance) -> PathBuf {
     let _ = instance.control(MARK, "0");
     instance.keep()
@@ -272,8 +275,8 @@ impl Names {
         fs::write(instance.join(EVENT), "1")
     }
 
-    /// Returns the threads of the program that exist now, even if they have another parent by now. Without the buffer, that
-    /// is the process that was started.
+    /// Returns the threads of the program that exist now, even if their parent has changed. Without the buffer, these are
+    /// the threads of the process that was started.
     pub(crate) fn living(&self, started: u32) -> Vec<u32> {
         let Some(directory) = self.directory() else { return vec![started] };
         let text = fs::read_to_string(directory.join("set_event_pid")).unwrap_or_default();
@@ -289,9 +292,9 @@ impl Names {
 /// The processes of a program.
 #[derive(Default)]
 pub(crate) struct Processes {
-    /// The name of the program that each executed last, without the path.
+    /// For each process, the name of the program that it executed last, without the path.
     names: HashMap<u32, String>,
-    /// All of them; `None` if that is not known.
+    /// All processes of the program; `None` if they are not known.
     all: Option<HashSet<u32>>,
 }
 
@@ -315,7 +318,7 @@ impl Processes {
         self.names.get(&process).cloned()
     }
 
-    /// Tells whether a process is, or may be, one of the program's.
+    /// Tells whether a process belongs to the program, or may belong to it.
     pub(crate) fn has(&self, process: u32) -> bool {
         self.all.as_ref().is_none_or(|all| all.contains(&process))
     }
@@ -325,13 +328,13 @@ impl Processes {
     }
 }
 
-/// Returns the names of threads that the kernel has kept.
+/// Returns the names of threads that the kernel has stored.
 fn thread_names() -> Result<HashMap<u32, String>> {
     let text = fs::read(tracefs::root()?.join("saved_cmdlines")).unwrap_or_default();
     Ok(text::kept(&text))
 }
 
-/// Statistics of how full a buffer became, read from time to time.
+/// Statistics of the fill level of a buffer, read from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// The largest mean size of an event, over all CPUs whose part of the buffer was full.
@@ -393,7 +396,7 @@ impl Tally {
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
     }
 
-    /// The same, for events of which some may have been lost before they reached the buffer.
+    /// Does the same for events of which some may have been lost before they reached the buffer.
     pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));

@@ -1,5 +1,5 @@
-//! The kernel's top-level buffer, which all users share. It is used only if no one else uses it, and restored
-//! afterwards.
+//! The kernel's top-level buffer, which all users share. It is used only if no other process uses it, and
+//! restored afterwards.
 //!
 //! A recording changes its switch, clock, size and options. The old values are noted first. They are written back in
 //! reverse order when [`Top`] is dropped. A forked child that drops its copy changes nothing.
@@ -28,7 +28,8 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    /// Takes the buffer to record into it. Fails if someone else uses it, or if it has events and `discard` is false.
+    /// Takes the buffer to record into it. Fails if another process uses the buffer, or if it has events and
+    /// `discard` is false.
     pub(crate) fn take(discard: bool) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
@@ -72,7 +73,8 @@ impl Top {
         Ok(top)
     }
 
-    /// Leaves the recorded events in the buffer. Its clock and size then have to stay, too.
+    /// Leaves the recorded events in the buffer. The buffer's clock and size are then not restored
+    /// either.
     pub(crate) fn keep_content(&mut self) {
         self.empties = false;
         self.before.retain(|(path, _)| !path.ends_with("trace_clock") && !path.ends_with("buffer_size_kb"));
@@ -125,11 +127,11 @@ fn option(root: &Path) -> PathBuf {
     root.join("options").join(tracefs::COPY)
 }
 
-/// While this lives, the top-level marker writes to instances alone, because the top-level buffer is off: otherwise a
-/// write would fail, although the message was copied.
+/// While this exists, the top-level marker writes to instances alone, because the top-level buffer is off: otherwise
+/// a write would fail, although the message was copied.
 ///
-/// Several commands may have one at once. Each holds a shared lock on the option, and the last one restores it. After a
-/// kill, the next command does ([`undo`](Self::undo)).
+/// Several commands may hold such a value at once. Each holds a shared lock on the option, and the last command
+/// restores the option. After a kill, the next command does ([`undo`](Self::undo)).
 pub(crate) struct Silence {
     root: PathBuf,
     lock: File,
@@ -137,7 +139,8 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Returns `None` if there is nothing to do: the top-level buffer is on, or somebody else has set the option.
+    /// Returns `None` if there is nothing to do: the top-level buffer is on, or another program has set the
+    /// option.
     pub(crate) fn start(root: PathBuf) -> Result<Option<Self>> {
         if is_on(&root)? {
             return Ok(None);
@@ -159,14 +162,15 @@ impl Silence {
         Err(Failure::new(format!("somebody keeps {} locked", shown_path(&path))))
     }
 
-    /// Ends this if the top-level buffer has been switched on.
+    /// Ends this mode if the top-level buffer has been switched on.
     pub(crate) fn look(this: &mut Option<Self>) {
         if this.as_ref().is_some_and(|silence| is_on(&silence.root).unwrap_or(false)) {
             *this = None;
         }
     }
 
-    /// Restores the option after a command that was killed, unless another command needs it as it is.
+    /// Restores the option after a command that was killed, unless another command needs the option
+    /// as it is.
     pub(crate) fn undo(root: &Path) {
         if let Ok(lock) = File::open(option(root)) {
             restore(root, &lock);

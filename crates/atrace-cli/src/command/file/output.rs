@@ -1,21 +1,21 @@
-//! The file that a recording is saved to: complete, or not at all.
+//! Writes the file to which a recording is saved: complete, or not at all.
 //!
 //! # How it works
 //!
 //! The file is written under a temporary name in the same directory, and renamed at the end. So neither a full disk
-//! nor a signal leaves half a file, and no existing file is touched unless the user asked for it. If a killed command
+//! nor a signal leaves half a file, and no existing file is changed unless the user asked for it. If a killed command
 //! left a temporary file, the next command that writes to the directory removes it.
 //!
 //! # Which symbolic links are followed
 //!
-//! This depends on the writing user:
+//! The rules depend on the user who writes:
 //!
 //! - A user writes as usual, also through links of their own.
 //! - Under sudo, the file is created, renamed and removed with the rights of the caller. So a path that leads to an
 //!   unexpected place leads only to places that the caller could write to anyway. In directories that only root can
 //!   change, root does it.
 //! - Root without sudo does not follow a link at the file's name: `--force` replaces the link. A directory that
-//!   everyone may change is refused. In a shared directory, a file of another user is not replaced. With
+//!   every user may change is refused. In a shared directory, a file of another user is not replaced. With
 //!   `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would not write there either.
 //!
 //! All calls are relative to a descriptor of the directory. Only root may read root's files: mode 0600.
@@ -41,9 +41,11 @@ use crate::command::terminal::{Failure, Result, failed, shown_path};
 pub(crate) struct Output {
     target: Target,
     temporary: OsString,
-    /// Locked while it is written, so that no other command takes it for a leftover. Some file systems have no locks.
+    /// It is locked while it is written, so that no other command takes it for a leftover. Some file systems have no
+    /// locks.
     file: File,
-    /// The user that all operations on the directory are done as; `None` for the user of this process.
+    /// The user whose rights all operations on the directory need; `None` for the user of this
+    /// process.
     actor: Option<Caller>,
     is_live: bool,
     is_moved: bool,
@@ -51,8 +53,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file, so that the user learns of problems before there is anything to write. A file that `is_live` is
-    /// useful at any moment: if the command is killed, or the file can't be moved at the end, it stays.
+    /// Creates the file early, so that the user learns of problems before there are data to write. A file that `is_live`
+    /// is useful at any moment: if the command is killed, or the file can't be moved at the end, it stays.
     pub(crate) fn create(
         path: &Path,
         existing: Existing,

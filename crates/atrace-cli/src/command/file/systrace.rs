@@ -19,14 +19,14 @@ const LIST: &str = "PROCESS DUMP\nUSER PID PPID VSZ RSS WCHAN PC S NAME COMM\n";
 const LINE: usize = 160;
 const NAME: usize = 60;
 
-/// A second text of a trace, of which only the events of some processes are wanted.
+/// A second text of a trace, from which only the events of some processes are wanted.
 pub(crate) struct Copied<'a> {
     pub(crate) text: Box<dyn BufRead>,
     pub(crate) is_wanted: &'a dyn Fn(u32) -> bool,
 }
 
 /// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; without one,
-/// the name of the main thread is used. Space is reserved for `processes` of them; if there are more, the text is
+/// the name of the main thread is used. Space is reserved for `processes` names; if there are more, the text is
 /// moved. Readers sort the events, so those of a second text follow the first. Returns how many these are.
 pub(crate) fn write(
     mut from: impl BufRead,
@@ -70,8 +70,8 @@ pub(crate) fn write(
     Ok(number)
 }
 
-/// Copies the events of the wanted processes and collects the names of main threads. What is not known to be another's is
-/// wanted. Returns the number of events.
+/// Copies the events of the wanted processes and collects the names of main threads. An event is wanted unless it is
+/// known to belong to another process. Returns the number of events.
 fn copy(
     from: &mut (impl BufRead + ?Sized),
     to: &mut impl Write,
@@ -107,7 +107,7 @@ fn copy(
 }
 
 /// Reads the next line. If a name contains line ends, reads all lines of that event's header and replaces these line
-/// ends by `_`. Returns the index in `line` at which an event begins, if one does.
+/// ends by `_`. Returns the index in `line` at which an event begins, or `None` if no event begins there.
 fn read_event(from: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
     // A short line that begins with a space may be a part of a name.

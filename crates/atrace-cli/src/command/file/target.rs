@@ -1,4 +1,5 @@
-//! The target of a file: a name in an open directory, and the rules which users may put a file there.
+//! The target of a file: a name in an open directory, and the rules about which users may create a
+//! file there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,16 +18,16 @@ use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// The end of a file's name while it is written. The process id stands before it.
+/// The end of a file's name while the file is written. The process id precedes this end.
 const UNFINISHED: &str = ".atrace";
 
-/// The numbers of files whose names would be equal end before this one.
+/// The exclusive upper limit of the numbers that make file names distinct.
 const NUMBER_MAX: u32 = 10_000;
 
 /// The end of the names of files that are written while events arrive.
 const LIVE: &str = ".pftrace";
 
-/// What to do if a file with the name exists.
+/// The action to take if a file with this name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
     /// Fail, and leave the file.
@@ -37,7 +38,7 @@ pub(crate) enum Existing {
 }
 
 impl Existing {
-    /// The rule for a file that the user named or did not name.
+    /// The rule for a file that the user did or did not name.
     pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
         match (is_forced, is_named) {
             (true, _) => Self::Replace,
@@ -119,7 +120,7 @@ impl Target {
         Ok(())
     }
 
-    /// Returns the status of a name without following a link; `None` if there is no file.
+    /// Returns the status of a name without following a link; returns `None` if there is no file.
     fn status(&self, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
         match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(data) => Ok(Some(data)),
@@ -170,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Moves a file to a name that no file has. Returns false if a file has it.
+    /// Moves a file to a name that no file has. Returns false if a file already has the name.
     fn move_to(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         let directory = &self.directory;
         match linkat(directory, from, directory, to, AtFlags::empty()) {
@@ -201,8 +202,8 @@ impl Target {
     }
 
     /// Removes the temporary files of killed commands from the directory. Nothing is lost, because the recordings are
-    /// still in the kernel's buffers. A file that was written while events arrived is a trace, so it gets a name that
-    /// is not hidden.
+    /// still in the kernel's buffers. A file that was written while events arrived is a usable trace, so it gets a
+    /// name that is not hidden.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {

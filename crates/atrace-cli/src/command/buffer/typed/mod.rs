@@ -1,9 +1,9 @@
 //! The kernel's events as packets for a Perfetto trace: with nanoseconds, typed arguments, and the names of processes.
 //!
-//! A ring buffer of its own receives the events. They are read from it in the kernel's binary form (`trace_pipe_raw`)
-//! while it is recorded, so the buffer has to hold only what arrives between two reads. `pages` reads that form,
-//! `packets` encodes the events. Which process a thread belongs to is read from `/proc` at the start; later the kernel's
-//! events `task_newtask` and `task_rename` tell it.
+//! A separate ring buffer receives the events. The events are read in the kernel's binary form (`trace_pipe_raw`) during
+//! the recording, so the buffer needs room only for the events between two reads. `pages` reads that form, `packets`
+//! encodes the events. The process of each thread is read from `/proc` at the start; later it is taken from the kernel's
+//! events `task_newtask` and `task_rename`.
 //!
 //! The timestamps are those of the clock `boot` (Linux 4.10), the clock of the other packets of the trace.
 
@@ -31,20 +31,20 @@ use self::pages::Layout;
 /// The prefix of the instances whose events become packets.
 pub(crate) const PREFIX: &str = "atrace-kernel";
 
-/// The events that tell the names of processes and threads, and when they end.
+/// The events that have the names of processes and threads, and report when they end.
 const NAMES: [&str; 4] =
     ["task/task_newtask", "task/task_rename", "sched/sched_process_exit", "sched/sched_process_free"];
 
 /// The maximum number of pages of one CPU that are read in a row.
 const PAGES: usize = 4096;
 
-/// The most threads in one packet.
+/// The maximum number of threads in one packet.
 const THREADS: usize = 256;
 
 /// Encoded packets.
 pub(crate) type Packets = Vec<Vec<u8>>;
 
-/// Tells whether this kernel has the clock of the other packets of a trace.
+/// Tells whether this kernel has the clock that the other packets of a trace use.
 pub(crate) fn has_clock() -> Result<bool> {
     let path = tracefs::root()?.join("trace_clock");
     let text = fs::read_to_string(&path).map_err(failed(shown_path(&path)))?;
@@ -101,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// Removes the buffer. Returns a line that says how many events there were.
+    /// Removes the buffer. Returns a line with the number of events.
     pub(crate) fn finish(self) -> Result<String> {
         let line = self.tally.report("events of the kernel");
         // The descriptors keep the buffer from being removed.
@@ -111,7 +111,7 @@ impl Stream {
     }
 }
 
-/// Reads the messages to markers that a buffer holds, except for those that are not wanted.
+/// Reads the messages to markers in a buffer, except for unwanted ones.
 pub(crate) fn messages(instance: &Instance, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
     Reader::open(instance, &[])?.take(is_wanted)
 }
@@ -125,7 +125,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Opens a buffer with these events, and messages to its marker.
+    /// Opens a buffer for these events, and for messages to its marker.
     fn open(instance: &Instance, events: &[String]) -> Result<Self> {
         let root = tracefs::root()?;
         let path = root.join("events/header_page");
@@ -176,7 +176,7 @@ pub(crate) fn names() -> Packets {
     std::iter::once(system()).chain(processes.flat_map(of_process)).collect()
 }
 
-/// Returns a packet with the version of the kernel, from which the reader knows what the states of threads mean.
+/// Returns a packet with the version of the kernel, which determines the meaning of the states of threads.
 fn system() -> Vec<u8> {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).unwrap_or_default();
     packet(1024, |packet| {

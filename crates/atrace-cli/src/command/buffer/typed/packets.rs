@@ -3,7 +3,8 @@
 //! [`EVENTS`] lists the events that Perfetto has messages for, as far as this command's categories need them. Other
 //! events become a `GenericFtraceEvent`, which has the names and values of their fields.
 //!
-//! Addresses in the kernel are left out: they would tell the reader of a trace where the kernel is.
+//! Addresses in the kernel are left out: they would show the reader of a trace where the kernel is
+//! in memory.
 //!
 //! Source of the field numbers: Perfetto's `ftrace_event.proto` and the messages that it contains.
 
@@ -65,7 +66,7 @@ const GENERIC: u32 = 327;
 /// The event of a write to a marker.
 pub(super) const PRINT: &str = "print";
 
-/// Fields with an address in the kernel whose type does not say so.
+/// Fields that have an address in the kernel although their type does not show it.
 const ADDRESSES: [&str; 2] = ["ip", "caller"];
 
 /// The maximum length of an encoded event. A message to a marker has at most 4 KiB.
@@ -77,12 +78,12 @@ struct Format {
     name: String,
     /// The number of the field in `FtraceEvent`.
     number: u32,
-    /// The event's fields, with their numbers if the event has a message of its own.
+    /// The event's fields; they have numbers if Perfetto has a message for the event.
     fields: Vec<(Field, u32)>,
 }
 
 impl Format {
-    /// Parses the text of an event's file `format`. Returns its number in the buffer, too.
+    /// Parses the text of an event's file `format`. Also returns its number in the buffer.
     fn parse(name: &str, text: &str) -> Option<(u16, Self)> {
         let id = text.lines().find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()?;
         let known = EVENTS.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -170,7 +171,7 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Reads the formats of these events, which are paths below `events`: of an event, or of a group of events.
+    /// Reads the formats of these events; a path below `events` names an event or a group of events.
     pub(super) fn read(root: &Path, events: &[String]) -> Option<Self> {
         let (mut formats, mut thread) = (HashMap::new(), None);
         let mut add = |path: &Path| {

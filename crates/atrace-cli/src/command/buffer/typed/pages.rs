@@ -7,8 +7,9 @@
 //! before in 27 bits. The type is
 //!
 //! - 1 to 28: data, whose length is the type times four bytes;
-//! - 0: data, whose length and that of the length itself is in the next 32 bits;
-//! - 29: no event; if there is a time, the length of what to skip is in the next 32 bits, else the page ends;
+//! - 0: data; the next 32 bits are the length of the data plus the length of these bits;
+//! - 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, otherwise the page
+//!   ends;
 //! - 30: the next 32 bits are the upper part of the time since the event before;
 //! - 31: the next 32 bits are the upper part of the time itself.
 //!
@@ -17,9 +18,9 @@
 //!
 //! Source: the kernel's `Documentation/trace/ring-buffer-map.rst` and `include/linux/ring_buffer.h`.
 
-/// The bit in the number of bytes that tells that events before this page were lost.
+/// The bit in the number of bytes that is set if events before this page were lost.
 const LOST: u64 = 1 << 31;
-/// The bits that are the number of bytes.
+/// The bits that hold the number of bytes.
 const LENGTH: u64 = (1 << 27) - 1;
 
 /// A field of an event or a page, from a line such as `field:char comm[16]; offset:8; size:16; signed:0;`.
@@ -33,7 +34,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Parses a line; `None` if it describes no field.
+    /// Parses a line; returns `None` if it describes no field.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
         let declared = parts.next()?;
@@ -85,7 +86,7 @@ impl Layout {
         self.data.offset + self.data.size
     }
 
-    /// Returns the events of a page; `None` if it has no head.
+    /// Returns the events of a page, or `None` if the page has no header.
     pub(super) fn page<'a>(&self, page: &'a [u8]) -> Option<Page<'a>> {
         let (time, used) = (self.time.number(page)?, self.used.number(page)?);
         let data = page.get(self.data.offset..)?;
