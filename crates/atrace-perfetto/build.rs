@@ -1,4 +1,5 @@
-//! Passes on what `atrace-sys` found, whether this system has no tracing; and whether the program is to be small.
+//! Passes on two facts: whether this system has no tracing, as `atrace-sys` found out, and whether the program is
+//! built for size.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

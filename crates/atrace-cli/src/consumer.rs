@@ -31,15 +31,15 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
 /// The error code of a failed connection for which the system gave none: the service did not answer.
 const ETIMEDOUT: i32 = 110;
-/// The most bytes that the service may send before a reply is complete.
+/// The maximum number of bytes that the service may send before a reply is complete.
 const REPLY_MAX: usize = 4 << 20;
-/// The most bytes shown of the service's reason for ending a recording.
+/// The maximum number of bytes that are shown of the service's reason for ending a recording.
 const FAULT_MAX: usize = 1000;
 /// How often the service writes to the file.
 const PERIOD_MS: u64 = 1000;
-/// How often the service asks the producers to commit their chunks.
+/// The interval at which the service asks the producers to commit their chunks.
 const FLUSH_PERIOD_MS: u64 = 5000;
-/// How long producers have to commit their chunks in the final flush.
+/// The time that producers have to commit their chunks in the final flush.
 const FLUSH_MS: u64 = 2000;
 
 /// What to record.
@@ -49,13 +49,14 @@ pub struct Wanted {
     pub buffer_kib: u64,
     /// Patterns for the names of the producers; `*` matches any text. If empty, all producers are recorded.
     pub producers: Vec<String>,
-    /// Apps that trace by ATrace and that the service is to switch on. It does so on Android only.
+    /// Apps that trace by ATrace and that the service should switch on. The service does so on
+    /// Android only.
     pub atrace_apps: Vec<String>,
     /// Events of the kernel: `group/event`, or `group` for the whole group.
     pub events: Vec<String>,
 }
 
-/// The service's state: what is connected to it.
+/// The service's state: the producers and data sources that are connected to it.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The names of the producers, and the ids of their users.
@@ -128,8 +129,8 @@ impl Consumer {
         Ok(self.request)
     }
 
-    /// Receives frames until `what` returns a value for one of them. The time that this waits comes off `left`; with
-    /// none left, it takes only frames that have already arrived.
+    /// Receives frames until `what` returns a value for one of them. The time that this waits is subtracted from
+    /// `left`; if none is left, it takes only frames that have already arrived.
     fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
         let (had_time, mut received) = (!self.left.is_zero(), 0);
         loop {
@@ -219,7 +220,7 @@ impl Consumer {
         refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
     }
 
-    /// Tells whether the recording ended although this client did not end it, and why: the service may have exited,
+    /// Returns the reason if the recording ended although this client did not end it: the service may have exited,
     /// or its disk may be full. Does not wait.
     pub fn ended(&mut self) -> Option<&str> {
         let enabled = self.enabled;
@@ -238,7 +239,7 @@ impl Consumer {
         self.ended.as_deref()
     }
 
-    /// Ends the recording. The file then has everything that was traced until now.
+    /// Ends the recording. The file then has all events that were written until now.
     ///
     /// # Errors
     ///

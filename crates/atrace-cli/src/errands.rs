@@ -1,8 +1,8 @@
 //! Work for many users at once, each with the rights of its user (`atrace_sys::errand`).
 //!
 //! A child process for each piece of work takes on the user's ids. Each child has its own time limit, and sixteen
-//! children run at once. So no user can keep the command from the others. There is a limit for all users together;
-//! the work of users that were not reached in time is refused.
+//! children run at once. So no user can prevent the command from serving the other users. There is a limit for all
+//! users together; the work of users that were not reached in time is refused.
 
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ use std::fmt::{self, Write as _};
 /// Displays a foreign text on one line and escapes all characters that are not printable.
 ///
 /// These are control characters, line ends, marks of direction and of zero width, and bytes that are not UTF-8
-/// (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for people to read and can't be decoded.
+/// (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for human readers and can't be decoded.
 ///
 /// # Examples
 ///

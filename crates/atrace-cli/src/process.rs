@@ -137,7 +137,7 @@ impl Status {
 pub(crate) struct Environment(Vec<u8>);
 
 impl Environment {
-    /// Returns the value of a variable, unless it is empty or longer than a path can be.
+    /// Returns the value of a variable, or `None` if it is empty or longer than a path can be.
     pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
         let mut entries = self.0.split(|&byte| byte == 0);
         let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
@@ -182,7 +182,7 @@ pub(crate) fn matching(patterns: &[String]) -> Vec<Process> {
     all
 }
 
-/// Says that no process matches the patterns, and names similar processes.
+/// Reports that no process matches the patterns, and names similar processes.
 pub(crate) fn none_matches(patterns: &[String]) -> String {
     let mut text = format!("no running process matches {}", shown(&patterns.join(" or ")));
     let like = |process: &Process| {

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A chunk goes through these states: the producer takes a free chunk ([`take`]) and completes it ([`complete`]); the
-//! service reads it ([`begin_reading`]) and frees it ([`free`]). With the last chunk of a page the service clears the
-//! whole word, so that the page can be divided anew. Each side changes only the bits of its own chunk, by atomic
-//! read-modify-write operations.
+//! service reads it ([`begin_reading`]) and frees it ([`free`]). With the last chunk of a page, the service clears
+//! the page's whole word, so that the page can be divided anew. Each side changes only the bits of its own chunk, by
+//! atomic read-modify-write operations.
 //!
 //! A word may have been written by a faulty or hostile peer. So it is used only to choose among chunks that exist.
 //!
@@ -47,7 +47,7 @@ const COMPLETE: u32 = 3;
 /// How a page is divided into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One chunk, for a thread that fills it.
+    /// One chunk, for a thread that writes much.
     Whole,
     /// Fourteen chunks, for threads that write little.
     Small,

@@ -2,8 +2,8 @@
 //!
 //! Arguments are encoded before the thread is pinned and before shared memory is touched, because formatting a value
 //! runs code of the program, which may trace, panic or fork. The buffer has a fixed size (`ARGS_MAX`). A text that
-//! does not fit is cut and ends in `…`; arguments that do not fit are left out, and an argument `left_out` says how
-//! many.
+//! does not fit is cut and ends in `…`; arguments that do not fit are left out, and an argument `left_out` has their
+//! number.
 
 #![expect(unsafe_code, reason = "the buffer on the stack is not initialised before use")]
 
@@ -23,11 +23,11 @@ const LEFT_OUT_ROOM: usize = 24;
 const HEAD_ROOM: usize = 32;
 /// The longest text of a value.
 const VALUE_MAX: usize = 1000;
-/// The longest text of an event that is written whole, in several chunks if need be.
+/// The longest text of an event that is written without a cut, in several chunks if necessary.
 pub const WHOLE_MAX: usize = 64 << 10;
 /// A bit of [`Encoder::left_out`]: a text was cut.
 const IS_CUT: u32 = 1 << 31;
-/// The longest name of a track, and of an event that has more than a name.
+/// The longest name of a track, and of an event that has anything besides a name.
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The longest name of an argument.
 pub(crate) const NAME_MAX: usize = 64;
@@ -39,7 +39,7 @@ const CUT: &str = "…";
 pub enum Key<'a> {
     /// By its name.
     Text(&'a str),
-    /// By its callsite's number and its index there; the name was interned.
+    /// Named by its callsite's number and its index there; the name was interned.
     Interned(u32, u32),
 }
 
@@ -50,7 +50,7 @@ pub(crate) const fn key_number(site: u32, at: u32) -> u32 {
     site << 5 | at & 31
 }
 
-/// A value that is no text: the protobuf key of its field, and its bits.
+/// A value that is not a text: the protobuf key of its field, and its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar {
     field: u8,
@@ -93,8 +93,8 @@ pub struct Encoder {
     /// The bytes up to `len` are initialised.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// Where the text being written must end at the latest, so that [`CUT`] still fits behind it; 0: it was cut
-    /// already.
+    /// The position where the text being written must end at the latest, so that [`CUT`] still fits behind it;
+    /// 0: the text was already cut.
     limit: usize,
     /// How many arguments were left out, and [`IS_CUT`].
     left_out: u32,
@@ -156,7 +156,7 @@ impl Encoder {
         self.put([value as u8]);
     }
 
-    /// Writes the length of the bytes from `start` on into the two bytes before `start`.
+    /// Writes the length of the bytes from `start` onwards into the two bytes before `start`.
     #[inline(always)]
     fn close(&mut self, start: usize) {
         let len = self.len - start;
@@ -166,7 +166,7 @@ impl Encoder {
         }
     }
 
-    /// Adds an argument whose value `value` writes. If there is no room, the argument is left out.
+    /// Adds an argument; `value` writes its value. If there is no room, the argument is left out.
     #[inline(always)]
     fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
         let start = self.len + 3;
@@ -227,7 +227,8 @@ impl Encoder {
         self.text(key, |encoder| _ = encoder.write_str(value));
     }
 
-    /// Adds a formatted value. If formatting panics, the value is what was written so far and `<panicked>`.
+    /// Adds a formatted value. If formatting panics, the value is the text written so far, followed by
+    /// `<panicked>`.
     ///
     /// Returns false if it has panicked.
     #[inline]
@@ -272,7 +273,8 @@ impl Encoder {
         self.left_out == 0
     }
 
-    /// Returns the encoded fields. If arguments were left out, the last field is `left_out`: how many.
+    /// Returns the encoded fields. If arguments were left out, the last field is `left_out` with their
+    /// number.
     #[inline]
     pub fn finish(&mut self) -> &[u8] {
         if self.left_out > 0 {

@@ -47,8 +47,8 @@ impl Anchors {
         Self { made: AtomicU32::new(0), anchors: [const { [const { AtomicU64::new(0) }; 4] }; 2] }
     }
 
-    /// Returns the time of the counter value that `ticks` returns; `None` if no anchor is near. Calls `ticks` only if
-    /// there is an anchor, because without one the counter may be forbidden.
+    /// Returns the time of the counter value that `ticks` returns, or `None` if no recent anchor exists. `ticks` is
+    /// called only if there is an anchor, because without one the process may not be allowed to read the counter.
     #[inline(always)]
     fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
@@ -69,7 +69,7 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor: the counter was `ticks` at the time `ns`, and has this speed.
+    /// Makes an anchor: the counter had the value `ticks` at the time `ns`, and has this speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
         // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
         // `made` has changed since; so it rejects what it has read.
@@ -86,14 +86,15 @@ impl Anchors {
 /// The measured speed of the counter. The thread that makes the anchors compares both clocks over some seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    /// Two pairs of a counter value and a time. The speed is measured from the older one to now.
+    /// Two pairs of a counter value and a time. The speed is measured from the older pair to the
+    /// present.
     older: Option<(u64, u64)>,
     newer: (u64, u64),
     per_tick: u64,
 }
 
 impl Speed {
-    /// A pair becomes the older one when it is this old.
+    /// The newer pair becomes the older one when it has this age.
     const BASE_NS: u64 = 4_000_000_000;
 
     /// Updates the speed with a pair of a counter value and a time. Returns 0 while the speed is unknown.
@@ -132,9 +133,10 @@ impl Speed {
     }
 }
 
-/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds; `None` if there are no ticks.
+/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds, or `None` if there are no
+/// ticks.
 ///
-/// Both are shifted right so far that `ns` has 32 bits; then the division fits into one word.
+/// Both are shifted right until `ns` has at most 32 bits; then the division fits into one word.
 fn speed_of(ns: u64, ticks: u64) -> Option<u64> {
     let more = (u64::BITS - SHIFT).saturating_sub(ns.leading_zeros());
     ((ns >> more) << SHIFT).checked_div(ticks >> more)
@@ -159,7 +161,7 @@ pub fn prepare() -> bool {
 /// Makes an anchor if the counter may be used.
 #[inline(never)]
 pub fn anchor(speed: &mut Speed) {
-    /// If two threads come at once, one of them makes it.
+    /// If two threads do this at once, one of them makes the anchor.
     static TURN: Turn = Turn::new();
     if prepare() {
         TURN.run(|| make_anchor(speed));

@@ -1,7 +1,7 @@
 //! Counting events that are lost before the service has said which sessions exist.
 //!
 //! Counts go to shared memory as soon as the connection has any, so that the service can read them however the
-//! process ends. Until then they are kept in [`Shared`].
+//! process ends. Until then they are in [`Shared`].
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -62,8 +62,8 @@ fn count(shared: &Shared) {
 
 /// Moves the count to shared memory, if there is any.
 ///
-/// Both this thread, after it has counted, and the socket thread, after it has set the memory, call this. The orders
-/// are sequentially consistent, so at least one of the two sees what the other did.
+/// Both this thread, after it has counted, and the socket thread, after it has set the memory, call this. The
+/// accesses are sequentially consistent, so at least one of the two threads sees the other's write.
 #[inline(never)]
 pub(crate) fn publish(shared: &Shared) {
     if let Some(arena) = arena() {

@@ -22,7 +22,8 @@ pub enum Type {
 #[derive(Clone, Copy, Debug)]
 pub struct TrackKey(u64);
 
-/// The bit where the type starts. Below it are a cookie of 32 bits and, in bits 0 and 1, the kind of track.
+/// The bit where the type starts. Below the type are a cookie of 32 bits and, in bits 0 and 1, the kind of
+/// track.
 const KIND_SHIFT: u32 = 56;
 
 impl TrackKey {
@@ -35,7 +36,7 @@ impl TrackKey {
         Self((kind as u64) << KIND_SHIFT | number)
     }
 
-    /// An async slice with this cookie. It has a track of its own.
+    /// An async slice with this cookie. Such a slice has a track of its own.
     #[inline(always)]
     pub const fn of_async(kind: Type, cookie: i64) -> Self {
         Self::new(kind, (cookie as u32 as u64) << 2)

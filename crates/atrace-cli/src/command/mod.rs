@@ -10,7 +10,7 @@
 //! - `stores`: the users' property stores, which are opened with the rights of their users;
 //! - `buffer`: the kernel's ring buffers;
 //! - `file`: the file of a recording;
-//! - `notes`: what to clean up after a killed command;
+//! - `notes`: the cleanup that is left after a killed command;
 //! - `caller`, `terminal`: users and the output.
 
 mod buffer;
@@ -34,7 +34,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::program::{StageArgs, WitnessArgs, become_main, witness_main};
 use self::terminal::{failed, note, say, shown_path, unprinted};
 
-/// Records what programs trace with ATrace, for ui.perfetto.dev
+/// Records the events that programs write with ATrace, for ui.perfetto.dev
 #[derive(Debug, Parser)]
 #[command(name = "atrace", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
@@ -60,9 +60,9 @@ enum Command {
     Cost(cost::CostArgs),
     /// Switch tracing on in programs, until it is switched off
     On(switch::SwitchArgs),
-    /// Switch off what `on` switched on
+    /// Switch off the patterns and tags that `on` switched on
     Off(switch::SwitchArgs),
-    /// Show what is switched on, and in which processes
+    /// Show which patterns and tags are switched on, and in which processes
     Status,
     /// Find out why nothing is traced
     Doctor(doctor::DoctorArgs),
@@ -77,7 +77,7 @@ enum Command {
     Witness(WitnessArgs),
 }
 
-/// Runs the command that the program's arguments name, and returns its exit status.
+/// Runs the command that the command line names, and returns its exit status.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

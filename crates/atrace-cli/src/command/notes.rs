@@ -1,5 +1,5 @@
-//! Notes with the cleanup that a killed command leaves: the patterns to switch off, and the file to save its
-//! recording to.
+//! Notes about the cleanup after a killed command: the patterns to switch off, and the file to which its
+//! recording must be saved.
 //!
 //! # Format
 //!
@@ -8,11 +8,11 @@
 //! 1. the machine's boot id;
 //! 2. `output`: the file to save the recording to;
 //! 3. a line for each pattern and store that is about to be switched, with the number of times that the pattern is
-//!    listed now;
+//!    listed at that time;
 //! 4. `done`, after the switch in a store;
 //! 5. `undone` or `saved`, which cancel the patterns or the output.
 //!
-//! Paths and patterns are in hexadecimal. A note with nothing left to do is removed.
+//! Paths and patterns are in hexadecimal. A note is removed when all its work is done.
 //!
 //! # Recovery
 //!
@@ -78,7 +78,8 @@ impl Writer {
     }
 }
 
-/// The open folder. A descriptor keeps referring to this folder, even if another one gets its path.
+/// The open folder. A descriptor keeps referring to this folder, even if another folder gets its
+/// path.
 pub(crate) struct Folder(File);
 
 impl Folder {
@@ -121,8 +122,8 @@ impl Folder {
         Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
     }
 
-    /// Returns the names of the notes and the processes that wrote them; for a process that has ended also the lock of
-    /// its note, if this command got it.
+    /// Returns the names of the notes and the processes that wrote them; if a process has ended, also the lock of its
+    /// note, if this command got the lock.
     fn notes(&self) -> impl Iterator<Item = (String, Writer, Option<File>)> {
         let entries = fs::read_dir(self.file("")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -179,7 +180,7 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// The first word of the line after a switch: the patterns of a store are on.
+/// The first word of the line that follows a switch: it says that the patterns of a store are on.
 const DONE: &str = "done";
 
 /// The lines that cancel the patterns, or the output.
@@ -192,11 +193,11 @@ const OUTPUT: &str = "output";
 /// A pattern that a recording switches on in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedPattern {
-    /// The user whose store it is; `None` if `path` alone identifies the store.
+    /// The user who owns the store; `None` if `path` alone identifies the store.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// The pattern is switched off again only if the store lists it more often than this. The number is how often it
-    /// was listed before the switch, and 0 once the switch is known to be done.
+    /// The pattern is switched off again only if the store lists it more often than this. The number is the count of
+    /// the pattern in the list before the switch, and 0 once the switch is known to be done.
     pub(crate) before: usize,
     pub(crate) pattern: String,
 }
@@ -217,8 +218,8 @@ pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
     format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
 }
 
-/// The file to save a recording to, and the user and group that it will belong to, if not those of the saving
-/// process.
+/// The file to which a recording must be saved, and the user and group that will own it, if they differ from
+/// those of the saving process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) path: PathBuf,
@@ -317,8 +318,8 @@ impl Note {
         Ok(Self { folder, name, entries: Vec::new(), by: generation(), _lock: lock })
     }
 
-    /// Notes the patterns, then switches them on. If this fails for the store of another user, a message says so, and
-    /// the rest is not affected.
+    /// Adds the patterns to the note, then switches them on. If this fails for the store of another user, a message
+    /// says so, and the rest is not affected.
     pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result {
         // The contents are read again, because other commands may have switched patterns in the meantime.
         for (store, now) in stores::perform(stores, |_| Work::Look) {
@@ -346,7 +347,8 @@ impl Note {
         refused
     }
 
-    /// Switches off what this command switched on. If that fails, the next command tries it again.
+    /// Switches off the patterns that this command switched on. If that fails, the next command
+    /// tries it again.
     pub(crate) fn switch_off(&mut self) {
         if !self.entries.is_empty() && take_back(&self.entries) {
             self.entries.clear();
@@ -364,7 +366,7 @@ impl Drop for Note {
     }
 }
 
-/// Cancels a part of a note. A note with nothing left to do is removed.
+/// Cancels a part of a note. A note is removed when all its work is done.
 fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
@@ -373,7 +375,8 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     }
 }
 
-/// Switches off what a recording switched on. Reports failures, and returns whether there were none.
+/// Switches off the patterns that a recording switched on. Reports failures, and returns true if
+/// there were none.
 fn take_back(entries: &[NotedPattern]) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {

@@ -68,7 +68,7 @@ pub(crate) fn print(line: &str) {
     }
 }
 
-/// Notes an error of printing. A closed pipe is no error, because the reader has seen enough.
+/// Notes an error of printing. A closed pipe is not an error, because its reader ended on purpose.
 pub(crate) fn note(e: io::Error) {
     if e.kind() != ErrorKind::BrokenPipe {
         let _ = UNPRINTED.set(e);

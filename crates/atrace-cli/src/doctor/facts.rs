@@ -5,17 +5,20 @@
 //!
 //! # Facts
 //!
-//! A fact is a value under a name; a fact that is missing has no value. A fact of *yes or no* is there, or it is not.
+//! A fact is a value under a name; a fact that is missing has no value. A *yes or no* fact is present for yes, and
+//! missing for no.
 //!
 //! - `name`: argv\[0\];
 //! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
-//! - `page`: the state that the process publishes; `is_parents`: it is the parent's, as the process was forked and has
-//!   published nothing since; `is_forked`: the process has its parent's, too; `unseen`: the process can't be examined, with the errno;
+//! - `page`: the state that the process publishes; `is_parents`: this state belongs to the parent, as the process was forked and
+//!   has published nothing since; `is_forked`: the process has its parent's state in addition to its own; `unseen`: the process
+//!   can't be examined, with the errno;
 //! - `link`: the file that the marker's descriptor refers to now; missing if it is closed;
 //! - `is_it`: the descriptor still refers to the marker;
-//! - `is_place`, `has_place`: the path that the marker was opened with still leads to the marker, or to any file;
+//! - `is_place`, `has_place`: the path by which the marker was opened still leads to the marker, or to some other
+//!   file;
 //! - `store`: the path of the property store; `is_there`: it exists; `is_hidden`: its directory may not be read;
 //! - `is_stale`: the process has mapped a store of this path that was deleted;
 //! - `fault`: why the store can't be used;
@@ -32,7 +35,7 @@
 
 use atrace_sys::errand::{Words, parse};
 
-/// Everything that the process, its user or its files tell.
+/// All facts that the process, its user or its files provide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts(Vec<(Vec<u8>, Vec<u8>)>);
 
@@ -53,7 +56,7 @@ impl Facts {
         self.0.iter().filter(move |(other, _)| other == name.as_bytes()).map(|(_, value)| &value[..])
     }
 
-    /// Returns the value of a name, of which the last counts.
+    /// Returns the value of a name; if the name occurs several times, the last value counts.
     pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
         self.all(name).last()
     }
@@ -79,7 +82,7 @@ impl Facts {
         words.bytes()
     }
 
-    /// Decodes the facts; `None` if the bytes are not a valid answer.
+    /// Decodes the facts; returns `None` if the bytes are not a valid answer.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let words = parse(bytes)?;
         let [facts @ .., b"end"] = &words[..] else { return None };

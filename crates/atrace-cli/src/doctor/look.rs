@@ -1,7 +1,8 @@
 //! Collects the facts about a process with the rights of its user, and changes nothing.
 //!
 //! If the caller is root, an [`Errand`] does this: a child process that takes on the ids of the process's user. If
-//! that user is root, too, the work still happens in a separate process. Other callers do it themselves.
+//! that user is root, too, the work still happens in a separate process. Other callers collect the facts in their
+//! own process.
 //!
 //! The process's user controls everything that is read here. So each file is read up to a fixed size, and no file is
 //! opened that could block or that has an unexpected type.
@@ -13,7 +14,8 @@
 //! the lowest user ids first. So a user with many processes, or with processes that block the reader, can't hide the
 //! processes of other users. Users that were not reached in time are listed.
 //!
-//! An answer is the word of its user. It counts for the processes that this child was asked about, and for no others.
+//! An answer comes from a process of its user, and may be false. It counts only for the processes about which this
+//! child was asked.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,12 +35,13 @@ use super::facts::{Facts, Published as Lines};
 use crate::errands;
 use crate::process::{Process, Status};
 
-/// The most threads of a process that are examined.
+/// The maximum number of threads of a process that are examined.
 const THREADS: usize = 1 << 16;
-/// The most state pages that are read. A process has its own page and those that it inherited by `fork`.
+/// The maximum number of state pages that are read. A process has its own page and those that it
+/// inherited by `fork`.
 const STATES: usize = 64;
 
-/// The state that a process publishes; `None` if it publishes nothing; the errno if it can't be examined.
+/// The state that a process publishes; `None` if it publishes nothing; an errno if it can't be examined.
 pub(super) type Page = Result<Option<Published>, i32>;
 
 /// The state that a process publishes.
@@ -46,7 +49,7 @@ pub(super) struct Published {
     text: Vec<u8>,
     /// The text is the parent's.
     is_parents: bool,
-    /// The process has the state of another process, too, which it got by a fork.
+    /// The process also has the state of another process, which it got by a fork.
     is_forked: bool,
 }
 
@@ -62,7 +65,8 @@ pub(super) fn user(status: &Status) -> Option<User> {
     Some(User { uid: id("Uid")?, gid: id("Gid")? })
 }
 
-/// Collects the facts about a process, in a child if the caller is root. The time that this takes comes off `left`.
+/// Collects the facts about a process, in a child if the caller is root. The time that this takes is subtracted
+/// from `left`.
 pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Facts, Failure> {
     if pid == std::process::id() {
         return Ok(own());
@@ -220,7 +224,7 @@ pub struct Standings {
     /// The text that each process published last, by process id. Processes that never asked for a service, or that
     /// the caller may not examine, are missing.
     pub known: BTreeMap<u32, String>,
-    /// The users whose processes were not all examined, and why.
+    /// The users of whom not all processes were examined, and the reasons.
     pub missed: BTreeMap<u32, String>,
 }
 

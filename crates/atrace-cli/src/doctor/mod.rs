@@ -1,4 +1,4 @@
-//! Explains why nothing is traced: checks everything between an event and the trace, and says how to repair each
+//! Explains why nothing is traced: checks every step between an event and the trace, and says how to repair each
 //! fault.
 //!
 //! ```
@@ -17,7 +17,7 @@
 //!
 //! # Privilege separation
 //!
-//! Root does not trust the process of another user. A child process that takes on this user's ids looks at the
+//! Root does not trust the process of another user. A child process that takes on this user's ids examines the
 //! process, its files and its property store (`atrace_sys::errand`). It has one second, and answers in bytes, which
 //! are parsed with bounds checks. No file that the process names is opened for writing or created. Texts are
 //! [escaped](crate::escape::shown), and suggested commands are [quoted](crate::escape::quoted) for a shell.
@@ -26,8 +26,8 @@
 //!
 //! - `look` collects the facts about a process, and asks many processes for the state of their connection to Perfetto's
 //!   service; `facts` encodes and decodes the facts, and parses the published state;
-//! - `service` judges the way to Perfetto's service, `sink` and `properties` that of ATrace: where events go and
-//!   whether a test event arrives, whether the properties let events pass;
+//! - `service` judges the connection to Perfetto's service; `sink` and `properties` judge ATrace: where events
+//!   go and whether a test event arrives, and whether the properties let events pass;
 //! - `report` holds the findings.
 
 mod facts;
@@ -105,7 +105,7 @@ fn uid_of(status: &Status) -> String {
 }
 
 impl Patient {
-    /// Asks about Perfetto's way first, which needs no rights, then about ATrace's.
+    /// Examines the Perfetto backend first, which needs no rights, and then ATrace.
     fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
         if self.by_service(published.as_ref(), &mut report) {
             return report;
@@ -126,7 +126,7 @@ impl Patient {
         report
     }
 
-    /// Collects the facts once more after a pause. If that fails, the old facts stay, and no further attempt is made.
+    /// Collects the facts once more after a pause. If that fails, the old facts stay, and no other attempt is made.
     fn look_again(&mut self, pause: Duration) {
         if self.left.is_zero() {
             return;

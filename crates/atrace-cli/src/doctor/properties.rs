@@ -167,7 +167,7 @@ pub(crate) fn tag_names(tags: AtraceTag) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Quotes a text as one word of a shell, even if the word needs no quotes.
+/// Quotes a text as one word of a shell command, even if the word needs no quotes.
 pub(super) fn in_quotes(text: &[u8]) -> String {
     match quoted(text) {
         word if word.starts_with(['\'', '$']) => word,

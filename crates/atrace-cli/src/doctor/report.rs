@@ -74,7 +74,7 @@ topics! {
 pub enum Level {
     /// Everything is right.
     Good,
-    /// Worth knowing. Events arrive nevertheless, or it is unknown whether they do.
+    /// Worth knowing. Events arrive anyway, or it is unknown whether they do.
     Note,
     /// A fault: no event arrives.
     Wrong,
@@ -129,12 +129,12 @@ impl Report {
         self.add(topic, Level::Note, text, None);
     }
 
-    /// Adds a finding that does not keep events from arriving, with something to do about it.
+    /// Adds a finding that does not keep events from arriving, with a suggested action.
     pub(super) fn hint(&mut self, topic: Topic, text: impl Into<String>, mend: impl Into<String>) {
         self.add(topic, Level::Note, text, Some(mend.into()));
     }
 
-    /// Makes notes of all faults, because events arrive in another way.
+    /// Turns all faults into notes, because events arrive through another backend.
     pub(super) fn forgive(&mut self) {
         self.0.retain(|it| it.topic != Topic::Event);
         let wrong = self.0.iter_mut().filter(|it| it.level == Level::Wrong);

@@ -1,5 +1,5 @@
-//! Checks the way to Perfetto's service. It needs no rights: a program connects to the service of its user, which is the
-//! system's, `atrace run` or `atrace record`.
+//! Checks the connection to Perfetto's service. It needs no rights: a program connects to its user's service, which is
+//! the system's, that of `atrace run` or that of `atrace record`.
 
 use atrace::control::pattern_for;
 use atrace_sys::memory::has_memory_files;
@@ -16,7 +16,8 @@ const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
 /// The command that records any program.
 const RUN: &str = "atrace run -- CMD";
 
-/// Tells whether `atrace run` can record: with Perfetto's backend, and a place for its socket.
+/// Tells whether `atrace run` can record: this needs the Perfetto backend, and a directory for its
+/// socket.
 pub(super) fn can_run() -> bool {
     cfg!(feature = "perfetto")
         && has_memory_files()
@@ -24,8 +25,8 @@ pub(super) fn can_run() -> bool {
 }
 
 impl Patient {
-    /// Reports on the connection to Perfetto's service. Returns whether that settles whether events arrive: if a session
-    /// records the process, or if it can't be recorded in another way.
+    /// Reports on the connection to Perfetto's service. Returns true if that determines whether events arrive: a session
+    /// records the process, or the process can't be recorded in another way.
     pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
         if self.is_new && can_run() {
             report.good(Topic::Service, format!("`{RUN}` records a program by Perfetto, without any rights"));

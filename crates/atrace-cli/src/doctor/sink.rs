@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::tracefs::{self, Instance};
 
 impl Patient {
-    /// Reports where the events go. Returns the target if a test event can be written to it.
+    /// Reports where the events go. Returns the target, if a test event can be written to it.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
@@ -167,10 +167,10 @@ pub(super) enum Written {
 
 /// A ring buffer of the kernel.
 pub(super) struct Buffer {
-    /// The buffer's directory in this process's file system; `None` if this process may not look there.
+    /// The buffer's directory in this process's file system; `None` if this process may not access it.
     directory: Option<PathBuf>,
-    /// The path to open the marker with: in this process's file system, or the descriptor of another process of the
-    /// same user.
+    /// The path by which the marker is opened: in this process's file system, or the descriptor of another process
+    /// of the same user.
     marker: PathBuf,
     identity: (u64, u64),
 }

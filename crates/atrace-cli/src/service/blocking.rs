@@ -3,8 +3,8 @@
 //! # The problem
 //!
 //! The call that may block is the last `close` of an open file or socket. Closing a TCP socket with `SO_LINGER` takes
-//! as long as the socket's owner chose, and a producer may send such a socket. It may do so even where none is
-//! expected: the kernel closes descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is
+//! as long as the socket's owner chose, and a producer may send such a socket. This can happen even where no socket
+//! is expected: the kernel closes descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is
 //! closed, those that were never received.
 //!
 //! # How it works
@@ -12,8 +12,8 @@
 //! The pool's threads make all such calls: they receive messages that carry descriptors, and they close connections
 //! and the descriptors that were sent. The service's own thread never does.
 //!
-//! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so a task is
-//! always done at some time. Callers ask [`has_room`](Blocking::has_room) before they add a task that a producer can
+//! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so every task
+//! is done eventually. Callers ask [`has_room`](Blocking::has_room) before they add a task that a producer can
 //! cause.
 
 use std::io;
@@ -27,7 +27,7 @@ const WAITING: usize = 64;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The pool. Its threads end after it was dropped and the last task is done.
+/// The pool. The pool's threads end after the pool was dropped and the last task is done.
 pub(super) struct Blocking {
     tasks: Sender<Task>,
     queue: Arc<Mutex<Receiver<Task>>>,

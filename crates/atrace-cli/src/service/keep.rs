@@ -1,8 +1,8 @@
 //! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
 //!
 //! A ring drops its oldest packets, and with them perhaps the definitions that later packets of the same sequence
-//! need. When the ring is saved, packets are left out until their sequence's incremental state was written anew. The
-//! service asks producers for that now and then (`clear_each` in `serve`).
+//! need. When the ring is saved, packets of a sequence are left out until the sequence's incremental state was
+//! written anew. The service requests that from producers at intervals (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -17,12 +17,12 @@ use atrace_perfetto::trace_file::{TraceFile, Whose, add};
 pub enum Keep {
     /// In a file, as they arrive.
     File {
-        /// An empty file that nobody else writes to.
+        /// An empty file that no other process writes to.
         file: File,
         /// The file's maximum size in bytes.
         max: Option<u64>,
     },
-    /// In a ring in memory, until they are saved.
+    /// The packets are in a ring in memory until they are saved.
     Ring {
         /// The size of the ring.
         bytes: u64,
@@ -97,7 +97,7 @@ impl Kept {
         self.ended.is_some()
     }
 
-    /// Stores a producer's packet; returns whether it did.
+    /// Stores a producer's packet; returns whether it was stored.
     pub(crate) fn add(&mut self, packet: &[u8], facts: Facts, whose: &Whose, is_after_loss: bool) -> bool {
         let event = u64::from(facts.is_event);
         if self.is_over() {
@@ -136,7 +136,7 @@ impl Kept {
         true
     }
 
-    /// Stores a packet that is not a producer's.
+    /// Stores a packet that does not come from a producer.
     pub(crate) fn add_own(&mut self, packet: &[u8]) {
         let own = self.own;
         self.add(packet, Facts::default(), &own, false);
@@ -168,8 +168,8 @@ impl Kept {
         self.events = 0;
     }
 
-    /// Ends the trace. Returns why it ended early, if it did, and the numbers of events that are not in it: those that
-    /// came after the end, and those that could not be written.
+    /// Ends the trace. Returns the reason if it ended early, and the numbers of events that are not in it: those that
+    /// arrived after the end, and those that could not be written.
     pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, u64, u64) {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());
@@ -216,7 +216,8 @@ impl Kept {
     }
 }
 
-/// Returns the length of the packet at `at`, including its head: a key of one byte, and the length of the rest.
+/// Returns the length of the packet at `at`, including its header: a key of one byte, and the length of the
+/// rest.
 fn len_at(packets: &VecDeque<u8>, at: usize) -> usize {
     let (mut rest, mut head) = (0, 1);
     for byte in packets.range(at + 1..) {

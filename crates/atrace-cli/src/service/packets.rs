@@ -8,7 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::report::Counts;
 
-/// The fields that only the service may write. They tell which producer a packet is of, and describe the trace.
+/// The fields that only the service may write. These fields show which producer a packet comes from, and
+/// describe the trace.
 const RESERVED: [u32; 9] = [3, 10, 33, 35, 36, 50, 69, 79, 98];
 
 /// The properties of a producer's packet that matter to the service.
@@ -88,7 +89,7 @@ pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32, waits: bool) {
     });
 }
 
-/// Returns a packet of at most `room` bytes, written by `body`.
+/// Returns a packet of at most `room` bytes, which `body` writes.
 pub(crate) fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; room];
     let mut writer = Writer::new(&mut bytes);

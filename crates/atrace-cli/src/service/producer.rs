@@ -15,7 +15,7 @@
 //! # Scraping
 //!
 //! A producer may be killed before it commits its chunks. So the memory is also read without a request
-//! ([`Producer::scrape`]): now and then, before a ring is saved, and when the connection ends.
+//! ([`Producer::scrape`]): at intervals, before a ring is saved, and when the connection ends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
@@ -35,7 +35,7 @@ use super::report::{Counts, Lost};
 use super::sequence::{Room, Sequence, To};
 use super::{Fault, Result, SOURCE};
 
-/// The methods of the service. A method's number is its index here plus 1.
+/// The methods of the service. A method's number is its index in this list plus 1.
 const METHODS: [&str; 12] = [
     "InitializeConnection",
     "RegisterDataSource",
@@ -53,7 +53,7 @@ const METHODS: [&str; 12] = [
 
 /// The number of the session's only buffer.
 const BUFFER: u32 = 1;
-/// The size of the memory for a producer that offers none and asks for no valid size.
+/// The size of the memory for a producer that offers no memory and requests no valid size.
 const SIZE: usize = 1 << 20;
 /// The maximum length of a producer's name; the rest is cut off.
 const NAME_MAX: usize = 255;
@@ -64,7 +64,7 @@ const SOURCES_MAX: usize = 64;
 /// The maximum size of a frame from the service.
 const SAY_MAX: usize = 1024;
 
-/// The state that all producers share: where their packets go, counts, and limits.
+/// The state that all producers share: the destination of their packets, counts, and limits.
 pub(crate) struct Books {
     pub(crate) kept: Kept,
     pub(crate) counts: Counts,
@@ -76,7 +76,7 @@ pub(crate) struct Books {
     pub(crate) patterns: Vec<CString>,
     /// The number of sessions, each of which starts every source.
     pub(crate) sessions: u32,
-    /// Whether no source is to be started at present.
+    /// Whether sources must not be started at present.
     pub(crate) is_paused: bool,
     /// Threads of the producers wait for room before they lose an event.
     pub(crate) waits: bool,
@@ -110,8 +110,8 @@ impl Books {
         size <= SIZE || size <= MAPPED_MAX.saturating_sub(self.mapped) / 8
     }
 
-    /// Returns what takes the packets of a writer: it checks, counts and stores each. `own` is the size of the
-    /// producer's unfinished data.
+    /// Returns the receiver of a writer's packets: it checks, counts and stores each packet. `own` is the size
+    /// of the producer's unfinished data.
     fn taker<'a>(&'a mut self, own: &'a mut usize, origin: &'a mut Origin, is_counting: bool) -> To<'a> {
         let Self { kept, counts, unfinished: all, .. } = self;
         let take = move |packet: &[u8], is_after_loss| {
@@ -162,8 +162,8 @@ struct Origin {
 const THREAD_NAME_MAX: usize = 15;
 /// The maximum number of threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
-/// How the SDK version of this library's producers begins. These producers count the events that they lose, in their
-/// shared memory.
+/// The prefix of the SDK version that this library's producers report. These producers count the events that they
+/// lose, in their shared memory.
 const COUNTING: &[u8] = b"atrace ";
 /// The memory that a writer is assumed to need, including its entry in the map.
 const TRACK: usize = 256;
@@ -186,13 +186,15 @@ pub(crate) struct Producer {
     /// Bytes to send, and the offset at which a descriptor is sent along.
     pub(crate) outbox: Vec<u8>,
     pub(crate) descriptor: Option<(usize, OwnedFd)>,
-    /// The memory file that came with the bytes that are being handled, or why it can't be used.
+    /// The memory file that came with the bytes that are being handled, or the reason why it can't
+    /// be used.
     received: Option<Received>,
     pub(crate) is_initialized: bool,
-    /// The page size and the memory size that the producer asks for.
+    /// The page size and the memory size that the producer requests.
     hints: (usize, usize),
     memory: Option<Foreign>,
-    /// The number of the `GetAsyncCommand` request. The service's commands are replies to it.
+    /// The number of the `GetAsyncCommand` request. The service's commands are replies to this
+    /// request.
     commands: Option<u64>,
     sources: Vec<Source>,
     instances: u64,
@@ -218,7 +220,7 @@ struct Present {
     chunk: u32,
 }
 
-/// A memory file that can be mapped, or why a descriptor can't be used as one.
+/// A memory file that can be mapped, or the reason why a descriptor can't be used as such a file.
 pub(crate) type Received = std::io::Result<OwnedFd>;
 
 impl Producer {
@@ -231,8 +233,8 @@ impl Producer {
         self.memory.as_ref().map_or(0, Foreign::size)
     }
 
-    /// Handles the requests that are complete with these bytes. A frame with a descriptor arrives in one piece,
-    /// together with the descriptor.
+    /// Handles the requests that these bytes complete. A frame with a descriptor arrives in one piece, together
+    /// with the descriptor.
     pub(crate) fn receive(&mut self, bytes: &[u8], file: Option<Received>, books: &mut Books) -> Result {
         books.work += bytes.len() as u64;
         self.received = file;
@@ -407,7 +409,7 @@ impl Producer {
         patterns.is_empty() || patterns.iter().any(|pattern| process::matches_name(pattern, &name))
     }
 
-    /// Starts the sources that are recorded, once the producer accepts commands.
+    /// Starts the sources that should be recorded, once the producer accepts commands.
     pub(crate) fn start(&mut self, books: &mut Books) -> Result {
         if self.commands.is_none()
             || books.is_paused
@@ -570,7 +572,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Returns the chunks that are in use, but for those that are older than the last one that was taken.
+    /// Returns the chunks that are in use, except for those that are older than the last chunk that was
+    /// taken.
     fn present(&self) -> impl Iterator<Item = Present> {
         let chunks = self.memory.iter().flat_map(|memory| {
             (0..memory.touched()).flat_map(move |page| {
@@ -614,15 +617,15 @@ impl Producer {
         Ok(())
     }
 
-    /// Lets the kernel remove the memory's pages from this process. They no longer count as its memory until it reads
-    /// them again.
+    /// Lets the kernel remove the memory's pages from this process. These pages no longer count as this process's
+    /// memory until it reads them again.
     pub(crate) fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget();
         }
     }
 
-    /// Takes everything that a producer left when it ended.
+    /// Takes all packets that a producer left when it ended.
     pub(crate) fn finish(&mut self, books: &mut Books) -> Result {
         let done = self.scrape(books);
         for Track { sequence, origin } in self.tracks.values_mut() {

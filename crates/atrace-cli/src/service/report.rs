@@ -62,11 +62,12 @@ impl fmt::Display for Fault {
 pub struct Counts {
     /// Events of programs.
     pub events: u64,
-    /// How often events were lost, as a producer reported or as the service found out.
+    /// The number of times that events were lost, as a producer reported or as the service found
+    /// out.
     pub losses: u64,
     /// The number of lost events, as counted by producers.
     pub lost: u64,
-    /// How many of the `losses` are of producers that do not count lost events.
+    /// The part of the `losses` that comes from producers that do not count lost events.
     pub uncounted: u64,
     /// Events that arrived and were not stored, because the recording had ended.
     pub unsaved: u64,
@@ -86,7 +87,7 @@ pub struct Counts {
     pub patches: u64,
     /// Producers that were disconnected because they broke the protocol.
     pub lies: u64,
-    /// Connections that were refused: of another user, or beyond the maximum.
+    /// Connections that were refused because they came from another user or exceeded the maximum.
     pub refused: u64,
 }
 
@@ -128,7 +129,7 @@ impl Lost {
     }
 }
 
-/// Why the recording ended before the service was stopped.
+/// The reason why the recording ended before the service was stopped.
 #[derive(Debug)]
 pub enum Ended {
     /// The file has reached its maximum size.
@@ -155,7 +156,7 @@ pub struct Report {
     pub cut_off: Vec<CutOff>,
     /// The producers that lost the most events.
     pub lost: Vec<Lost>,
-    /// Why the recording ended early, if it did.
+    /// The reason why the recording ended early, if it did.
     pub ended: Option<Ended>,
 }
 

@@ -4,8 +4,9 @@
 //! # Chunks
 //!
 //! A writer numbers its chunks. Numbers wrap around and are compared modulo 2³². A chunk may be read more than once:
-//! while it is being written, and again when it is complete. So the number of packets already taken from the last
-//! chunk is stored. The last packet of an incomplete chunk is never taken, because it is still being written.
+//! while it is being written, and again when it is complete. So the service stores the number of packets that were
+//! already taken from the last chunk. The last packet of an incomplete chunk is never taken, because it is still
+//! being written.
 //!
 //! # Losses
 //!
@@ -41,7 +42,7 @@ const LEFT_OUT: usize = 0x0fff_ffff;
 #[derive(Default)]
 pub(super) struct Sequence {
     last: Option<Last>,
-    /// The start of a packet that continues in the next chunk.
+    /// The first part of a packet that continues in the next chunk.
     begun: Option<Vec<u8>>,
     /// Complete chunks, the first of which waits for patches.
     waiting: VecDeque<Waiting>,
@@ -61,7 +62,7 @@ struct Last {
 struct Waiting {
     head: Head,
     bytes: Vec<u8>,
-    /// How many of the chunk's packets were taken before it had to wait.
+    /// The number of the chunk's packets that were taken before the chunk had to wait.
     taken: u16,
 }
 
@@ -76,7 +77,8 @@ impl Waiting {
 /// stored.
 type Take<'a> = Box<dyn FnMut(&[u8], bool) -> bool + 'a>;
 
-/// Where the packets of a sequence go, and the memory that they may use until then.
+/// The destination of a sequence's packets, and the memory that they may use until they are
+/// complete.
 pub(super) struct To<'a> {
     pub(super) room: Room<'a>,
     pub(super) take: Take<'a>,
@@ -87,7 +89,7 @@ const OF_ONE: usize = 16 << 20;
 /// The limit for all connections in bytes.
 const OF_ALL: usize = 64 << 20;
 
-/// The memory in use: of one connection, and of all.
+/// The memory in use: by one connection, and by all connections.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     pub(super) own: &'a mut usize,
@@ -169,7 +171,7 @@ impl Sequence {
         self.packets(flags, bytes, taken, whole, to)
     }
 
-    /// Takes the packets of a chunk from number `taken` on.
+    /// Takes the packets of a chunk, beginning with number `taken`.
     fn packets(&mut self, flags: u16, bytes: &[u8], taken: u16, count: u16, to: &mut To<'_>) -> Result {
         let mut rest = bytes;
         for index in 0..count {
@@ -231,8 +233,8 @@ impl Sequence {
         self.is_after_loss = true;
     }
 
-    /// Patches a waiting chunk. Returns whether the chunk is known. After the last patch (`is_last`) the chunk waits
-    /// no longer.
+    /// Patches a waiting chunk. Returns whether the chunk is known. After the last patch (`is_last`) the chunk no
+    /// longer waits.
     pub(super) fn patch<'a>(
         &mut self,
         number: u32,
@@ -260,7 +262,8 @@ impl Sequence {
         Ok(true)
     }
 
-    /// Takes the waiting chunks without the packets that lack bytes. To be called when no patch can arrive any more.
+    /// Takes the waiting chunks without the packets that lack bytes. Must be called when no patch can arrive any
+    /// more.
     pub(super) fn give_up(&mut self, to: &mut To<'_>) -> Result {
         while !self.waiting.is_empty() {
             self.take_waiting(to)?;

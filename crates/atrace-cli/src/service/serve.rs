@@ -9,20 +9,21 @@
 //! # Nobody can make it wait
 //!
 //! - The thread never waits for a producer. Messages that a producer does not read stay in memory, up to a limit.
-//! - It never receives or closes a foreign descriptor, because that can block. Other threads do (`blocking`). A
-//!   connection that has sent a descriptor is not read until they have received it.
+//! - The thread never receives or closes a foreign descriptor, because that can block. Other threads do
+//!   (`blocking`). After a connection has sent a descriptor, no bytes are read from it until the pool has
+//!   received the descriptor.
 //! - A turn is short (`TURN`), and between two turns the thread checks whether the service was stopped. So producers
 //!   can't keep the service from ending.
 //!
 //! # The end
 //!
-//! The service stops all data sources and gives the producers `END` to answer. Then it reads what is left in their
-//! memory, until `FINISH` is over.
+//! The service stops all data sources and gives the producers `END` to answer. Then it reads the data that is left
+//! in their memory, until `FINISH` is over.
 //!
 //! # Threads
 //!
-//! [`Service`] is a handle. It talks to the thread through a channel for orders, a pipe that wakes the thread, and a
-//! flag.
+//! [`Service`] is a handle. The handle talks to the thread through a channel for orders, a pipe that wakes the
+//! thread, and a flag.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -53,30 +54,30 @@ use super::producer::{Books, Producer, Received};
 use super::report::{Counts, CutOff, Report};
 use super::{Fault, Result};
 
-/// How often the memory of the producers is read.
+/// The interval at which the memory of the producers is read.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often a snapshot of the clocks is recorded.
+/// The interval at which a snapshot of the clocks is recorded.
 const CLOCKS: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long the producers have to stop their data sources.
+/// The time that the producers have to stop their data sources.
 const END: Duration = Duration::from_secs(1);
-/// How long the last look at the producers' memory may take after that, but for the producer that is being read. Reading
-/// 32 MiB takes a busy machine seconds.
+/// The time that the last reading of the producers' memory may take after that, except for the producer that is being
+/// read. Reading 32 MiB takes a busy machine seconds.
 const FINISH: Duration = Duration::from_secs(3);
-/// How long the thread pauses after `accept` or `poll` failed for lack of resources. Otherwise it would wake up again
-/// at once.
+/// The time for which the thread pauses after `accept` or `poll` failed for lack of resources. Otherwise it would
+/// wake up again at once.
 const REST: Duration = Duration::from_millis(50);
 /// The amount of work in one turn of a connection: bytes that are received or copied.
 const TURN: u64 = 256 << 10;
-/// The number of descriptors that are left for other purposes than producers.
+/// The number of descriptors that are reserved for purposes other than producers.
 const DESCRIPTORS_LEFT: u64 = 64;
 /// The maximum number of connections. With everything else that is open, the process has fewer than 256 descriptors.
 const CONNECTIONS_MAX: u64 = 176;
 /// The number of ended connections, beyond that maximum, that may wait to be closed.
 const CLOSING_MAX: usize = 16;
-/// How many messages with descriptors may be received at a time. The same number may have been received and wait to
-/// be handled.
+/// The number of messages with descriptors that may be received at a time. The same number may have been received
+/// and wait to be handled.
 const RECEIVING_MAX: usize = 16;
 
 /// A running service, with a thread in this process. It ends when the handle is dropped.
@@ -91,19 +92,19 @@ pub struct Service {
     thread: Option<JoinHandle<Report>>,
 }
 
-/// What the handle asks of the service.
+/// A request of the handle to the service.
 enum Order {
-    /// To save the ring in a file, and the channel for the result.
+    /// Save the ring in a file; the channel is for the result.
     Save(File, mpsc::Sender<io::Result<()>>),
     /// To store packets.
     Add(Vec<Vec<u8>>),
-    /// To start or stop the programs' data sources, and to send a message when they were told.
+    /// Start or stop the programs' data sources; the channel gets a message when they were told.
     Switch(bool, mpsc::Sender<()>),
 }
 
-/// What is recorded, and how.
+/// The options of a recording.
 pub(crate) struct Terms<'a> {
-    /// Patterns for the names of the programs. If there is none, all programs are recorded.
+    /// Patterns for the names of the programs. If there are no patterns, all programs are recorded.
     pub(crate) patterns: &'a [String],
     /// The number of sessions, which all record the same.
     pub(crate) sessions: u32,
@@ -127,8 +128,8 @@ impl Service {
         Self::start_for(listener, uid, &Terms::default(), keep)
     }
 
-    /// Like [`start`](Self::start), with several sessions that all record the same. For measuring the cost of a
-    /// session.
+    /// Does the same as [`start`](Self::start), with several sessions that all record the same. For measuring
+    /// the cost of a session.
     ///
     /// # Errors
     ///
@@ -200,7 +201,7 @@ impl Service {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Saves the packets that are in the ring.
+    /// Saves the packets of the ring.
     ///
     /// # Errors
     ///
@@ -212,15 +213,15 @@ impl Service {
         waits.recv().map_err(|_| gone())?
     }
 
-    /// Stops the recording of all programs, or starts it again, as often as wanted. Returns when the programs were told,
-    /// which follow within milliseconds. Returns false if the service has ended.
+    /// Stops the recording of all programs, or starts it again, as often as requested. Returns when the programs were
+    /// told; they follow within milliseconds. Returns false if the service has ended.
     pub(crate) fn switch(&self, is_on: bool) -> bool {
         let (done, waits) = mpsc::channel();
         self.order(Order::Switch(is_on, done)).and_then(|()| waits.recv().ok()).is_some()
     }
 
-    /// Stores packets that are not a producer's, such as events of the kernel. Packets that come after the end of the
-    /// recording are dropped.
+    /// Stores packets that do not come from a producer, such as events of the kernel. Packets that come after the end
+    /// of the recording are dropped.
     pub(crate) fn add(&self, packets: Vec<Vec<u8>>) {
         if !packets.is_empty() {
             let _ = self.order(Order::Add(packets));
@@ -235,7 +236,7 @@ impl Service {
         Some(())
     }
 
-    /// Ends the service. Everything that programs have written until now is recorded.
+    /// Ends the service. All events that programs have written until now are recorded.
     pub fn finish(mut self) -> Report {
         self.end()
     }
@@ -293,11 +294,11 @@ struct Serving {
     report: Report,
     events: Arc<AtomicU64>,
     is_to_end: Arc<AtomicBool>,
-    /// When the current phase of the end is over; `None` before the end.
+    /// The time at which the current phase of the end is over; `None` before the end.
     ends_at: Option<Instant>,
     last_look: Instant,
     last_clocks: Instant,
-    /// The count of bytes when new incremental state was asked for last.
+    /// The count of bytes at the last request for new incremental state.
     cleared: u64,
     clear_each: u64,
     bytes: Vec<u8>,
@@ -525,8 +526,9 @@ impl Serving {
         Ok(is_there)
     }
 
-    /// Lets the pool receive a message with a descriptor. Until it has arrived, nothing else is received from this
-    /// connection. A producer that sends a descriptor where none is expected is disconnected if the pool has no room.
+    /// Lets the pool receive a message with a descriptor. Until the message has arrived, nothing else is received
+    /// from this connection. A producer that sends a descriptor where none is expected is disconnected if the pool
+    /// has no room.
     fn receive_in_pool(&mut self, connection: &mut Connection) -> Result {
         let is_wanted = !connection.producer.is_initialized;
         if self.receiving >= RECEIVING_MAX || !self.blocking.has_room() {
@@ -642,9 +644,9 @@ impl Serving {
         }
     }
 
-    /// Makes room for a connection of a process. A process has at most half of the places that the other processes
-    /// leave. If there is no place, the oldest connection that has not sent `InitializeConnection` is closed. A
-    /// connection that has sent it stays.
+    /// Makes room for a connection of a process. A process gets at most half of the connections that the other
+    /// processes leave. If there is no room, the oldest connection that has not sent `InitializeConnection` is
+    /// closed. A connection that has sent that message stays.
     fn has_room(&mut self, pid: u32) -> bool {
         let own = self.connections.iter().filter(|connection| connection.producer.pid == pid).count();
         let left = self.connections_max.saturating_sub(self.connections.len() - own);
@@ -671,7 +673,7 @@ fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     Ok((reader, writer))
 }
 
-/// Looks at the bytes that have arrived, without receiving them. Returns their number, and whether descriptors come
+/// Examines the bytes that have arrived, without receiving them. Returns their number, and whether descriptors come
 /// with them. The descriptors stay in the socket: they are neither received nor closed.
 fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)> {
     let mut control = RecvAncillaryBuffer::default();
@@ -680,8 +682,8 @@ fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)
     Ok((got.bytes, got.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Receives at most `len` bytes and, if it is wanted, a memory file that comes with them. All other descriptors are
-/// closed, which may block.
+/// Receives at most `len` bytes and, if it is expected, a memory file that comes with them. All other descriptors
+/// are closed, which may block.
 fn receive_with(socket: impl AsFd, len: usize, is_wanted: bool) -> Arrived {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control =
@@ -700,8 +702,8 @@ fn receive_with(socket: impl AsFd, len: usize, is_wanted: bool) -> Arrived {
     Ok((bytes, descriptor.map(check)))
 }
 
-/// Sends as much as the socket takes now. If the peer has closed the connection, the messages are dropped; what it
-/// sent before is still received.
+/// Sends as much as the socket takes now. If the peer has closed the connection, the messages to it are dropped;
+/// the bytes that it sent before are still received.
 fn send(socket: &UnixStream, producer: &mut Producer) {
     while !producer.outbox.is_empty() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -17,8 +17,8 @@ use atrace_sys::fork::{Generation, generation};
 use super::{Markers, context, root};
 use crate::process::Process;
 
-/// The number of attempts to remove a busy instance, and the pause between them. After that the instance is left to
-/// [`sweep`].
+/// The number of attempts to remove a busy instance, and the pause between them. After the last attempt the
+/// instance is left to [`sweep`].
 const RMDIR_TRIES: u32 = 40;
 const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 
@@ -29,7 +29,8 @@ const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    /// The process that has to remove the instance; `None` if it is removed already, or not this object's to remove.
+    /// The process that has to remove the instance; `None` if it is already removed, or if this object must not
+    /// remove it.
     owner: Option<Generation>,
 }
 
@@ -38,7 +39,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The errors of [`root`], `InvalidInput` for a prefix that is not a file name, or the kernel's error.
+    /// Returns the errors of [`root`], `InvalidInput` for a prefix that is not a file name, or the
+    /// kernel's error.
     pub fn create(prefix: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -67,11 +69,12 @@ impl Instance {
         }
     }
 
-    /// Uses an instance that someone else created and will remove, or the top directory of tracefs.
+    /// Uses an instance that another process created and will remove, or the top directory of
+    /// tracefs.
     ///
     /// # Errors
     ///
-    /// Fails if there is no `trace_marker` in `path`, or this process may not look.
+    /// Fails if there is no `trace_marker` in `path`, or this process may not access it.
     pub fn attach(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let marker = path.join("trace_marker");
@@ -132,7 +135,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error: `InvalidInput` for a clock that it does not know.
+    /// Returns the kernel's error, which is `InvalidInput` for a clock that it does not know.
     pub fn set_clock(&self, clock: &str) -> io::Result<()> {
         self.control("trace_clock", clock)
     }
@@ -141,7 +144,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name that is not a file name, or the kernel's error.
+    /// Returns `InvalidInput` for a name that is not a file name, or the kernel's error.
     pub fn set_option(&self, name: &str, on: bool) -> io::Result<()> {
         check_name(name, "is not the name of a trace option")?;
         self.control(&format!("options/{name}"), if on { "1" } else { "0" })
@@ -157,7 +160,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error, such as `OutOfMemory`.
+    /// Returns the kernel's error, such as `OutOfMemory`.
     pub fn set_buffer_kb(&self, kb_per_cpu: u64) -> io::Result<()> {
         self.control("buffer_size_kb", &kb_per_cpu.to_string())
     }
@@ -166,7 +169,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error, or `InvalidData` if the text can't be parsed.
+    /// Returns the kernel's error, or `InvalidData` if the text can't be parsed.
     pub fn stats(&self) -> io::Result<Stats> {
         Ok(Stats::sum(&self.cpu_stats()?))
     }
@@ -196,8 +199,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// `ResourceBusy` if a process still holds one of its files open. The instance is then left to
-    /// [`sweep`].
+    /// Returns `ResourceBusy` if a process still holds one of its files open. The instance is then
+    /// left to [`sweep`].
     pub fn remove(mut self) -> io::Result<()> {
         self.remove_if_owned()
     }
@@ -267,7 +270,7 @@ impl Drop for Instance {
 pub struct Stats {
     /// Events that can be read now.
     pub entries: u64,
-    /// Events that were overwritten by newer events before anyone read them.
+    /// Events that were overwritten by newer events before they were read.
     pub overrun: u64,
     /// Events that were never stored: the buffer was full and does not overwrite, or the writer was interrupted too
     /// deeply.
@@ -286,7 +289,7 @@ impl Stats {
         self.entries + self.overrun + self.read + self.dropped
     }
 
-    /// Returns the number of events that were lost before anyone read them.
+    /// Returns the number of events that were lost before they were read.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.overrun + self.dropped
@@ -320,7 +323,8 @@ impl Stats {
     }
 }
 
-/// The kernel's error for an instance that is being removed. The number is the same on every architecture.
+/// Returns the kernel's error for an instance that is being removed. The number is the same on every
+/// architecture.
 const ENODEV: i32 = 19;
 
 /// The result of [`sweep`].
@@ -336,8 +340,8 @@ pub struct Swept {
 /// Removes the instances that [`Instance::create`] made with this prefix and whose process
 /// no longer exists.
 ///
-/// A process in another PID namespace looks as if it did not exist: its instance survives only while its files are
-/// open. Use a separate prefix for programs that run in containers.
+/// A process in another PID namespace seems not to exist: its instance survives only while the instance's files
+/// are open. Use a separate prefix for programs that run in containers.
 ///
 /// # Errors
 ///
@@ -346,8 +350,8 @@ pub fn sweep(prefix: &str) -> io::Result<Swept> {
     sweep_where(prefix, |_, _| true)
 }
 
-/// Like [`sweep`], but removes only the instances for which `removable` returns true. It gets the path of the instance
-/// and the id of the process that created the instance.
+/// Does the same as [`sweep`], but removes only the instances for which `removable` returns true. `removable` gets the
+/// path of the instance and the id of the process that created the instance.
 pub(crate) fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path, u32) -> bool) -> io::Result<Swept> {
     let mut swept = Swept::default();
     for (pid, path) in instances(prefix)? {
@@ -365,7 +369,7 @@ pub(crate) fn sweep_where(prefix: &str, mut removable: impl FnMut(&Path, u32) ->
     Ok(swept)
 }
 
-/// Returns the instances with this prefix, after the ids of the processes that created them.
+/// Returns the instances with this prefix, with the ids of the processes that created them.
 pub(crate) fn instances(prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let instances = root()?.join("instances");
     let entries = match fs::read_dir(&instances) {

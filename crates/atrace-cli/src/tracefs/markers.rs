@@ -15,11 +15,11 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Marker {
-    /// The thread's name, or `<...>` if the kernel did not keep it.
+    /// The thread's name, or `<...>` if the kernel has not stored it.
     pub task: Vec<u8>,
     /// The thread id.
     pub tid: u32,
-    /// The process id, if the option `record-tgid` was on and the kernel kept it.
+    /// The process id, if the option `record-tgid` was on and the kernel has stored it.
     pub tgid: Option<u32>,
     /// The CPU that the thread ran on.
     pub cpu: u32,
@@ -168,8 +168,8 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\n").unwrap_or(line)
 }
 
-/// Tells whether the kernel wrote this line between events, to say that a CPU's part of the buffer starts here or
-/// lost events.
+/// Tells whether the kernel wrote this line between events, as a remark that a CPU's part of the buffer starts
+/// here or lost events.
 fn is_remark(line: &[u8]) -> bool {
     line.starts_with(b"##### CPU ") || (line.starts_with(b"CPU:") && line.ends_with(b" EVENTS]"))
 }

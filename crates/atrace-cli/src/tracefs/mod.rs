@@ -1,8 +1,8 @@
 //! Instances of the kernel's trace buffer: create one, write to it, read it back, remove it.
 //!
 //! A tracefs *instance* is a separate ring buffer with its own `trace_marker`, clock, options and statistics. It is
-//! isolated from everything else that is traced on the machine. So tests can be hermetic (one [`Instance`] each), a
-//! benchmark can fill a buffer that nobody else reads, and a recording can start with an empty buffer.
+//! isolated from everything else that is traced on the machine. So a test can have an isolated [`Instance`], a
+//! benchmark can fill a buffer that no other process reads, and a recording can start with an empty buffer.
 //!
 //! Only root can create an instance. Every error of this module says which operation failed on which file and, if
 //! known, what to do.
@@ -29,8 +29,8 @@ pub(crate) mod markers;
 #[cfg(test)]
 mod tests;
 
-/// The same five events as kernels print them: with a column of five characters for the thread id and no process ids, as
-/// before 4.13; with process ids, as before 5.10; with seven characters and a fifth flag, as since 5.16.
+/// The same five events as three kernels print them: before 4.13, with a column of five characters for the thread id and
+/// no process ids; before 5.10, with process ids; since 5.16, with seven characters and a fifth flag.
 #[cfg(test)]
 pub(crate) const TEXTS: [&str; 3] =
     [include_str!("texts/3.10.txt"), include_str!("texts/5.4.txt"), include_str!("texts/6.18.txt")];
@@ -61,8 +61,8 @@ pub(crate) fn can_copy(directory: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// `NotFound` if tracefs is not mounted, `PermissionDenied` if this process may not look into it. The message says
-/// what to do.
+/// Returns `NotFound` if tracefs is not mounted, and `PermissionDenied` if this process may not access it. The
+/// message says how to solve this.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
     // The directories where tracefs may be mounted, the usual one first.

@@ -3,9 +3,9 @@
 //! The constant data (name, target, source location, names of arguments) is *interned*: each sequence sends it once
 //! with every new state, and each event refers to it by the callsite's number.
 //!
-//! A callsite gets a unique number on first use (`number.rs`). Its address would not do: after `dlclose` another
-//! callsite may have the same address. There are numbers for 16,352 callsites. Events of all further ones contain the
-//! texts, so no table grows without a bound.
+//! A callsite gets a unique number on first use (`number.rs`). Its address would be unsuitable: after `dlclose`
+//! another callsite may have the same address. There are numbers for 16,352 callsites. Events of all later callsites
+//! contain the texts, so no table grows without a bound.
 
 mod number;
 

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of all callsites that came too late for a unique one. Every unique number is smaller.
+/// The number of all callsites beyond the last unique one. Every unique number is smaller.
 pub const BEYOND: u32 = 16_384;
 /// The first number of a callsite. Smaller numbers belong to the tags' categories.
 pub const FIRST: u32 = 32;
@@ -21,7 +21,8 @@ impl Number {
         }
     }
 
-    /// If several threads come first at once, one assigns its number. The numbers of the others stay unused.
+    /// If several threads use it for the first time at once, one of them assigns its number. The numbers of
+    /// the others stay unused.
     #[cold]
     #[inline(never)]
     fn take(&self, next: &AtomicU32) -> u32 {

@@ -1,4 +1,5 @@
-//! The program as a child process of the command: it is started through a stage, and waited for.
+//! The program as a child process of the command: starting it through a stage, and waiting for its
+//! end.
 //!
 //! # Signals
 //!
@@ -36,14 +37,15 @@ use crate::command::program::signals::Witness;
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 use crate::escape::shown;
 
-/// The exit status if the command itself fails. `env`, `nohup` and similar commands use the same number.
+/// The exit status if the command itself fails. `env`, `nohup` and similar commands use the same exit
+/// status.
 pub(crate) const FAILED: u8 = 125;
 
 /// The maximum time between two calls of `look`.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Starts the program as `user` or, without one, as the user of this process. Returns when it was executed, or failed
-/// to.
+/// Starts the program as `user` or, without one, as the user of this process. Returns when the program was executed,
+/// or could not be executed.
 ///
 /// `arguments` are those of the stage. `variables` are the environment variables to set, or to remove if they have no
 /// value.
@@ -91,7 +93,7 @@ pub(crate) fn start(
 }
 
 /// Waits for the program. Forwards the signals of this process, and calls `look` from time to time. The argument of
-/// `look` tells whether SIGUSR1 came, which is not forwarded. Also returns whether a signal asked this command to end.
+/// `look` is true if SIGUSR1 came, which is not forwarded. Also returns whether a signal asked this command to end.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
@@ -133,7 +135,8 @@ pub(crate) fn wait(
     Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
-/// Tells whether the program has ended, without waiting. Used in case the pipe can't be waited for.
+/// Tells whether the program has ended, without waiting. This is used if the pipe can't be waited
+/// for.
 fn has_ended(pid: Pid) -> bool {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
@@ -203,7 +206,8 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker for the program to inherit. Returns the value of `ATRACE_MARKER` for it.
+/// Opens the marker for the program to inherit. Returns the value of `ATRACE_MARKER` for the
+/// program.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;

@@ -4,8 +4,8 @@
 //! # Content and owner
 //!
 //! The directory holds either the service's socket or the program's property store. The socket's directory belongs to
-//! the user of this process, so that no other user can replace the socket. If the program runs as another user, that
-//! user may connect to the socket, and no one else.
+//! the user of this process, so that no other user can replace the socket. If the program runs as another user, only
+//! that user may connect to the socket.
 //!
 //! # Names and locks
 //!
@@ -150,8 +150,8 @@ fn sweep_of(uid: u32) -> Vec<u8> {
 /// The maximum size of the memory that a program may share, in KiB.
 pub(crate) const LARGEST: u64 = 32768;
 
-/// Returns the value of `ATRACE_SHMEM_KB` for a program: the user's, or the most that there can be, as pages that are never
-/// touched take no memory.
+/// Returns the value of `ATRACE_SHMEM_KB` for a program: the user's value, or the maximum, as pages that are never touched
+/// take no memory.
 pub(crate) fn memory_kb() -> OsString {
     let asked = std::env::var_os("ATRACE_SHMEM_KB").filter(|size| !size.is_empty());
     asked.unwrap_or_else(|| LARGEST.to_string().into())

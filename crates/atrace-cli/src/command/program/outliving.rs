@@ -1,7 +1,8 @@
 //! Processes of a program that outlive it, such as a server that a script starts in the background.
 //!
-//! They are known by a variable of their environment, which names the directory of this run. No other process has it.
-//! So the program keeps its parents, which it would not if this command adopted its orphans (`PR_SET_CHILD_SUBREAPER`).
+//! Such processes are recognised by an environment variable, which names the directory of this run. No other process
+//! has this variable. So the program's processes keep their parents, which they would not if this command adopted its
+//! orphans (`PR_SET_CHILD_SUBREAPER`).
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -19,8 +20,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// Waits for the processes of this user that have the variable, and says which they are. A signal ends the wait, and so
-/// does `look`, which is called from time to time, by returning false. Its argument tells whether SIGUSR1 came.
+/// Waits for the processes of this user that have the variable, and names them in a message. A signal ends the wait,
+/// and so does `look` if it returns false; `look` is called from time to time. The argument of `look` is true if
+/// SIGUSR1 came.
 pub(crate) fn wait_for_rest(
     uid: u32,
     variable: (&str, &Path),

@@ -9,7 +9,7 @@
 //!
 //! The program is in the command's process group, as every process of a shell's job is. So the terminal's keys, job
 //! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
-//! forwarded. A signal does not tell which of the two it was.
+//! forwarded. The signal itself does not show which of the two cases it is.
 //!
 //! A third process in the group, the witness, reports each signal that it gets to the command. If the witness got the
 //! signal, too, it was sent to the group.
@@ -37,7 +37,8 @@ const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT]
 /// The pause in place of a wait if a system call filter denies `poll`.
 const REST: Duration = Duration::from_millis(50);
 
-/// A signal that was caught, and whether a process sent it. Otherwise the kernel did, for a key of the terminal.
+/// A signal that was caught, and whether a process sent it. Otherwise the kernel sent it, for a key of the
+/// terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caught {
     pub(crate) signal: Signal,
@@ -51,7 +52,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end, and one more. Ignored signals stay ignored, as under `nohup`.
+    /// Catches the signals that ask a process to end, and one additional signal. Ignored signals stay ignored, as
+    /// under `nohup`.
     pub(crate) fn catch(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
@@ -111,11 +113,11 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
     Ok(places.last().is_some_and(|place| !place.revents().is_empty()))
 }
 
-/// How long to wait for the witness's report after a signal has reached this command.
+/// The time to wait for the witness's report after a signal has reached this command.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long a report is kept. If two equal signals merge into one here, one of their reports is left over, and must
-/// not count for a later signal.
+/// The time for which a report is valid. If two equal signals merge into one here, one of their reports is left
+/// over, and must not count for a later signal.
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]

@@ -3,13 +3,13 @@
 //! # The problem
 //!
 //! A process may close all descriptors that it inherited, and with them the marker's. Without special rights it can't
-//! open the marker again, and no other process can open it there. So the command tells the user which process it is.
-//! A process may also lack the environment variables, or have rights with which they are ignored.
+//! open the marker again, and no other process can open it there. So the command names such a process to the user. A
+//! process may also lack the environment variables, or have rights with which they are ignored.
 //!
 //! # How it works
 //!
-//! The command looks at all processes of the program from time to time, through `/proc`. A process that starts and
-//! ends between two looks is not seen. The most expensive facts (mapped files and environment) are read only if a
+//! The command examines all processes of the program from time to time, through `/proc`. A process that starts and
+//! ends between two checks is not seen. The most expensive facts (mapped files and environment) are read only if a
 //! process has no marker, or if nothing was recorded so far.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -25,8 +25,8 @@ use crate::process::Process;
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// Looking takes about one part in `SHARE` of the time. The interval between two looks is at most `REST`, even if
-/// looking then takes a larger part.
+/// The checks take about one part in `SHARE` of the time. The interval between two checks is at most `REST`, even
+/// if the checks then take a larger part.
 const SHARE: u32 = 20;
 const REST: Duration = Duration::from_millis(500);
 
@@ -65,13 +65,14 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Creates the watch for a program that writes to this marker, uses this store, and runs as this user.
+    /// Creates the observer of a program that writes to this marker, uses this store, and runs as this
+    /// user.
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
         Self { marker, number: MARKER_FD.unsigned_abs(), store, uid, ..Self::default() }
     }
 
-    /// Looks at the threads with these ids. `is_silent` tells that no event was recorded so far.
+    /// Looks at the threads with these ids. `is_silent` is true if no event was recorded so far.
     pub(crate) fn look(&mut self, living: &[u32], is_silent: bool) {
         let start = Instant::now();
         if self.next.is_some_and(|next| start < next) {

@@ -2,9 +2,9 @@
 //! kernel's events.
 //!
 //! These programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a
-//! copy of those messages. Then the command does not use the top-level buffer; only if that is switched off, it has the
-//! marker write to instances alone. On older kernels the top-level buffer itself is used, provided that no one else
-//! uses it, and restored afterwards.
+//! copy of those messages. Then the command does not use the top-level buffer; only if that buffer is switched off, the
+//! command makes the marker write to instances alone. On older kernels the top-level buffer itself is used, provided
+//! that no other process uses it, and restored afterwards.
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};

@@ -24,13 +24,16 @@ const SEQUENCES_MAX: usize = 1 << 20;
 /// Counts of losses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
-    /// How often a sequence lost packets between two of its packets, or, as its program reports, before them.
+    /// The number of times that a sequence lost packets between two of its packets, or, according to its
+    /// program, before them.
     gaps: u64,
     /// The thread ids and names of the threads of these sequences.
     threads: BTreeSet<(u32, Vec<u8>)>,
-    /// How many chunks in the service's buffer were overwritten before they were written to the file.
+    /// The number of chunks in the service's buffer that were overwritten before they were written to
+    /// the file.
     overwritten: u64,
-    /// How often a program did not commit its chunks in time when the service asked for it.
+    /// The number of times that a program did not commit its chunks in time when the service
+    /// requested it.
     late: u64,
     /// How often the kernel's buffers lost events.
     kernel: u64,
@@ -57,9 +60,9 @@ impl Losses {
         Ok(losses)
     }
 
-    /// Counts the losses that a packet reports. `sequences` are those that had a packet before. If the service
-    /// reports a loss before the first packet of a sequence, that packet was never part of this recording, so it does
-    /// not count.
+    /// Counts the losses that a packet reports. `sequences` are the sequences that already had a packet. If the
+    /// service reports a loss before the first packet of a sequence, that packet was never part of this recording, so
+    /// it does not count.
     fn look(&mut self, packet: &[u8], sequences: &mut HashMap<u64, Sequence>) {
         if let Some(number) = Reader::first(packet, 10).map(Value::number)
             && (sequences.len() < SEQUENCES_MAX || sequences.contains_key(&number))
@@ -142,7 +145,7 @@ fn overwritten(stats: &[u8]) -> u64 {
     buffers.map(|(_, buffer)| service::number(buffer.bytes(), 3)).sum()
 }
 
-/// Reads a varint. Returns `None` if it is incomplete.
+/// Reads a varint. Returns `None` if the message is incomplete.
 fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

@@ -23,36 +23,38 @@ use crate::command::terminal::{Result, say};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RecordArgs {
-    /// How long, such as 10s, 500ms or 2m [default: until Ctrl-C]
+    /// How long to record, such as 10s, 500ms or 2m [default: until Ctrl-C]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
-    /// Record programs whose name (argv[0]), whole or after its last '/', matches; may be given several times
+    /// Record programs if this pattern matches their name (argv[0]), whole or after its last '/'; may be
+    /// given several times
     #[arg(short, long = "app", value_name = "PATTERN")]
     apps: Vec<String>,
-    /// Events of the kernel: sched, freq, idle, irq, disk, …, or its own groups; separated by commas
+    /// Also record these events of the kernel: sched, freq, idle, irq, disk, …, or its own groups;
+    /// separated by commas
     #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',')]
     categories: Vec<String>,
-    /// The file to save [default: recording.pftrace, by the kernel's buffer recording.ftrace, with a number if the file
-    /// exists]
+    /// The file to save [default: recording.pftrace, or recording.ftrace with the kernel's buffer; with a number if the
+    /// file exists]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
     #[arg(short, long)]
     force: bool,
-    /// The size of the service's buffer, in KB [default: 65536]; by the kernel's buffer for each CPU [default: 16384, less where
-    /// memory is small]
+    /// The size of the service's buffer, in KB [default: 65536]; with the kernel's buffer, the size for each CPU [default:
+    /// 16384, less if memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
-    /// Record by a ring buffer of the kernel's, as root, although Perfetto's service runs
+    /// Record with a ring buffer of the kernel, as root, even if Perfetto's service runs
     #[arg(long)]
     kernel: bool,
-    /// Record although no running program matches: one may start
+    /// Record even if no running program matches: one may start later
     #[arg(short, long)]
     wait: bool,
     /// Use the kernel's top-level buffer, as kernels before 6.16 need
     #[arg(long, hide = true)]
     top: bool,
-    /// Discard what the kernel's top-level buffer holds, where that has to be used
+    /// Discard the content of the kernel's top-level buffer, if that buffer has to be used
     #[arg(long)]
     discard: bool,
 }
@@ -90,7 +92,7 @@ pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
 
 /// Waits until the time is over or a signal comes, and shows the progress every second.
 ///
-/// `progress` returns how much was recorded so far, as text.
+/// `progress` returns the amount recorded so far, as text.
 fn wait(time: Option<Duration>, signals: &Signals, mut progress: impl FnMut() -> Result<String>) -> Result {
     let is_terminal = std::io::stderr().is_terminal();
     let start = Instant::now();

@@ -43,7 +43,8 @@ fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
     Output::create(path, Existing::rule(args.force, args.output.is_some()), caller, true)
 }
 
-/// Lets the system's service record. If the service ends the recording early, what it wrote until then is saved.
+/// Lets the system's service record. If the service ends the recording early, the data that it has written until
+/// then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
     // Programs that found no service when they started look again. Without a store of this user there are none.
@@ -93,8 +94,8 @@ fn ended(why: impl Display) -> Failure {
     Failure::new(format!("the service ended the recording: {why}; what came after that is lost"))
 }
 
-/// Returns the patterns that match no producer's name: those of programs that trace by ATrace. Also returns the property
-/// stores in which these patterns are to be switched on.
+/// Returns the patterns that match no producer's name: they are for programs that trace by ATrace. Also returns the
+/// property stores in which these patterns are to be switched on.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))
@@ -129,14 +130,15 @@ fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
 /// The socket of a service, removed on drop.
 pub(super) struct Listening {
     path: PathBuf,
-    /// The socket file itself. While it is open here, its inode number is not reused, so it identifies the file.
+    /// The socket file itself. While the file is open here, its inode number is not reused, so the number
+    /// identifies the file.
     own: OwnedFd,
     by: Generation,
 }
 
 impl Listening {
-    /// Listens at the path where programs look for a service, unless a service listens there already. `refused` tells
-    /// why that service can't be asked to record.
+    /// Listens at the path where programs look for a service, unless a service listens there already. `refused` is
+    /// the reason why that service can't be asked to record.
     pub(super) fn start(refused: Refused) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
         let listen = || -> io::Result<_> {
@@ -185,7 +187,7 @@ fn open_place(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Removes the file at a path, if it is this one.
+/// Removes the file at a path, if it is still this file.
 fn remove(path: &Path, this: &OwnedFd) {
     let identity = |fd: &OwnedFd| fstat(fd).map(|data| (data.st_dev, data.st_ino)).ok();
     if open_place(path).is_ok_and(|there| identity(&there) == identity(this)) {

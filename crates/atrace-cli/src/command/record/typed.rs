@@ -1,8 +1,8 @@
 //! `atrace record -c` as root, without a service of Perfetto's: the kernel's events and the programs' in one trace.
 //!
-//! This command is the service for root's programs, which connect to it, and adds the kernel's events as packets. What
-//! is written to the kernel's top-level marker is among these (Linux 6.16). So programs that do not connect are switched
-//! on for ATrace, as those of other users: their events are in the trace, too, with arguments as text.
+//! This command is the service for root's programs, which connect to it, and adds the kernel's events as packets.
+//! Messages to the kernel's top-level marker are among these events (Linux 6.16). So ATrace is switched on for programs
+//! that do not connect, such as those of other users: their events are in the trace, too, with arguments as text.
 
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,11 @@ use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
 use atrace_perfetto::socket::Refused;
 
-/// How long programs have to connect before they are switched on for ATrace.
+/// The time that programs have to connect before they are switched on for ATrace.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Tells whether this kernel can: its events need the trace's clock, and messages to its marker are copied.
+/// Tells whether this kernel supports this: its events need the trace's clock, and messages to its marker
+/// must be copied.
 pub(super) fn is_possible() -> bool {
     !cfg!(target_os = "android")
         && buffer::has_clock().unwrap_or(false)

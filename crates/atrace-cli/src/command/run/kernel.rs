@@ -1,7 +1,7 @@
 //! The kernel's events of `atrace run --categories`, as packets for the service's trace.
 //!
-//! What the program's processes write to the kernel's top-level marker, as C and C++ programs do, is in the trace, too:
-//! as Perfetto's event `print`, from which it makes slices and counters (Linux 6.16).
+//! Messages that the program's processes write to the kernel's top-level marker, as C and C++ programs do, are in the
+//! trace, too: as Perfetto's event `print`, from which it makes slices and counters (Linux 6.16).
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl Kernel {
         self.names.directory()
     }
 
-    /// Starts to record. Returns the names of the processes that exist.
+    /// Starts to record. Returns packets with the names of the processes that exist.
     pub(super) fn start(&mut self) -> Result<Packets> {
         self.copies.iter_mut().try_for_each(Copies::start)?;
         Ok(buffer::names())
@@ -44,8 +44,7 @@ impl Kernel {
         self.stream.take()
     }
 
-    /// Ends the recording. Returns the rest of the events, and those of the program among the messages to the top-level
-    /// marker.
+    /// Ends the recording. Returns the rest of the events, and the program's messages to the top-level marker.
     pub(super) fn end(&mut self) -> Result<Packets> {
         self.copies.iter_mut().try_for_each(Copies::stop)?;
         let mut packets = self.stream.end()?;
@@ -58,7 +57,7 @@ impl Kernel {
         Ok(packets)
     }
 
-    /// Removes the buffers. Returns a line that says how many events there were.
+    /// Removes the buffers. Returns a line with the number of events.
     pub(super) fn finish(self) -> Result<String> {
         self.copies.map_or(Ok(()), |copies| buffer::remove(copies.into_instance()))?;
         self.stream.finish()

@@ -1,10 +1,11 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
-//! By default, this command is a tracing service for them (`service`), which needs no special rights. As root, it adds
-//! events of the kernel to that trace (`kernel`). With `--kernel`, it records with a separate ring buffer of the kernel,
-//! as text; also where the kernel's events can't be in the service's trace. The program inherits the buffer's open marker, and its environment names a property store in which everything is
-//! switched on. The same holds for its children, whatever their names. What they write to the kernel's top-level marker,
-//! as C and C++ programs do, is copied to a second buffer (Linux 6.16).
+//! By default, this command is a tracing service for the program and its children (`service`), which needs no special rights. As
+//! root, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if the kernel's events can't be in the
+//! service's trace, it records with a separate ring buffer of the kernel, as text. The program inherits the buffer's open marker,
+//! and its environment names a property store in which everything is switched on. The same holds for its children, whatever their
+//! names. The messages that they write to the kernel's top-level marker, as C and C++ programs do, are copied to a second buffer
+//! (Linux 6.16).
 
 mod kernel;
 mod service;
@@ -31,53 +32,57 @@ use crate::tracefs;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The file to save [default: the program's name, then .pftrace, with a number if the file exists; by the kernel's buffer
-    /// .ftrace]
+    /// The file to save [default: the program's name with .pftrace, or with .ftrace for the kernel's buffer; with a number if
+    /// the file exists]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
     #[arg(short, long)]
     force: bool,
-    /// End the recording, not the program, when the file has this size, such as 500M or 2G
+    /// End the recording, but not the program, when the file has this size, such as 500M or 2G
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "ring")]
     max_size: Option<u64>,
-    /// Keep the last events in memory: saved when the program ends, and each time that this command gets SIGUSR1
+    /// Keep the last events in memory: they are saved when the program ends, and each time that this command
+    /// gets SIGUSR1
     #[arg(long)]
     ring: bool,
-    /// Have the program's threads wait for room, at most a second at a time, before they lose an event
+    /// Make the program's threads wait for room, at most a second at a time, before they lose an event
     #[arg(short, long, conflicts_with_all = ["kernel", "categories"])]
     wait: bool,
-    /// How much --ring keeps, in KB [default: 65536]; by the kernel's buffer its size for each CPU [default: 16384, less where
-    /// memory is small]
+    /// The size that --ring keeps, in KB [default: 65536]; with the kernel's buffer, its size for each CPU [default: 16384,
+    /// less if memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
-    /// Record by a ring buffer of the kernel's, as root: also what C and C++ programs write to trace_marker
+    /// Record with a ring buffer of the kernel, as root: includes what C and C++ programs write to
+    /// trace_marker
     #[arg(long, conflicts_with_all = ["ring", "max_size"])]
     kernel: bool,
-    /// Events of the kernel, too, as root: sched, freq, idle, irq, disk, …, or its own groups; separated by commas
+    /// Also record these events of the kernel, as root: sched, freq, idle, irq, disk, …, or its own groups;
+    /// separated by commas
     #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',', conflicts_with = "ring")]
     categories: Vec<String>,
-    /// Record only spans and events of `tracing` that pass, such as info,sqlx=off or my_crate::db=trace (targets and levels);
-    /// the program must use atrace-subscriber
+    /// Record only those spans and events of `tracing` that match, such as info,sqlx=off or my_crate::db=trace (targets and
+    /// levels); the program must use atrace-subscriber
     #[arg(long, value_name = "DIRECTIVES", value_parser = directives)]
     filter: Option<String>,
-    /// Run the program as root, although sudo was called by somebody else
+    /// Run the program as root, even if another user called sudo
     #[arg(long)]
     root: bool,
-    /// The program and its arguments; after `--`, if its name begins with a hyphen
+    /// The program and its arguments; put `--` before them if the program's name begins with a
+    /// hyphen
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Records the program. If this command itself fails, the exit status is [`FAILED`].
+/// Records the program. The exit status is [`FAILED`] if this command itself fails.
 pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     let done = is_kernels(args)
         .and_then(|is_kernels| if is_kernels { record_by_kernel(args) } else { service::record(args) });
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
-/// Tells whether everything is recorded by the kernel's buffer, as text: if that was asked for, or if the kernel's events
-/// can't be in the service's trace, as their clock is another.
+/// Tells whether everything is recorded with the kernel's buffer, as text: this was requested, or the kernel's events
+/// have a different clock and can't be in the service's trace.
 fn is_kernels(args: &RunArgs) -> Result<bool> {
     Ok(args.kernel || !args.categories.is_empty() && !buffer::has_clock()?)
 }
@@ -86,7 +91,7 @@ fn is_kernels(args: &RunArgs) -> Result<bool> {
 const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU \
                        URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
-/// Reports the signal that killed the program, if one did.
+/// Reports the signal that killed the program, if there was one.
 fn tell_end(status: ExitStatus) {
     let Some(number) = status.signal() else { return };
     let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
@@ -139,7 +144,8 @@ fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     name.into()
 }
 
-/// The expected number of processes. If there are more, they are named, too, but the file has to be copied once more.
+/// The expected number of processes. If there are more processes, they are named, too, but the file has to be copied
+/// once more.
 const PROCESSES: usize = 100;
 
 fn record_by_kernel(args: &RunArgs) -> Result<u8> {

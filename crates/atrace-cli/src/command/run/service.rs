@@ -1,8 +1,8 @@
 //! `atrace run` as a tracing service: in a thread of this command, with a socket that only the program's user may
 //! connect to.
 //!
-//! The trace is written to a hidden file next to the final one, and can be read there at any moment. At the end it is
-//! renamed. If the command is killed, the hidden file stays.
+//! The trace is written to a hidden file next to the final one; the hidden file can be read at any moment. At the end
+//! it is renamed. If the command is killed, the hidden file stays.
 
 use std::fs::File;
 use std::path::Path;
@@ -99,7 +99,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     Ok(code(status))
 }
 
-/// Saves the file, and reports what was recorded and lost, and `why` it is nothing.
+/// Saves the file, and reports what was recorded and lost; `why` is the reason if nothing was
+/// recorded.
 pub(crate) fn finish(
     output: Output,
     report: Report,
@@ -165,7 +166,7 @@ fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Returns why the program was not recorded, if it was not.
+/// Returns the reason why the program was not recorded, or `None` if it was recorded.
 fn silence(counts: &Counts) -> Option<String> {
     let text = match counts {
         Counts { producers: 0, .. } => {
@@ -219,7 +220,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
     lines
 }
 
-/// Returns a text about a number of things, if there are any.
+/// Returns a text about a number of things, or `None` if there are none.
 fn counted(count: u64, text: &str) -> Option<String> {
     (count > 0).then(|| format!("{} {text}", thousands(count)))
 }

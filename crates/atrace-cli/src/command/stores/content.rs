@@ -36,7 +36,7 @@ impl Content {
         words.bytes()
     }
 
-    /// Decodes an answer. It comes from another user, so it is untrusted.
+    /// Decodes an answer. The answer comes from another user, so it is untrusted.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let no_answer = || "its answer can't be understood".to_owned();
         let words = parse(bytes).ok_or_else(no_answer)?;

@@ -2,7 +2,7 @@
 //!
 //! - `store` finds the stores that a command must reach, does the work on them with the rights of their users, and
 //!   checks new patterns;
-//! - `content` is what a store contains.
+//! - `content` is the content of a store.
 
 mod content;
 mod store;

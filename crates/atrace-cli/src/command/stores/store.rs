@@ -42,9 +42,9 @@ const NAMED: usize = 5;
 
 /// A property store that can be switched.
 pub(crate) struct Store {
-    /// The user whose ids a child takes on to use the store, if that is another user.
+    /// The user whose ids a child takes on to use the store, if this is another user.
     user: Option<User>,
-    /// The user whose store it is; `None` if all users share it, or if a variable names its path.
+    /// The user who owns the store; `None` if all users share it, or if a variable names its path.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
     /// The content when the store was read.
@@ -234,8 +234,8 @@ pub(crate) fn refuse(store: &Store, why: &str) -> Result {
     Ok(())
 }
 
-/// Returns the other users that have a store. A file with the name of a user's directory that is no directory of that
-/// user is reported and ignored.
+/// Returns the other users that have a store. If an entry has the name of a user's directory but is not a directory
+/// of that user, it is reported and ignored.
 fn existing() -> Vec<u32> {
     let example = Properties::path_for_uid(0);
     let Some(place) = example.parent().and_then(Path::parent) else { return Vec::new() };
@@ -328,7 +328,7 @@ pub(crate) fn left(uid: u32) -> Duration {
     PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())
 }
 
-/// Refuses patterns that match no name, or that don't mean what they seem to.
+/// Refuses patterns that match no name, or that do not have the meaning that they seem to have.
 pub(crate) fn check_all(patterns: &[String]) -> Result {
     patterns.iter().try_for_each(|pattern| check(pattern))
 }
