@@ -78,7 +78,7 @@ impl TrackKey {
 
 /// The backend that has written an event.
 ///
-/// This crate only returns [`ByPerfetto`](Self::ByPerfetto). A program with both backends uses the type everywhere,
+/// This crate returns only [`ByPerfetto`](Self::ByPerfetto). A program with both backends uses the type everywhere,
 /// so that the functions between an event and its encoder can be tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
@@ -114,23 +114,24 @@ pub struct Track<'a> {
 pub struct Event<'a> {
     /// The type.
     pub kind: Type,
-    /// The categories, as the bits of tags. Every session that wants one of them gets the event. An end names no
-    /// categories.
+    /// The categories, as the bits of tags. Every session that wants at least one of them gets the event. An end
+    /// names no categories.
     pub tags: u64,
-    /// The track; `None`: the calling thread's.
+    /// The track; `None` means the calling thread's track.
     pub track: Option<Track<'a>>,
     /// The name.
     pub name: Option<&'a str>,
     /// The value of a counter.
     pub value: Option<Amount>,
-    /// The callsite. An event without a name has the callsite's name. An end has neither; its callsite only gives its
-    /// arguments their names.
+    /// The callsite. An event without a name has the callsite's name. An end has neither a name nor a location; its
+    /// callsite only gives its arguments their names.
     pub site: Option<Site<'a>>,
-    /// The flow that the event is part of; 0: none.
+    /// The flow that the event is part of; 0 means none.
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
-    /// The time in nanoseconds of `CLOCK_BOOTTIME`; 0: now. Only events of a track may have another time.
+    /// The time in nanoseconds of `CLOCK_BOOTTIME`; 0: now. Only events on a track may have a time that
+    /// differs from the current one.
     pub time: u64,
     /// Only sessions with a smaller number get the event. So an end goes only to sessions that had begun before its
     /// slice.

@@ -1,7 +1,8 @@
-//! How much of an arena was written since its reader looked last, and the reader's sleep until that is half of it.
+//! Tracks how much of an arena was written since its reader looked last, and lets the reader sleep until that is
+//! half of the arena.
 //!
-//! A reader that looks on a timer is too late for a burst after silence. So the thread that takes the chunk with which
-//! half of the arena is used wakes it: once in each crossing, and without a system call if the reader is awake.
+//! A reader that looks on a timer is too late for a burst after silence. So the thread whose chunk makes half of the
+//! arena used wakes the reader: once for each crossing, and without a system call if the reader is awake.
 //!
 //! Each side stores its own word and then loads the other's, so at least one of them sees the other (Dekker): the writer
 //! adds to `taken` and then takes `sleeper`; the reader sets `sleeper` and then reads `taken`. The reader sleeps for a
@@ -12,7 +13,7 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::{futex, thread};
 
-/// What was written since the last look. All zeroes is nothing.
+/// The amount that was written since the last look. All zeroes is nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
     /// The sum of the parts that were taken.
@@ -22,7 +23,7 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Adds a part. Wakes the reader if the sum reaches `half` with it. Async-signal-safe.
+    /// Adds a part. Wakes the reader if this makes the sum reach `half`. Async-signal-safe.
     pub(crate) fn add(&self, part: u32, half: u32) {
         let before = self.taken.fetch_add(part, Ordering::SeqCst);
         if before < half && before + part >= half {
@@ -42,12 +43,12 @@ impl Filling {
         }
     }
 
-    /// Forgets what was written: the reader looks at it now.
+    /// Resets the sum: the reader now looks at what was written.
     pub(crate) fn clear(&self) {
         self.taken.store(0, Ordering::SeqCst);
     }
 
-    /// Sleeps until the sum is `half`, at most for `time`. It may also return earlier. Returns false if the system denies
+    /// Sleeps until the sum is `half`, for at most `time`. It may also return earlier. Returns false if the system denies
     /// the sleep.
     pub(crate) fn sleep(&self, half: u32, time: Duration) -> bool {
         self.sleeper.store(1, Ordering::SeqCst);

@@ -2,7 +2,7 @@
 //!
 //! The producer may write anything there at any moment. So the file is mapped only if it is sealed and its size can't
 //! change; each word is loaded once; and packets are copied before they are parsed. Indices that come from the
-//! producer are checked here: a page or chunk that does not exist gives `None`.
+//! producer are checked here: for a page or chunk that does not exist, the result is `None`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -26,7 +26,7 @@ pub struct Foreign {
     pages: u32,
 }
 
-/// The header of a chunk, as it was when it was read.
+/// The header of a chunk, as it was when the chunk was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The number of the chunk in its writer's sequence.
@@ -49,7 +49,8 @@ pub const NEEDS_PATCHES: u16 = 4;
 pub enum State {
     /// Free, or being read by the service.
     Free,
-    /// A thread is writing the chunk. All packets except the last one that has begun are complete.
+    /// A thread is writing the chunk. All packets that have begun, except the last one, are
+    /// complete.
     Open,
     /// The chunk is complete.
     Complete,
@@ -60,8 +61,8 @@ impl Foreign {
     ///
     /// # Errors
     ///
-    /// EPERM if the size could change or this is no memory file; EINVAL if the file is empty or larger than
-    /// [`SIZE_MAX`].
+    /// Returns EPERM if the size could change or this is not a memory file; EINVAL if the file is empty or
+    /// larger than [`SIZE_MAX`].
     pub fn size_of(file: BorrowedFd<'_>) -> io::Result<usize> {
         match fixed_size(file.as_raw_fd())? {
             size @ 1..=SIZE_MAX => Ok(size),
@@ -73,8 +74,8 @@ impl Foreign {
     ///
     /// # Errors
     ///
-    /// Those of [`size_of`](Self::size_of); EINVAL if the page size is not valid or the file does not consist of
-    /// whole pages; and errors of the system.
+    /// Returns the errors of [`size_of`](Self::size_of); EINVAL if the page size is not valid or the file does
+    /// not consist of whole pages; and errors of the system.
     pub fn map(file: BorrowedFd<'_>, page: usize) -> io::Result<Self> {
         Self::at(file.as_raw_fd(), Self::size_of(file)?, page)
     }
@@ -125,18 +126,18 @@ impl Foreign {
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Returns how many pages a producer of this library has used at most, from the first one on; of other producers, how many
-    /// there are. Looking at a page that was never used takes memory for it.
+    /// For a producer of this library, returns the maximum number of pages that it has used, counted from the first one; for
+    /// other producers, returns the number of all pages. Reading a page that was never used allocates memory for it.
     pub fn touched(&self) -> u32 {
         memory::touched(self.word(memory::TOUCHED_PAGE as usize * self.page + 4), self.pages)
     }
 
-    /// Returns the present number of chunks of a page; `None` if there is no such page.
+    /// Returns the present number of chunks of a page, or `None` if there is no such page.
     pub fn chunks(&self, page: u32) -> Option<u32> {
         Some(abi::chunks_of(self.header(page)?.load(Ordering::Acquire)))
     }
 
-    /// Returns the present state of a chunk; `None` if there is no such chunk.
+    /// Returns the present state of a chunk, or `None` if there is no such chunk.
     pub fn state(&self, page: u32, chunk: u32) -> Option<State> {
         let word = self.header(page)?.load(Ordering::Acquire);
         (chunk < abi::chunks_of(word)).then(|| match word >> (2 * chunk) & 3 {
@@ -179,7 +180,8 @@ impl Foreign {
         Some(head)
     }
 
-    /// Frees a chunk that was complete. Takes a bounded time, whatever the producer does meanwhile.
+    /// Frees a chunk that was complete. This takes a bounded time, whatever the producer does
+    /// meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
         // The next thread takes the chunk before it writes the header. Until then the header must not look like its.

@@ -1,4 +1,4 @@
-//! The list of completed chunks: threads push, the socket thread takes the whole list.
+//! The list of completed chunks: threads push chunks, and the socket thread takes the whole list.
 //!
 //! This is a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986), intrusive and with
 //! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the
@@ -7,8 +7,8 @@
 //! service requires.
 //!
 //! The links are in memory of this process, but the service decides when a chunk is free. A faulty service may free a
-//! chunk that it was not given; that chunk can be pushed twice, and the list then has a cycle. So a take is bounded
-//! by the number of chunks.
+//! chunk that was not handed to it; that chunk can be pushed twice, and the list then has a cycle. So a take is
+//! bounded by the number of chunks.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,10 +30,10 @@ impl Handed {
         }
     }
 
-    /// Takes all chunks and reverses the list. Returns the first chunk, encoded as the head; each chunk's link then
-    /// holds the one after it, in the same encoding.
+    /// Takes all chunks and reverses the list. Returns the first chunk, in the same encoding as the head; each
+    /// chunk's link then holds the next chunk, in the same encoding.
     ///
-    /// Takes at most `chunks`: see the module's documentation for lists with a cycle.
+    /// Takes at most `chunks` chunks: see the module's documentation for lists with a cycle.
     pub(crate) fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {
         let (mut last, mut first) = (self.0.swap(0, Ordering::Acquire), 0);
         for _ in 0..chunks {

@@ -8,7 +8,7 @@ const WORDS: usize = BEYOND as usize / 64;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Interned {
-    /// All words from this index on are zero. Untouched pages of them take no memory.
+    /// All words from this index on are zero. Pages of them that are never touched take no memory.
     used: u32,
     words: [u64; WORDS],
 }

@@ -8,18 +8,20 @@
 //!
 //! - [`producer`]: the interface for tracers: the connection, and a function for each kind of event;
 //! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: the parts of an event;
-//! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of it;
+//! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
+//!   this state;
 //! - `packet`: the encoding of packets;
 //! - `pool`, `presence`: the slots of threads and sessions, and which side may use a writer at which time;
-//! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, the words in it, the list of completed chunks, and what
-//!   wakes its reader;
+//! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, its words, the list of completed chunks, and the waking
+//!   of its reader;
 //! - [`clock`]: timestamps without a system call.
 //!
 //! The socket thread:
 //!
 //! - `link`: the protocol's client; [`proto`], [`wire`]: its messages; [`socket`]: the connection;
-//! - `options`: what a session asks for beside its categories;
-//! - `startup`, `early`: events that come before the service has said which sessions exist;
+//! - `options`: what a session requests besides its categories;
+//! - `startup`, `early`: events that are written before the service has reported the existing
+//!   sessions;
 //! - [`standing`], [`changes`]: the state of the connection, and callbacks for its changes.
 //!
 //! Without a service: [`recording`] writes this process's events to a file. For programs that are a service

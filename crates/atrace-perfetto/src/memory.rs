@@ -2,20 +2,20 @@
 //!
 //! # Trust
 //!
-//! The memory is a memory file, sealed so that nobody can shrink it. Otherwise a store behind the file's end would
-//! kill the process that makes it. A file that the service provides is mapped only if it has that seal. (On kernels
-//! without seals, before 3.17, only if it is a file of this user or root.) All words
-//! that the service may write are checked before they are used as an index (`abi.rs`).
+//! The memory is a memory file, sealed so that no process can shrink it. Otherwise a store behind the file's end
+//! would kill the process that makes the store. A file that the service provides is mapped only if it has that
+//! seal. (On kernels without seals, before 3.17, only if it is a file of this user or root.) All words that the
+//! service may write are checked before they are used as an index (`abi.rs`).
 //!
 //! # Lifetime
 //!
 //! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
 //! gone, and in a forked child, the arena is *retired*: anonymous memory is mapped over it. Late writes then go to
-//! memory that nobody else sees. If it is known that no thread has a chunk, the arena is kept as a spare, and the
+//! memory that no other process sees. If it is known that no thread has a chunk, the arena becomes a spare, and the
 //! next file is mapped at the same addresses. So a service that restarts a thousand times costs the address space of
 //! one arena.
 //!
-//! All arenas are in a linked list, which the fork handler walks.
+//! All arenas are in a linked list, through which the fork handler walks.
 //!
 //! # Chunks
 //!
@@ -47,9 +47,9 @@ pub struct Arena {
     private: usize,
     completed: Handed,
     filling: Filling,
-    /// The page behind that of the last whole chunk taken, and the page of the last small chunk taken. A search
-    /// starts there. Each look at the completed chunks resets the first one, so the pages in use are as few and as low
-    /// as possible: pages that are never touched take no memory.
+    /// Two positions: the page behind that of the last whole chunk taken, and the page of the last small chunk taken.
+    /// A search for a chunk starts there. Each collection of the completed chunks resets the first position, so the
+    /// pages in use are as few and as low as possible: pages that are never touched take no memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this one.
@@ -57,11 +57,11 @@ pub struct Arena {
 }
 
 /// The private data of a chunk, which is not shared with the service: the link of the list of completed chunks, and the
-/// service's number of the buffer that the chunk's packets go to.
+/// service's number of the buffer for the chunk's packets.
 type Private = [AtomicU32; 2];
 
-/// The second word of a chunk's header, behind its number: its writer, and how many packets have begun. The last of them
-/// may be unfinished.
+/// The second word of a chunk's header, behind its number: its writer, and the number of packets that have begun. The
+/// last of these packets may be unfinished.
 type Head = [AtomicU16; 2];
 
 /// The reason why events were lost.
@@ -71,7 +71,7 @@ pub enum Loss {
     Room,
     /// The thread was in the middle of another event, or had no slot.
     Inside,
-    /// The service had not said yet which sessions exist.
+    /// The service had not yet reported the existing sessions.
     Early,
 }
 
@@ -79,16 +79,18 @@ impl Loss {
     /// All reasons, in the order of the pages that hold their counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
-    /// Returns the offset of the word that counts these losses: in the header of page 0, 1 or 2, the word that
+    /// Returns the offset of the word that counts these losses: the word in the header of page 0, 1 or 2 that
     /// Perfetto's protocol reserves and that neither side uses.
     pub(super) const fn word(self, page: usize) -> usize {
         self as usize * page + 4
     }
 }
 
-/// Mapped memory of this process, zeroed at first. Pages take memory once they are touched.
+/// Mapped memory of this process, which initially consists of zeroes. Pages take memory once they
+/// are touched.
 ///
-/// It is not on the heap: an event, and a thread that an event has started, must not allocate there.
+/// The memory is not on the heap: an event, and a thread that an event has started, must not
+/// allocate there.
 #[derive(Debug)]
 pub struct Buffer(Region);
 
@@ -116,7 +118,7 @@ static LAST: OnceRef<Arena> = OnceRef::new();
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
-    /// Makes a sealed memory file of `pages` pages and maps it; of 1 MiB at most if the process may not have such large files.
+    /// Makes a sealed memory file of `pages` pages and maps it; makes at most 1 MiB if the process may not have larger files.
     /// Also returns its descriptor.
     ///
     /// # Errors
@@ -134,7 +136,8 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// Returns the error of the system; EPERM if the file could shrink, EINVAL if it has no page or more than 4096.
+    /// Returns the error of the system; EPERM if the file could shrink; EINVAL if it has no page, or more than 4096
+    /// pages.
     #[inline(never)]
     pub fn of_service(fd: RawFd) -> Result<&'static Self> {
         let pages = sealed_size(fd)? / PAGE;
@@ -211,7 +214,8 @@ impl Arena {
         }
     }
 
-    /// Maps anonymous memory over the arena. From now on nobody else sees what is written there.
+    /// Maps anonymous memory over the arena. From now on no other process sees what is written
+    /// there.
     ///
     /// Async-signal-safe.
     pub fn retire(&self) {
@@ -280,8 +284,8 @@ impl Arena {
         None
     }
 
-    /// Notes that the pages before this one have been used, in the word that [`touched`] reads. Other pages need not be
-    /// looked at, which would take memory for them.
+    /// Records in the word that [`touched`] reads that the pages before this one have been used. Readers need not look
+    /// at other pages, which would allocate memory for them.
     fn note_touched(&self, pages: u32) {
         if let Some(word) = self.memory.get::<AtomicU32>(TOUCHED).filter(|_| self.pages > TOUCHED_PAGE)
             && word.load(Ordering::Relaxed) <= pages
@@ -290,13 +294,13 @@ impl Arena {
         }
     }
 
-    /// Returns half of the arena, in parts of which a page has [`CHUNKS_MAX`].
+    /// Returns half of the arena's size, in units of which a page has [`CHUNKS_MAX`].
     const fn half(&self) -> u32 {
         self.pages * CHUNKS_MAX / 2
     }
 
-    /// Sleeps until threads have written half of the arena since [`take_handed`](Self::take_handed), or one of them waits for
-    /// room; at most for `time`. Returns false if the system denies the sleep. Only one thread may sleep.
+    /// Sleeps until threads have written half of the arena since [`take_handed`](Self::take_handed), or a thread waits for
+    /// room; for at most `time`. Returns false if the system denies the sleep. Only one thread may sleep.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         self.filling.sleep(self.half(), time)
     }
@@ -328,7 +332,8 @@ impl Arena {
         Some(Chunk { at, end, start, finished: 0, index, arena: Some(self) })
     }
 
-    /// Takes the list of completed chunks. Those of each thread are in the order of their completion.
+    /// Takes the list of completed chunks. The chunks of each thread are in the order of their
+    /// completion.
     #[inline(never)]
     pub fn take_handed(&'static self) -> Completed {
         self.filling.clear();
@@ -340,7 +345,8 @@ impl Arena {
 
     /// Reads a complete chunk and frees it, as the service does. Calls `each` with each packet, or part of a packet.
     ///
-    /// Only for memory that no other process has: it is read in place, which is unsound if another process may write it.
+    /// This is only for memory that no other process has: it is read in place, which is unsound if another process may
+    /// write it.
     pub fn read(&self, place: &Moved, mut each: impl FnMut(Part<'_>)) {
         self.consume(place, |start, chunks| {
             let Some([writer, packets]) = self.head(start) else { return };
@@ -352,7 +358,7 @@ impl Arena {
     /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None` if
     /// the chunk is not complete.
     ///
-    /// Only for memory that no other process has, as [`read`](Self::read).
+    /// This is only for memory that no other process has, as for [`read`](Self::read).
     pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let mut size = 0;
         self.consume(place, |start, chunks| {
@@ -363,7 +369,7 @@ impl Arena {
         to.get(..size).filter(|_| size > 0)
     }
 
-    /// Calls `read` with a complete chunk's offset and with how many chunks its page has. Then frees the chunk.
+    /// Calls `read` with a complete chunk's offset and the number of chunks in its page. Then frees the chunk.
     #[inline(always)]
     fn consume(&self, place: &Moved, read: impl FnOnce(usize, u32)) {
         let Some(header) = self.header(place.page) else { return };
@@ -380,9 +386,9 @@ impl Arena {
         abi::free(header, place.chunk);
     }
 
-    /// Calls `each` with the first packets of a chunk that are not empty, as long as they are within it, and with their
-    /// flags. `finished` is how many, and the chunk's flags. So many packets must be finished, so they don't change.
-    /// Returns the offset behind them.
+    /// Calls `each` with those of the first `packets` packets of a chunk that are not empty and lie within it, and with
+    /// their flags. `finished` is how many, and the chunk's flags. These packets must be finished, so they don't
+    /// change. Returns the offset behind these packets.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);
@@ -401,14 +407,16 @@ impl Arena {
         at
     }
 
-    /// Returns the chunks that are in use and have finished packets, with how many and the chunk's flags.
+    /// Returns the chunks that are in use and have finished packets, with the number of these packets and
+    /// the chunk's flags.
     pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
         let pages = touched(self.memory.get(TOUCHED), self.pages);
         let all = (0..pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
-    /// Returns this chunk, if it is in use and has finished packets, with how many and the chunk's flags.
+    /// Returns this chunk if it is in use and has finished packets, with the number of these packets and
+    /// the chunk's flags.
     fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
         let word = self.header(page)?.load(Ordering::Acquire);
         let chunks = abi::chunks_of(word);
@@ -428,9 +436,11 @@ impl Arena {
     }
 
     /// Copies the finished packets of an open chunk, with its header, to the start of `to`. The header's count includes
-    /// one packet more, as in the chunk. Returns the copy, which has the chunk's size; `None` if the chunk has been freed.
+    /// one more packet, as in the chunk. Returns the copy, which has the chunk's size, or `None` if the chunk has been
+    /// freed.
     ///
-    /// Only for memory that no other process has, and only on the thread that frees chunks.
+    /// This is only for memory that no other process has, and only for the thread that frees
+    /// chunks.
     pub(crate) fn copy_finished<'a>(&self, open: &Open, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let Moved { page, chunk, .. } = open.place;
         let (_, finished) = self.open_chunk(page, chunk).filter(|(present, _)| present == open)?;
@@ -450,7 +460,7 @@ impl Arena {
     /// Reads the finished packets of chunks that were not completed because their threads are stuck in the middle of
     /// an event. Calls `each` as [`read`](Self::read) does.
     ///
-    /// To be called after all completed chunks were read.
+    /// Must be called after all completed chunks were read.
     pub fn read_left(&self, mut each: impl FnMut(Part<'_>)) {
         for (Open { place, writer, chunks, .. }, finished) in self.open_chunks() {
             let start = Self::start(place.page, place.chunk, chunks);
@@ -471,45 +481,46 @@ impl Arena {
     }
 }
 
-/// The page whose reserved word holds how many pages were used, plus 1. The pages before it hold the counts of [`Loss`].
+/// The page whose reserved word holds the number of used pages, plus 1. The pages before it hold the counts of [`Loss`].
 pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
 /// The offset of that word.
 const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
 
-/// Returns how many of the `pages` a producer has used, from its word for that. Without the word, or if it is 0, this is not
-/// known: all.
+/// Returns how many of the `pages` a producer has used, according to its word for that number. If there is no such word, or
+/// if it is 0, the number is not known and all pages count as used.
 pub(crate) fn touched(word: Option<&AtomicU32>, pages: u32) -> u32 {
     let word = word.filter(|_| pages > TOUCHED_PAGE);
     word.and_then(|word| word.load(Ordering::Acquire).checked_sub(1)).map_or(pages, |known| known.min(pages))
 }
 
-/// Returns where the private data of an arena begins: behind the system's page that contains the end of the file. If that
-/// page is larger than [`PAGE`], it may end later than the file, and what is written there is shared, too.
+/// Returns the offset of an arena's private data: behind the system's page that contains the end of the file. If that
+/// page is larger than [`PAGE`], it may extend beyond the file, and everything that is written there is shared, too.
 const fn private_from(pages: u32, page_size: usize) -> usize {
     (pages as usize * PAGE).next_multiple_of(page_size)
 }
 
-/// A packet, or a part of a packet that is in several chunks.
+/// A packet, or one part of a packet that spans several chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// The writer's number.
     pub writer: u16,
     /// The packet, without its length.
     pub bytes: &'a [u8],
-    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, [`abi::GOES_ON`] if it goes on in the next.
+    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, and [`abi::GOES_ON`] if it continues in the
+    /// next one.
     pub flags: u16,
 }
 
 /// A list of completed chunks, as an iterator.
 ///
-/// A clone made before the first use goes through the list again, but only while the service has not been told of
-/// these chunks: when it frees one, the chunk's link may change.
+/// A clone made before the first use walks the same list, but only until these chunks are reported to the
+/// service: when the service frees a chunk, the chunk's link may change.
 #[derive(Clone, Debug)]
 #[must_use = "what is not named to the service is lost"]
 pub struct Completed {
     arena: &'static Arena,
     first: u32,
-    /// The most chunks that may follow: a bound for lists with a cycle.
+    /// The maximum number of chunks that may follow: a bound for lists with a cycle.
     left: u32,
 }
 
@@ -533,19 +544,19 @@ impl Iterator for Completed {
     }
 }
 
-/// A chunk that its thread has not completed, as it was found.
+/// A chunk that its thread has not completed, in the state in which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// Where the chunk is, and the buffer that its packets go to.
+    /// The place of the chunk, and the buffer for its packets.
     pub(crate) place: Moved,
     number: u32,
     writer: u16,
-    /// How many chunks its page has.
+    /// The number of chunks in its page.
     chunks: u32,
 }
 
-/// Reads the length of a packet within `most` bytes. Returns how many bytes the length and the packet have; `None` if
-/// they are not all within.
+/// Reads the length of a packet within `most` bytes. Returns the size of the length and the size of the packet in
+/// bytes, or `None` if the packet does not end within `most`.
 fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)> {
     let mut len = 0;
     for at in 0..most.min(4) {
@@ -560,7 +571,7 @@ fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)>
 
 /// A chunk that a thread writes, or no chunk. All zeroes is no chunk.
 ///
-/// Only the thread that it belongs to writes packets to it.
+/// Only the chunk's own thread writes packets to it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
@@ -568,14 +579,14 @@ pub struct Chunk {
     /// The address of the reserved byte.
     end: *mut u8,
     start: *mut u8,
-    /// How many packets are finished, and above that the chunk's flags.
+    /// The number of finished packets and, in higher bits, the chunk's flags.
     finished: u32,
     index: u32,
     arena: Option<&'static Arena>,
 }
 
 impl Chunk {
-    /// Returns whether this is a chunk.
+    /// Returns whether this is a chunk, and not the absence of one.
     pub const fn is_some(&self) -> bool {
         self.arena.is_some()
     }
@@ -592,7 +603,7 @@ impl Chunk {
         self.at
     }
 
-    /// Publishes the packet from [`at`](Self::at) to `end`: readers may read it now.
+    /// Publishes the packet from [`at`](Self::at) to `end`: from now on readers may read it.
     ///
     /// # Safety
     ///
@@ -609,7 +620,7 @@ impl Chunk {
         };
     }
 
-    /// Writes an encoded packet, including its length. Returns whether it had room.
+    /// Writes an encoded packet, including its length. Returns whether there was room for it.
     #[inline(never)]
     pub fn write(&mut self, packet: &[u8]) -> bool {
         if !self.is_some() || packet.len() > self.room() {
@@ -623,7 +634,7 @@ impl Chunk {
         true
     }
 
-    /// Completes the chunk and adds it to the list. Afterwards this is no chunk.
+    /// Completes the chunk and adds it to the list. Afterwards this value is no chunk.
     #[inline(never)]
     pub fn complete(&mut self) {
         if self.is_some() {
@@ -633,8 +644,8 @@ impl Chunk {
         self.hand_over();
     }
 
-    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The packet was counted in advance. It goes
-    /// on in the writer's next chunk, which has to [continue](Self::continue_packet) it.
+    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The packet was counted in advance. The
+    /// packet continues in the writer's next chunk, which has to [continue](Self::continue_packet) it.
     pub(crate) fn complete_with_part(&mut self) {
         self.add_flag(abi::GOES_ON);
         self.hand_over();
@@ -665,7 +676,7 @@ impl Chunk {
 }
 
 impl Default for Chunk {
-    /// Returns no chunk. It has no room.
+    /// Returns no chunk. Such a value has no room.
     fn default() -> Self {
         let null = ptr::null_mut();
         Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }

@@ -1,4 +1,4 @@
-//! What a session asks for beside its categories: bits, from its `DataSourceConfig`.
+//! The options that a session requests besides its categories: bits, from its `DataSourceConfig`.
 //!
 //! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
 

@@ -2,21 +2,20 @@
 //!
 //! # Format
 //!
-//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time is the difference to the
-//! packet before it, in nanoseconds. An event that has a time of its own names the clock of that time: a negative
-//! difference would turn the sequence's clock back. Lengths are varints that are filled in after the content is written, so their
-//! size is fixed in advance: one byte on the fast path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments),
-//! otherwise two bytes. Protobuf does not demand the shortest form of a varint, so two bytes may also hold a small
-//! length.
+//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time is the difference to the packet before it,
+//! in nanoseconds. An event with a time of its own names the clock of that time: a negative difference would turn the sequence's
+//! clock back. Lengths are varints that are filled in after the content is written, so their size is fixed in advance: one byte
+//! on the fast path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not demand
+//! the shortest form of a varint, so two bytes may also hold a small length.
 //!
-//! A callsite's constant data is interned: [`intern`] writes it in a packet of its own, and events then have the
-//! callsite's number in place of its texts. All these numbers have encodings of fixed size.
+//! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have
+//! the callsite's number instead of its texts. All these numbers have encodings of fixed size.
 //!
 //! # Rules
 //!
-//! A writer checks once that the chunk has room for the largest packet that the event can become ([`Event::room`]),
-//! and then writes without checks. A packet becomes visible to readers when [`Chunk::publish`] counts it. There is
-//! one encoder, [`event`], for all kinds of events; it is inlined, and each caller gets the code for the fields that
+//! A writer checks once that the chunk has room for the largest possible packet of the event ([`Event::room`]), and
+//! then writes without checks. A packet becomes visible to readers when [`Chunk::publish`] counts it. There is one
+//! encoder, [`event`], for all kinds of events; it is inlined, and each caller gets code only for the fields that
 //! its events have.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
@@ -53,7 +52,8 @@ use crate::hash::{FACTOR, mix};
 
 /// The longest text of an event. It fits into an empty chunk, together with the state at the chunk's start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
-/// The room for what any event has: lengths, the time, flags, the type and one category.
+/// The room for the parts that every event has: lengths, the time, flags, the type and one
+/// category.
 const HEAD_ROOM: usize = 24;
 /// The room for the clock of an event with a time of its own.
 const CLOCK_ROOM: usize = 3;
@@ -61,7 +61,7 @@ const CLOCK_ROOM: usize = 3;
 pub(crate) const END_ROOM: usize = HEAD_ROOM;
 
 impl Event<'_> {
-    /// Returns the size that the event's packet has at most, without the description of its track. `HAS_ONE` as in
+    /// Returns the maximum size of the event's packet, without the description of its track. `HAS_ONE` as in
     /// [`event`].
     #[inline(always)]
     pub(crate) fn room<const HAS_ONE: bool>(&self) -> usize {
@@ -85,11 +85,11 @@ impl Event<'_> {
 /// Writes an event; returns false if there is no room.
 ///
 /// - `HAS_ONE`: the event names exactly one category, unless it is an end.
-/// - `IS_SHORT`: all lengths fit into one byte, because names have at most [`SHORT`] bytes and there are neither
-///   arguments nor a flow, and of a callsite only the name.
+/// - `IS_SHORT`: all lengths fit into one byte, because names have at most [`SHORT`] bytes, there are no
+///   arguments and no flow, and a callsite has only a name.
 ///
 /// It is inlined, so that each caller has code only for the fields that its events can have. No function that is not
-/// inlined may get a reference to the event, here or in a caller: after that the compiler no longer knows which
+/// inlined may get a reference to the event, here or in a caller: otherwise the compiler no longer knows which
 /// fields are constant. So such functions get copies.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -215,11 +215,11 @@ unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(
 /// The size of a [`Body`] in bytes.
 const BODY_MAX: usize = 512;
 
-/// What is the same for all sessions of an event's packet, on the stack: an event for several sessions is encoded once
-/// and copied for each.
+/// The part of an event's packet that is the same for all sessions, on the stack: an event for several sessions is
+/// encoded once and copied for each.
 pub(crate) struct Body {
-    /// The description of the event's track, unless it is a counter's, and what follows the time in the packet. The
-    /// bytes up to `len` are initialised.
+    /// The description of the event's track, unless it is a counter's track, and the part of the packet that
+    /// follows the time. The bytes up to `len` are initialised.
     bytes: [MaybeUninit<u8>; BODY_MAX],
     described: usize,
     len: usize,
@@ -232,7 +232,7 @@ impl Body {
         Self { bytes: [const { MaybeUninit::uninit() }; BODY_MAX], described: 0, len: 0 }
     }
 
-    /// Encodes an event; returns `None` if it may be too long.
+    /// Encodes an event, or returns `None` if it may be too long.
     #[inline(never)]
     pub(crate) fn encode(&mut self, event: &Event<'_>) -> Option<&Self> {
         let track = event.track.as_ref().filter(|track| !track.is_counter);
@@ -249,7 +249,8 @@ impl Body {
         Some(self)
     }
 
-    /// Returns the size that all of it has at most: the bytes, a length (2 bytes) and the time (11).
+    /// Returns the maximum size of the whole packet: the bytes, a length (2 bytes) and the time
+    /// (11).
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
         HEAD_ROOM + self.len
@@ -341,8 +342,8 @@ pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     true
 }
 
-/// The packet that names the levels, with its length. Its interned_data has debug_annotation_names: `level`, and
-/// debug_annotation_string_values: the name of each level, under the level's number.
+/// The packet that names the levels, with its length. The `interned_data` has `debug_annotation_names` with
+/// `level`, and `debug_annotation_string_values` with the name of each level, under the level's number.
 pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \x1a\x09\x08\x01\x12\x05level\
     \xea\x01\x09\x08\x01\x12\x05ERROR\
@@ -351,12 +352,12 @@ pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \xea\x01\x09\x08\x04\x12\x05DEBUG\
     \xea\x01\x09\x08\x05\x12\x05TRACE";
 
-/// The packet that reports that what follows was lost, with its length. It has previous_packet_dropped, because the
-/// shared memory was full.
+/// The packet that reports a loss of the events after it, with its length. It has `previous_packet_dropped`,
+/// because the shared memory was full.
 pub(crate) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
 
 impl Track<'_> {
-    /// Returns the size that the track's description has at most.
+    /// Returns the maximum size of the track's description.
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
         42 + self.name.len()
@@ -383,8 +384,8 @@ pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_
 ///
 /// # Safety
 ///
-/// There must be room for what [`Track::room`] counts: 6 bytes for a key and two lengths, 9 and 11 for two numbers, 3
-/// and the name, and 2 for a counter.
+/// There must be as much room as [`Track::room`] counts: 6 bytes for a key and two lengths, 9 and 11 for two numbers,
+/// 3 and the name, and 2 for a counter.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn description<const IS_SHORT: bool>(mut cursor: Cursor, track: &Track<'_>) -> Cursor {
@@ -426,7 +427,7 @@ pub(crate) const fn track(bits: u64) -> u64 {
     bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
 }
 
-/// [`spread`] as a function, for packets that are rarely written.
+/// Does the same as [`spread`], as a function for packets that are rarely written.
 #[inline(never)]
 fn called_spread(track: u64) -> [u8; 8] {
     spread(track)
@@ -450,7 +451,7 @@ fn full(number: u64) -> ([u8; 8], [u8; 2]) {
     (low.to_le_bytes(), high.to_le_bytes())
 }
 
-/// [`full`] as a function and in one piece, for packets that are rarely written.
+/// Does the same as [`full`], as a function and in one piece, for packets that are rarely written.
 #[inline(never)]
 fn called_full(number: u64) -> [u8; 10] {
     let (low, high) = full(number);

@@ -1,37 +1,38 @@
-//! The slots of threads and sessions, and the writers: one mapping, made once.
+//! The slots of threads and sessions, and the writers: one mapping, which is made once.
 //!
 //! # Layout
 //!
-//! A thread takes a *thread slot* at its first event and keeps it until it ends. There are nine *session slots*:
-//! eight for sessions of the service, one for a recording of this process. For each pair of a thread slot and a
-//! session slot there is a *writer* at a fixed place. So the two indices give the writer's number for the service,
-//! without a table. The mapping is large (4095 × 9 writers), but only pages that are touched take memory.
+//! A thread takes a *thread slot* at its first event and holds it until the thread ends. There are nine *session
+//! slots*: eight for sessions of the service, one for a recording of this process. For each pair of a thread slot
+//! and a session slot there is a *writer* at a fixed place. So the two indices give the writer's number for the
+//! service, without a table. The mapping is large (4095 × 9 writers), but only pages that are touched take memory.
 //!
-//! The pool is generic over the writer `W`, and needs of it only that zeroes are a valid value ([`Plain`]).
+//! The pool is generic over the writer `W`, and requires only that zeroes are a valid value of `W`
+//! ([`Plain`]).
 //!
 //! # Threading
 //!
 //! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The thread that serves a session (the socket
 //! thread, or that of a recording) uses a writer in two cases: after the session was closed, if the writer's thread
-//! is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, whose slot it then pins itself
+//! is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
 //! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once. No
 //! side ever waits for the other. A pinned thread whose signal handler writes an event is not pinned twice: the
 //! nested event is lost and counted.
 //!
 //! A slot is given back when its thread ends, by the destructor of a thread key. For threads without such a
-//! destructor `unnoticed` holds the thread id, and the thread that serves sessions looks now and then whether these
-//! threads still exist.
+//! destructor `unnoticed` holds the thread id, and the thread that serves sessions checks at intervals whether
+//! these threads still exist.
 //!
 //! # Forks
 //!
-//! A child of fork finds the session slots wiped (the start of the mapping, up to `WIPED`), so it writes nothing
-//! until it has sessions of its own. If the kernel can't wipe them, the child does ([`Pool::wipe`]), in its fork
-//! handler or, as a child of a bare `clone`, at its first event: [`COMPARE`] makes events look for that. Thread
-//! slots and writers are copied unchanged. The fork may have come from a signal handler in the middle of an event,
-//! which the child continues: its writer must be intact. By then the memory that the writer points to is no longer
-//! shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. A
-//! child's writer is told apart from its parent's by the session's epoch, which contains the generation of the
-//! process.
+//! In a forked child, the session slots are wiped (the start of the mapping, up to `WIPED`), so it writes nothing
+//! until it has sessions of its own. If the kernel can't wipe them, the child does so ([`Pool::wipe`]), in its
+//! fork handler or, as a child of a bare `clone`, at its first event: [`COMPARE`] makes events check for that.
+//! Thread slots and writers are copied unchanged. The fork may have come from a signal handler in the middle of an
+//! event, which the child continues: its writer must be intact. By then the memory that the writer points to is no
+//! longer shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other
+//! threads. A child's writer is distinguished from its parent's by the session's epoch, which contains the
+//! generation of the process.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -52,7 +53,8 @@ pub(crate) const SERVICES: usize = 8;
 pub(crate) const OWN_SESSION: usize = SERVICES;
 /// The maximum number of sessions.
 pub(crate) const SESSIONS: usize = SERVICES + 1;
-/// The maximum number of threads with a slot. The service has no more numbers for their writers.
+/// The maximum number of threads with a slot. The service has no numbers for the writers of more
+/// threads.
 pub(crate) const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
@@ -65,11 +67,11 @@ pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
-/// A bit in the word of all tags: only [`tags`](crate::producer::tags) knows the tags. In the presumed tags: the first
-/// event has to connect.
+/// A bit in the word of all tags: the tags are known only after a call of [`tags`](crate::producer::tags). In the
+/// presumed tags, this bit means that the first event has to connect.
 pub const ASK: u64 = 1 << 62;
-/// A bit beside [`ASK`] in the word of all tags: the kernel wipes nothing in a child, so the tags may be the parent's.
-/// Each event whose tag is enabled compares the process's generation.
+/// A bit next to [`ASK`] in the word of all tags: the kernel wipes nothing in a child, so the tags may be the
+/// parent's. With this bit, each event whose tag is enabled compares the process's generation.
 pub const COMPARE: u64 = 1 << 61;
 
 /// A session slot, as events see it.
@@ -82,13 +84,13 @@ pub(crate) struct Session {
     pub(crate) buffer: AtomicU32,
     /// The tags that the session wants.
     pub(crate) tags: AtomicU64,
-    /// How many sessions had begun in this process before this one.
+    /// The number of sessions that had begun in this process before this one.
     pub(crate) number: AtomicU32,
-    /// What the session asks for beside its tags: bits of [`options`](crate::options).
+    /// The options that the session requests besides its tags: bits of [`options`](crate::options).
     pub(crate) options: AtomicU32,
-    /// How many times the service has asked for the incremental state to be cleared.
+    /// The number of times that the service has asked for the incremental state to be cleared.
     pub(crate) clears: AtomicU32,
-    /// Whether there are lost events, from before the session began, that no packet has reported yet.
+    /// Whether events were lost before the session began, and no packet has reported that yet.
     pub(crate) has_lost: AtomicBool,
     /// The memory of the session's chunks.
     arena: OnceRef<Arena>,
@@ -122,11 +124,11 @@ pub(crate) struct Shared {
     /// Lost events: those that found no free chunk, those of threads without a slot, and those nested in another
     /// event.
     pub(crate) lost: AtomicU64,
-    /// The tags that count as wanted while the service has not said which sessions exist.
+    /// The tags that count as wanted while the service has not reported the existing sessions.
     pub(crate) presumed: AtomicU64,
     /// Events that were lost in that time.
     pub(crate) early: AtomicU64,
-    /// Those of `early` that are not counted in shared memory yet.
+    /// Those events of `early` that are not counted in shared memory yet.
     pub(crate) untold: AtomicU64,
     /// Open slices whose begins are among `early`. Their ends will be lost as well.
     pub(crate) unbegun: AtomicU64,
@@ -153,7 +155,7 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Closes the session in this slot: no event starts to be written for it any more.
+    /// Closes the session in this slot: no thread begins to write an event for it any more.
     ///
     /// The caller has to [reclaim](Pool::reclaim) its chunks.
     #[inline(never)]
@@ -165,7 +167,8 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Sets the tags that count as wanted whatever the sessions say. Returns whether they have changed.
+    /// Sets the tags that count as wanted whether sessions want them or not. Returns whether they have
+    /// changed.
     #[inline(never)]
     pub(crate) fn presume(&self, tags: u64) -> bool {
         let is_new = self.presumed.swap(tags, Ordering::SeqCst) != tags;
@@ -192,7 +195,7 @@ impl Shared {
     }
 
     /// Sets `tags` to the union of all sessions' tags and the presumed ones, and [`COMPARE`] if necessary. If two
-    /// threads do this at once, the later one sees both changes.
+    /// threads do this at once, the later one sees the changes of both.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {
@@ -269,7 +272,7 @@ impl<W: Plain + 'static> Pool<W> {
         self.0.get()
     }
 
-    /// Returns the words that all threads read; `None` before [`make`](Self::make).
+    /// Returns the words that all threads read, or `None` before [`make`](Self::make).
     #[inline(always)]
     pub(crate) fn shared(&self) -> Option<&'static Shared> {
         self.layout().map(|layout| &layout.shared)
@@ -305,7 +308,7 @@ impl<W: Plain + 'static> Pool<W> {
         self.renew();
     }
 
-    /// Returns whether the slots are this process's, and not an ancestor's.
+    /// Returns whether the slots belong to this process, and not to an ancestor.
     pub(crate) fn is_own(&self) -> bool {
         self.layout().is_some_and(|layout| layout.owner.load(Ordering::Acquire) == generation().number())
     }
@@ -374,9 +377,9 @@ impl<W: Plain + 'static> Pool<W> {
 
     /// Does what [`end_thread`](Self::end_thread) does, for threads that ended without a notice.
     ///
-    /// To be called now and then by the thread that opens and closes sessions.
+    /// The thread that opens and closes sessions must call this at intervals.
     pub(crate) fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
-        /// If two threads come at once, only one of them looks.
+        /// If two threads do this at once, only one of them searches.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
@@ -398,7 +401,7 @@ impl<W: Plain + 'static> Pool<W> {
     /// Calls `each` with the writers of a closed session and its first epoch, except for writers of pinned threads. Returns
     /// whether no thread was pinned, so that nothing is left to reclaim.
     ///
-    /// To be called by the thread that closed the session.
+    /// The thread that closed the session must call this.
     #[inline(never)]
     pub(crate) fn reclaim(&self, session: usize, each: fn(&mut W, u32)) -> bool {
         let Some(layout) = self.layout() else { return true };
@@ -420,7 +423,8 @@ impl<W: Plain + 'static> Pool<W> {
 
 /// Slow path of [`Pool::enter`]: the thread has no slot, or is already pinned. Returns its slot.
 ///
-/// A signal handler may run between any two steps and do the same. The slot that was stored first is the thread's.
+/// A signal handler may run between any two steps and do the same. The slot that was stored first becomes the
+/// thread's slot.
 #[cold]
 #[inline(never)]
 fn enter_first<'a>(
@@ -456,7 +460,7 @@ fn enter_first<'a>(
     (presence.enter() == Found::Entered).then_some((slot, presence))
 }
 
-/// A pinned thread. Until this is dropped, its writers belong to it alone.
+/// A pinned thread. Until this is dropped, the slot's writers belong to its owner alone.
 pub(crate) struct Inside<W: Plain + 'static> {
     layout: &'static Layout<W>,
     slot: usize,

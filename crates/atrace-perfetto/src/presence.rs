@@ -3,26 +3,27 @@
 //! # The problem
 //!
 //! A writer belongs to a thread and a session. Normally its thread uses it, at every event, without a lock. When the
-//! session has ended, the socket thread (for a recording, its thread) has to take the writer's unfinished chunk away,
-//! although the thread may be anywhere: asleep, in the middle of an event, or gone.
+//! session has ended, the socket thread (for a recording, the recording's thread) has to take the writer's unfinished
+//! chunk away, although the writer's thread may be in any state: asleep, in the middle of an event, or gone.
 //!
 //! # The protocol
 //!
 //! A thread is *pinned* ([`Presence`]) while it writes an event, as in crossbeam-epoch. A session is open while its
 //! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was
 //! pinned. The socket thread first makes the epoch even, and then takes the chunks of all threads that it finds not
-//! pinned. If a thread is pinned, the socket thread looks again later. No side waits for the other.
+//! pinned. If a thread is pinned, the socket thread checks again later. No side waits for the other.
 //!
 //! Each side stores its own word and then loads the other's. At least one of them must see the other's store; that is
 //! the core of Dekker's algorithm for mutual exclusion. It needs a store-load fence on both sides, which would cost
 //! an event more than all the rest. So the fences are asymmetric: the event has only a *light* fence, a compiler
 //! barrier where the kernel offers `membarrier(2)`. The socket thread, which closes a session rarely, has the *heavy*
-//! one: it makes the kernel run a full fence on every CPU that runs a thread of this process. See
+//! fence: it makes the kernel run a full fence on every CPU that runs a thread of this process. See
 //! `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
 //!
 //! # Other orders
 //!
-//! - [`Presence::leave`] releases and [`Presence::is_inside`] acquires: the socket thread sees all that was written.
+//! - [`Presence::leave`] releases and [`Presence::is_inside`] acquires: the socket thread sees everything that the
+//!   writer's thread has written.
 //! - [`Epoch::open`] releases and [`Epoch::now`] acquires: a thread that sees the epoch sees the session's other
 //!   words.
 //! - A signal handler that finds its thread pinned must not write. It gets [`Found::Nested`].
@@ -45,13 +46,13 @@ pub(crate) enum Found {
     Entered,
     /// The thread was already pinned: the caller is a signal handler in the middle of an event.
     Nested,
-    /// The slot is free, so it is not the caller's. This happens in a forked child, which has freed its parent's
-    /// slots.
+    /// The slot is free, so it does not belong to the caller. This happens in a forked child, which has freed
+    /// its parent's slots.
     Lost,
 }
 
 impl Presence {
-    /// Takes the slot. Returns false if it is not free.
+    /// Takes the slot. Returns false if the slot is not free.
     pub(crate) fn claim(&self) -> bool {
         self.0.load(Ordering::Relaxed) == FREE
             && self.0.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -77,13 +78,14 @@ impl Presence {
         self.0.store(TAKEN, Ordering::Release);
     }
 
-    /// Frees the slot. Its thread is pinned, or does not exist any more.
+    /// Frees the slot. The slot's thread is pinned, or no longer exists.
     #[inline]
     pub(crate) fn give_back(&self) {
         self.0.store(FREE, Ordering::Release);
     }
 
-    /// Returns whether the thread is pinned. If it is not, all that it wrote is visible to the caller.
+    /// Returns whether the thread is pinned. If it is not pinned, all data that it wrote is visible to
+    /// the caller.
     #[inline]
     pub(crate) fn is_inside(&self) -> bool {
         self.0.load(Ordering::Acquire) == PINNED
@@ -109,13 +111,14 @@ impl Epoch {
         number & 1 == 1
     }
 
-    /// Opens a session. A thread that sees the new epoch also sees all that was stored before this call.
+    /// Opens a session. A thread that sees the new epoch also sees all data that was stored before this
+    /// call.
     ///
     /// No thread may still have a chunk of the slot's previous session.
     ///
-    /// In a forked child the epochs were wiped. There the first epoch follows from `generation`: each generation of
-    /// processes has 65,536 epochs of its own, so a child's sessions differ from those that its parent's writers
-    /// belong to.
+    /// In a forked child the epochs were wiped. The first epoch of such a slot follows from `generation`: each
+    /// generation of processes has 65,536 epochs of its own, so a child's sessions differ from those that its
+    /// parent's writers belong to.
     pub(crate) fn open(&self, generation: u64) {
         let now = match self.0.load(Ordering::Relaxed) {
             0 => (generation as u32) << 16,
@@ -128,13 +131,13 @@ impl Epoch {
 
     /// Returns the first epoch of the session that is open or was closed last.
     ///
-    /// A thread that has seen an epoch of a session gets that session's first one.
+    /// A thread that has seen any epoch of a session gets the session's first epoch.
     pub(crate) fn first(&self) -> u32 {
         self.1.load(Ordering::Relaxed)
     }
 
-    /// Gives the open session another epoch, so that each thread notices at its next event. What the caller stored
-    /// before is then visible to the thread.
+    /// Gives the open session another epoch, so that each thread notices at its next event. Data that the caller
+    /// stored before is then visible to the thread.
     pub(crate) fn advance(&self) {
         let now = self.0.load(Ordering::Relaxed);
         if Self::is_open(now) {
@@ -142,8 +145,7 @@ impl Epoch {
         }
     }
 
-    /// Closes the session. After this call, a thread that is found not pinned does not write for the session any
-    /// more.
+    /// Closes the session. After this call, a thread that is found not pinned no longer writes for the session.
     pub(crate) fn close(&self) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now.wrapping_add(1) & !1, Ordering::Release);

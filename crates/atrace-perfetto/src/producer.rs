@@ -2,10 +2,11 @@
 //!
 //! # Connecting
 //!
-//! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program
-//! has only announced events with [`expect_events`], and in a forked child whose parent was connected, the first
-//! event starts the thread. That event must not allocate or take a lock, so its thread is a bare one, started with
-//! `clone` alone. [`seek`] starts an ordinary thread, too, which sleeps while there is no service. `LINKED` holds the generation of the process that has a thread, so exactly one caller starts it.
+//! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program has only
+//! announced events with [`expect_events`], or in a forked child whose parent was connected, the first event starts the thread.
+//! That event must not allocate or take a lock, so its thread is a bare one, started with `clone` alone. [`seek`] also starts an
+//! ordinary thread, which sleeps while there is no service. `LINKED` holds the generation of the process that has a thread, so
+//! exactly one caller starts it.
 //!
 //! # Writing
 //!
@@ -15,9 +16,9 @@
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. It is inlined into
 //!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
 //!    omit it.
-//! 2. [`write()`]: any number of sessions, any event. It runs whenever the first path gives up. For several sessions
+//! 2. [`write()`]: any number of sessions, any event. It runs whenever `write_fast` gives up. For several sessions
 //!    it encodes the event once, unless it is long: only the time in a packet depends on the session.
-//! 3. `write_early`: the service has not answered yet, so it is unknown which sessions exist. The event waits for the
+//! 3. `write_early`: the service has not answered yet, so the existing sessions are unknown. The event waits for the
 //!    answer, or is lost and counted (`startup.rs`).
 //!
 //! # Threading
@@ -51,11 +52,12 @@ pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
-/// Whether the first event is to connect. Set in this process or inherited from its parent.
+/// Whether the first event is to connect. It is set in this process or inherited from its parent.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
 /// The state of the connection, as [`Standing::packed`] encodes it.
 static STANDING: AtomicU64 = AtomicU64::new(0);
-/// The environment variables of the connection. They are read early: an event could not read them safely.
+/// The environment variables of the connection. They are read early, because an event could not read them
+/// safely.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 
 /// Starts the socket thread, unless this process has one. Allocates, so it must not be called by an event.
@@ -64,8 +66,8 @@ fn start() -> bool {
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
 }
 
-/// Starts the socket thread, and waits until the service has said which sessions exist. If there is no service, the
-/// thread tries again and again.
+/// Starts the socket thread, and waits until the service has reported the existing sessions. If there is no
+/// service, the thread tries again and again.
 pub fn connect() {
     let _undisturbed = Undisturbed::new();
     link::be_persistent();
@@ -75,7 +77,7 @@ pub fn connect() {
 }
 
 /// Starts the socket thread as [`connect`] does. But if there is no service, it tries again only after `serial` has
-/// changed, on which it sleeps: a word that is only loaded, and that other processes change and wake.
+/// changed. The thread sleeps on this word, which it only loads, and which other processes change and wake.
 pub fn seek(serial: &'static AtomicU32) {
     let _undisturbed = Undisturbed::new();
     link::set_serial(serial);
@@ -88,15 +90,16 @@ pub fn seek(serial: &'static AtomicU32) {
     }
 }
 
-/// Returns whether a service may be there: a file is at the address of its socket.
+/// Returns whether a service may be running: a file exists at the address of its socket.
 pub fn is_service_there() -> bool {
     let named = || ENVIRONMENT.get().and_then(|environment| environment.socket.as_deref());
     prepare().is_some() && socket::has_producers(named())
 }
 
-/// Has the first event connect, and wait longer than usual for the service, because the caller asked for every event.
+/// Makes the first event connect, and wait longer than usual for the service, because the caller asked for every
+/// event.
 ///
-/// Starts no thread: a program that writes no event does not connect.
+/// This starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {
     startup::be_patient();
     link::be_persistent();
@@ -104,7 +107,7 @@ pub fn expect_events() {
     prepare().into_iter().for_each(startup::expect);
 }
 
-/// Starts the socket thread now, if otherwise the first event would.
+/// Starts the socket thread now, if otherwise the first event would start it.
 pub fn start_if_expected() {
     if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) {
         start();
@@ -132,8 +135,8 @@ pub fn can_be_used() -> bool {
     prepare().is_some()
 }
 
-/// Returns the tags that sessions want. If the process has announced a connection but not started it, the call starts
-/// it.
+/// Returns the tags that sessions want. If the process has announced a connection but not started it, this call
+/// starts it.
 #[inline(always)]
 pub fn tags() -> u64 {
     let Some(shared) = POOL.shared() else { return 0 };
@@ -144,8 +147,9 @@ pub fn tags() -> u64 {
     tags
 }
 
-/// Handles the first event of a process that is to connect: starts the socket thread and waits for the service. Where
-/// the kernel wipes nothing in children, it also handles the first event of a child of a bare `clone`, which is off.
+/// Handles the first event of a process that should connect: starts the socket thread and waits for the service. If
+/// the kernel wipes nothing in children, it also handles the first event of a child of a bare `clone`, which does not
+/// trace.
 ///
 /// Runs in an event: nothing here allocates or takes a lock.
 #[cold]
@@ -217,7 +221,7 @@ extern "C" fn run_bare() {
 
 /// Prepares the state that writing threads need. Returns `None` if there is no memory for it.
 ///
-/// The first call allocates. In a forked child of a process that was prepared, no call does.
+/// The first call allocates. In a forked child of a process that was prepared, no call allocates.
 pub(crate) fn prepare() -> Option<&'static Shared> {
     /// The generation of the process that was prepared last.
     static PREPARED: AtomicU64 = AtomicU64::new(0);
@@ -245,10 +249,10 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
 }
 
 /// Returns the number of a process's track: the 64-bit FNV-1a hash of its start time and its id. The number of a thread's
-/// track is this one xor the thread's id.
+/// track is the exclusive-or of this number and the thread's id.
 ///
 /// This is the rule of Perfetto's SDK (`ComputeProcessUuid` in `src/tracing/track.cc`). So the SDK and all copies of this
-/// library in a process write to the same tracks, also before and after `exec`.
+/// library in a process write to the same tracks, before and after `exec`.
 fn track_of_process(start_time: u64, id: u32) -> u64 {
     let bytes = start_time.to_ne_bytes().into_iter().chain(id.to_ne_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -262,7 +266,7 @@ fn end_thread(slot: usize) {
     }
 }
 
-/// Detaches a child from its parent's connection: the child writes nothing to memory of its parent's.
+/// Detaches a child from its parent's connection: the child writes nothing to its parent's memory.
 ///
 /// Async-signal-safe.
 fn leave_parent() {
@@ -302,8 +306,8 @@ fn report_standing(standing: Standing) {
     }
 }
 
-/// Returns the calling thread's writer for the only open session, if that wants the event, and the time; `None` if no
-/// session or several are open.
+/// Returns the calling thread's writer for the only open session, and the time. Returns `None` if that session does
+/// not want the event, or if no session or several sessions are open.
 ///
 /// The caller needs no loop over sessions. In a loop the compiler would hoist the loop invariants and spill them.
 #[inline(always)]
@@ -374,8 +378,8 @@ fn behind(session: &Session) -> u32 {
 
 /// Fast path of [`write()`]: one session is open, and the writer can write the event at once.
 ///
-/// It is compiled for exactly the fields that the caller fills in; builds for size omit it. `IS_SHORT` is that of
-/// [`packet::event`].
+/// It is compiled for exactly the fields that the caller fills in; builds for size omit it. `IS_SHORT` has the
+/// same meaning as in [`packet::event`].
 ///
 /// If the fast path gives up, `again` builds the event a second time for [`write()`]. Passing the first one by
 /// reference would make the compiler forget which of its fields are constant.
@@ -396,7 +400,8 @@ fn write_fast<'a, const IS_SHORT: bool>(
     write(&again())
 }
 
-/// [`write()`] for an event of any length, compiled for the fields that the caller fills in.
+/// Does the same as [`write()`] for an event of any length, compiled for the fields that the caller
+/// fills in.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Written> {
@@ -413,11 +418,11 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
     write(&again())
 }
 
-/// [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`] bytes each, which
-/// may be in several chunks. Without `name` the event has that of its callsite, which has a number and no metadata.
+/// Does the same as [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`] bytes each, which may
+/// span several chunks. Without `name` the event has the name of its callsite, which has a number and no metadata.
 ///
-/// `event` has the arguments, too, but cut. It is written in a signal handler, which may have little time and a small
-/// stack, and before the service has said which sessions exist.
+/// `event` has the arguments, too, but cut. This happens in a signal handler, which may have little time and a small
+/// stack, and before the service has reported the existing sessions.
 #[cold]
 #[inline(never)]
 pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
@@ -447,8 +452,8 @@ pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put
     is_written.then_some(Written::ByPerfetto)
 }
 
-/// [`write()`] while the service has not said which sessions exist. Waits for its answer; without one the event is
-/// lost.
+/// Does the same as [`write()`] while the service has not reported the existing sessions. Waits for the service's
+/// answer; without an answer the event is lost.
 #[cold]
 #[inline(never)]
 fn write_early(event: &Event<'_>) -> Option<u32> {
@@ -493,7 +498,8 @@ fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     write_long(make(), make)
 }
 
-/// [`text`] for a name that has a callsite number: the number is written in place of the interned name.
+/// Does the same as [`text`] for a name that has a callsite number: the number is written instead of
+/// the interned name.
 #[inline(never)]
 pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Written> {
     let site = Site::named(number, name);
@@ -641,13 +647,15 @@ impl<'a> Track<'a> {
     }
 }
 
-/// Returns the flow number for this process's `id`. Other processes get other numbers for the same `id`.
+/// Returns the flow number for this process's `id`. Other processes get different numbers for the same
+/// `id`.
 #[inline(always)]
 pub fn flow_number(id: u64) -> u64 {
     (process_track() ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Returns how many sessions have begun so far. A slice that begins now must end only in these.
+/// Returns how many sessions have begun so far. A slice that begins now must end only in these
+/// sessions.
 pub fn begun() -> u32 {
     POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
 }

@@ -1,7 +1,7 @@
 //! The protobuf encoding, as far as Perfetto's messages need it: [`Writer`] and [`Reader`].
 //!
 //! A message is a sequence of fields: a key (the field's number and the encoding of its value) and the value. Both
-//! types work on memory of the caller and check all bounds. They have one way to fail each: a writer with too little
+//! types work on memory of the caller and check all bounds. Each has one kind of failure: a writer with too little
 //! room returns `None` at its end; a reader stops at the first byte that is not a valid field.
 //!
 //! Source: protobuf.dev, "Encoding".
@@ -28,7 +28,7 @@ impl<'a> Writer<'a> {
         Self { bytes, len: 0, is_cut: false }
     }
 
-    /// Returns the written bytes; `None` if they did not all fit.
+    /// Returns the written bytes, or `None` if they did not all fit.
     pub fn finish(self) -> Option<&'a [u8]> {
         let Self { bytes, len, is_cut } = self;
         if is_cut { None } else { bytes.get(..len) }
@@ -46,7 +46,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Byte by byte: most varints have one byte, and copying it would be a function call.
+    /// This copies byte by byte: most varints have one byte, and copying that as a slice would be a
+    /// function call.
     #[inline(never)]
     fn varint(&mut self, mut value: u64) {
         loop {
@@ -108,7 +109,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Two functions that are not inlined, because `message` has many callers.
+    /// These are two functions that are not inlined, because `message` has many callers.
     #[inline(never)]
     fn begin_message(&mut self, field: u32) -> usize {
         self.key(field, BYTES);
@@ -157,7 +158,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the number; 0 if the value is bytes.
+    /// Returns the number, or 0 if the value is bytes.
     pub fn number(self) -> u64 {
         match self {
             Self::Number(value) | Self::Fixed64(value) => value,
@@ -166,7 +167,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the bytes; an empty slice if the value is a number.
+    /// Returns the bytes, or an empty slice if the value is a number.
     pub fn bytes(self) -> &'a [u8] {
         if let Self::Bytes(bytes) = self { bytes } else { &[] }
     }

@@ -1,11 +1,12 @@
-//! Recording this process without a service: a session whose chunks one of its threads writes to a file.
+//! Records this process without a service: a session whose chunks a thread of the process writes to a
+//! file.
 //!
-//! The packets are those that Perfetto's service would get. What a service adds to each packet (which sequence,
-//! process and user wrote it) is added here. The file is a valid trace after each write.
+//! The packets are the same as those for Perfetto's service. A service adds to each packet which sequence,
+//! process and user wrote it; here the recording adds this. The file is a valid trace after each write.
 //!
 //! Only one recording is possible at a time, because it has one session slot. A recording ends when its thread has
-//! closed the session and has read all chunks. If a thread is stuck in the middle of an event, that event is missing
-//! and the slot stays in use until the thread goes on.
+//! closed the session and has read all chunks. If a thread is stuck in the middle of an event, that event is
+//! missing, and the slot stays in use until the thread continues.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +27,7 @@ use atrace_sys::process;
 use crate::writer::{self, POOL};
 use crate::{category, changes, producer};
 
-/// The pages between the threads and the file: 32 MiB. Those that are never touched take no memory.
+/// The pages between the threads and the file: 32 MiB. Pages that are never touched take no memory.
 const PAGES: u32 = 4096;
 /// The most bytes written at once. The buffer is allocated at the start, so that the recording goes on if memory runs
 /// out.
@@ -36,7 +37,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 
 /// A recording of this process, which ends when this is dropped.
 ///
-/// In a forked child it has no effect: the recording is the parent's.
+/// In a forked child it has no effect, because the recording belongs to the parent.
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
@@ -154,13 +155,13 @@ impl Drop for Recording {
     }
 }
 
-/// How many milliseconds the end waits for threads that are in the middle of an event.
+/// The time in milliseconds that the end waits for threads that are in the middle of an event.
 const DRAIN_MS: u32 = 100;
 
 /// Reclaims the chunks of the closed session, so that its slot is free.
 ///
-/// A thread that stays in the middle of an event, because it was stopped or has left it by `longjmp`, keeps its last
-/// chunk and the slot.
+/// A thread that stays in the middle of an event, because it was stopped or has left the event by `longjmp`, keeps
+/// its last chunk and the slot.
 fn free_place() -> io::Result<()> {
     for _ in 0..DRAIN_MS {
         if POOL.reclaim(OWN_SESSION, writer::Writer::finish) {
@@ -179,7 +180,7 @@ struct Writer {
     speed: Speed,
     anchored: u64,
     bytes: Vec<u8>,
-    /// The packets that are not complete, by their writers.
+    /// The packets that are not complete, sorted by their writers.
     begun: HashMap<u16, Vec<u8>>,
     pid: u32,
     uid: u32,

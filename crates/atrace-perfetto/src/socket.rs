@@ -1,4 +1,4 @@
-//! The addresses where the tracing service listens, and the [`Socket`] to it.
+//! The addresses at which the tracing service listens, and the [`Socket`] to it.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,7 +7,8 @@ use atrace_sys::socket::may_be_there;
 use atrace_sys::socket::may_enter;
 pub use atrace_sys::socket::{Refused, Socket, Trust, peer};
 
-/// The usual addresses for producers and for consumers, unless an environment variable has another.
+/// The usual addresses for producers and for consumers, unless an environment variable names
+/// another address.
 #[cfg(target_os = "android")]
 const PRODUCERS: [&str; 2] = ["/dev/socket/traced_producer"; 2];
 #[cfg(target_os = "android")]
@@ -17,7 +18,8 @@ const PRODUCERS: [&str; 2] = ["/run/perfetto/traced-producer.sock", "/tmp/perfet
 #[cfg(not(target_os = "android"))]
 const CONSUMERS: [&str; 2] = ["/run/perfetto/traced-consumer.sock", "/tmp/perfetto-consumer"];
 
-/// Returns the address for producers from the environment. It is ignored in a process with elevated rights.
+/// Returns the address for producers from the environment. The variable is ignored in a process with
+/// elevated rights.
 pub fn named_producers() -> Option<OsString> {
     variable("PERFETTO_PRODUCER_SOCK_NAME")
 }
@@ -28,12 +30,13 @@ pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }
 
-/// Returns whether a service may listen for producers: there is a file at the address.
+/// Returns whether a service may be listening for producers: a file exists at the address.
 pub(crate) fn has_producers(named: Option<&OsStr>) -> bool {
     may_be_there(producers(named).0)
 }
 
-/// Returns the address for consumers, and which peers are trusted there, like [`producers`].
+/// Does the same as [`producers`] for consumers: returns their address, and which peers are trusted
+/// there.
 pub fn consumers() -> (OsString, Trust) {
     let named = variable("PERFETTO_CONSUMER_SOCK_NAME").map(|name| (name, Trust::Any));
     named.unwrap_or_else(|| {
@@ -42,7 +45,7 @@ pub fn consumers() -> (OsString, Trust) {
     })
 }
 
-/// Returns the first of two addresses if the process may look into its directory, otherwise the second.
+/// Returns the first of two addresses if the process may access its directory, otherwise the second.
 fn usual([first, other]: [&'static str; 2]) -> (&'static OsStr, Trust) {
     let has_run = may_enter(c"/run/perfetto/");
     ((if has_run { first } else { other }).as_ref(), Trust::Usual)

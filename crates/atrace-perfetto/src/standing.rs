@@ -9,9 +9,9 @@ use crate::wire::Malformed;
 
 use crate::names::Names;
 
-/// Whether there is a connection, and if not, why.
+/// Whether there is a connection, and if not, the reason.
 ///
-/// Its `Display` is a text for people; with `{:#}` it does not allocate.
+/// Its `Display` is a text for users; with `{:#}` it does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The index of its text in [`TEXTS`].
@@ -69,12 +69,12 @@ impl Standing {
         Self::new(9, code.cast_unsigned())
     }
 
-    /// Packs the state into one word: the kind above, the number in the lower half.
+    /// Packs the state into one word: the kind in the upper half, the number in the lower half.
     pub(crate) const fn packed(self) -> u64 {
         (self.kind as u64) << 32 | self.number as u64
     }
 
-    /// Unpacks what [`packed`](Self::packed) returned.
+    /// Unpacks a word that [`packed`](Self::packed) returned.
     pub(crate) const fn of(word: u64) -> Self {
         Self::new((word >> 32) as u32, word as u32)
     }

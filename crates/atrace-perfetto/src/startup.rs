@@ -1,18 +1,18 @@
-//! Events that come before the service has said which sessions exist.
+//! Events that are written before the service has reported the existing sessions.
 //!
-//! This is so at the first event of a process, and while a lost connection is made again. In this time all tags are
-//! *presumed* to be wanted. So every event passes the gate and reaches [`producer::write`](crate::producer::write),
-//! which finds no open session.
+//! This is the case at the first event of a process, and while a lost connection is being restored. In this time
+//! all tags are *presumed* to be wanted. So every event passes the gate and reaches
+//! [`producer::write`](crate::producer::write), which finds no open session.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
 //! caller asked for every event). In a signal handler it does not wait, because the handler may have interrupted a
-//! thread that is needed for the answer. While a lost connection is made again, events do not wait either. An event
-//! that does not wait, or waits in vain, is lost and counted (`early.rs`). If the answer is that there is no session,
-//! the counts are reset: nobody wanted these events.
+//! thread that is needed for the answer. While a lost connection is being restored, events do not wait either. An
+//! event that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is that there
+//! is no session, the counts are reset, because no session wanted these events.
 //!
-//! If the process exits before the answer and events were lost this way, the exit waits for the answer within the
+//! If the process exits before the answer and has lost events for this reason, the exit waits for the answer within the
 //! same time limit, so that the service can read the count. An exit also waits, for at most a second, if the service can't
-//! read the memory (`link/requests.rs`): until the socket thread has sent what is in it.
+//! read the memory (`link/requests.rs`): until the socket thread has sent the memory's content.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,12 +26,12 @@ use atrace_sys::thread;
 use crate::writer::POOL;
 use crate::{category, changes};
 
-/// How long a process waits for the service's answer, in nanoseconds: usually, and if the caller asked for every
-/// event.
+/// The time that a process waits for the service's answer, in nanoseconds: usually, and if the caller asked for
+/// every event.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
-/// The time when the process began to connect; 0: it has not begun yet.
+/// The time when the process began to connect; 0 means that it has not begun yet.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 /// The generation of the process that has the service's answer.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
@@ -57,21 +57,22 @@ pub(crate) fn begin(shared: &Shared) {
 
 /// Makes the first event connect.
 ///
-/// Async-signal-safe, so that a forked child can call it.
+/// This is async-signal-safe, so that a forked child can call it.
 pub(crate) fn expect(shared: &Shared) {
     BEGUN.store(0, Ordering::Relaxed);
     shared.presumed.store(ASK | category::ALL, Ordering::Relaxed);
     shared.tags.store(ASK | category::ALL, Ordering::Release);
 }
 
-/// Presumes that all tags are wanted, because the connection is lost and may come back. Runs on the socket thread.
+/// Presumes that all tags are wanted, because the connection is lost and may be restored. Runs on the socket
+/// thread.
 pub(crate) fn presume(shared: &Shared) {
     if shared.presume(category::ALL) {
         changes::changed();
     }
 }
 
-/// Stops treating all tags as wanted: the service has answered, or there is none.
+/// Stops treating all tags as wanted, because the service has answered, or there is no service.
 pub(crate) fn end(shared: &Shared) {
     if shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) == 0 {
         // No session exists, so nobody wanted the lost events.
@@ -111,7 +112,7 @@ pub(crate) fn wait() {
 static SENDS: AtomicU64 = AtomicU64::new(0);
 /// The process is exiting, and its open chunks are to be sent.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// How many milliseconds an exit waits for that.
+/// The time in milliseconds that an exit waits for that.
 const EXIT_MS: u32 = 1000;
 
 /// Sets whether the connection sends chunks as bytes, because the service can't read the memory.
@@ -129,7 +130,8 @@ pub(crate) fn sent() {
     IS_EXITING.store(false, Ordering::Release);
 }
 
-/// Waits until the socket thread has sent what the threads have written for sessions, if nobody could read it later.
+/// Waits until the socket thread has sent what the threads have written for sessions, if no process could read it
+/// later.
 fn wait_for_sent(shared: &Shared) {
     let has_session = || shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) != 0;
     let sends = || SENDS.load(Ordering::Acquire) == generation().number() && has_session();
@@ -142,7 +144,8 @@ fn wait_for_sent(shared: &Shared) {
     }
 }
 
-/// Runs when the process exits: waits until the service can learn of lost events, and has the last ones.
+/// Runs when the process exits: waits until the service can read the counts of lost events, and has the
+/// last events.
 extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
     if shared.early.load(Ordering::Relaxed) != 0 {

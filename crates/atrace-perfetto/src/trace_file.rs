@@ -33,7 +33,7 @@ impl Whose {
     }
 }
 
-/// The most bytes that [`add`] appends in addition to the packet.
+/// The maximum number of bytes that [`add`] appends in addition to the packet.
 pub const ADDED_MAX: usize = 64;
 
 /// `previous_packet_dropped`: 1.
@@ -65,7 +65,7 @@ impl TraceFile {
         Self { file, written: 0 }
     }
 
-    /// Writes encoded packets: all of them or, after an error, none.
+    /// Writes encoded packets: all of them, or none after an error.
     ///
     /// # Errors
     ///

@@ -1,24 +1,24 @@
-//! Unmatched ends: the begin of a slice is in the trace, the slice ended while there was no room, and the thread
-//! still has to write the end.
+//! Unmatched ends: if the begin of a slice is in the trace, but the slice ended while there was no room, the
+//! thread still has to write the end.
 //!
-//! While no chunk is free, a thread can't write. If a slice whose begin was written ends in this time, the reader
-//! needs that end later. Otherwise all later slices of the thread would nest in it. If the begin itself was lost, its
-//! end must not be written, or it would close another slice.
+//! While no chunk is free, a thread can't write. If a slice whose begin was written ends in this time, the end must
+//! be written later. Otherwise all later slices of the thread would nest in it. If the begin itself was lost, its end
+//! must not be written, or it would close another slice.
 //!
-//! As long as no begin is lost, there is nothing to remember: the depth of the stack suffices. From the first lost
-//! begin on, each open slice has a bit that tells whether its begin was written. At more than 64 such slices all
-//! further begins are lost, and only counted. All zeroes is the initial state.
+//! As long as no begin is lost, nothing has to be remembered: the depth of the stack suffices. From the first lost
+//! begin on, each open slice has a bit that is set if its begin was written. If there are more than 64 such
+//! slices, all further begins are lost, and only counted. All zeroes is the initial state.
 
 /// The open slices since the first lost begin, and the number of ends to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct UnmatchedEnds {
-    /// One bit for each open slice from the first lost one on; the innermost is the lowest bit. 1: its begin was
-    /// written.
+    /// One bit for each open slice, beginning with the first lost one; the innermost slice is the lowest bit. A
+    /// bit is 1 if the slice's begin was written.
     slices: u64,
     /// How many bits of `slices` are in use.
     open: u32,
-    /// How many further slices were begun on top of these. All of their begins are lost.
+    /// The number of further slices that began within these. All of their begins are lost.
     beyond: u32,
     /// How many ends are to be written.
     pending: u32,
@@ -46,8 +46,8 @@ impl UnmatchedEnds {
         }
     }
 
-    /// Records that the innermost slice has ended. Returns whether its begin was written, so that its end must be,
-    /// too.
+    /// Records that the innermost slice has ended. Returns whether its begin was written, in which case its end
+    /// must be written, too.
     pub(crate) fn ended(&mut self) -> bool {
         if self.beyond > 0 {
             self.beyond -= 1;
@@ -72,7 +72,7 @@ impl UnmatchedEnds {
         self.pending -= 1;
     }
 
-    /// Drops all ends that are to be written; returns how many there were.
+    /// Drops all ends that have to be written, and returns their number.
     pub(crate) fn take_all(&mut self) -> u32 {
         std::mem::take(self).pending
     }

@@ -1,4 +1,4 @@
-//! The messages on the service's sockets: frames, each with a request or a reply.
+//! The messages on the service's sockets: frames, each of which contains a request or a reply.
 //!
 //! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and learns the
 //! numbers of its methods. Then it invokes methods. A reply has the number of its request; a method may reply several
@@ -8,7 +8,7 @@
 
 use super::proto::{Reader, Writer};
 
-/// The maximum size of a frame. A longer one ends the connection.
+/// The maximum size of a frame. A longer frame ends the connection.
 pub const FRAME_MAX: usize = 128 << 10;
 /// The size of the length before a frame.
 pub const PREFIX: usize = 4;
@@ -42,7 +42,8 @@ pub struct Method {
     pub method: u32,
 }
 
-/// Writes a request that invokes a method. Without `wants_reply` the service is told to send no reply.
+/// Writes a request that invokes a method. Without `wants_reply`, the request tells the service to
+/// send no reply.
 ///
 /// Returns `None` if it does not fit.
 pub fn invoke(
@@ -97,7 +98,7 @@ pub fn reply_to(
 /// A received frame, whose message was not parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The number of the request, or of the request that this replies to.
+    /// The number of the request; for a reply, the number of the request that it answers.
     pub request: u64,
     /// The content.
     pub body: Body<'a>,
@@ -117,7 +118,7 @@ pub enum Body<'a> {
         /// The encoded reply of the method.
         reply: &'a [u8],
     },
-    /// To a service: the name of the service that the client wants.
+    /// A request to a service: the name of the service that the client wants.
     Bind(&'a [u8]),
     /// To a service: a request.
     Invoke {
@@ -132,7 +133,8 @@ pub enum Body<'a> {
     Other,
 }
 
-/// Splits the first frame off received bytes. Also returns the frame's size; `Ok(None)` if it is not complete.
+/// Splits the first frame off received bytes. Also returns the frame's size; returns `Ok(None)` if the frame
+/// is not complete.
 ///
 /// # Errors
 ///
@@ -152,8 +154,8 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The values of the fields 0 to 7 of a message, which is all that the messages here have. Of a repeated field the
-/// last value counts.
+/// The values of the fields 0 to 7 of a message; the messages here have no others. Of a repeated field the last
+/// value counts.
 struct Fields<'a> {
     numbers: [u64; 8],
     bytes: [&'a [u8]; 8],
@@ -214,7 +216,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Returns the methods of a service that was bound, by name; `None` if the service refused.
+/// Returns the methods of a service that was bound, by name, or `None` if the service refused.
 pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
     let fields = Fields::of(bound);
     if fields.numbers[1] == 0 {
@@ -252,7 +254,7 @@ pub enum Command<'a> {
         /// The service's number of the session for this producer.
         instance: u64,
     },
-    /// All that was written so far is to be committed now.
+    /// Everything that was written so far must be committed now.
     Flush {
         /// The number to be repeated with the commit.
         request: u64,
@@ -289,7 +291,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A chunk that the service is to read: an entry of `CommitData`.
+/// A chunk that the service should read: an entry of `CommitData`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The index of the page.
@@ -308,7 +310,7 @@ impl Moved {
         });
     }
 
-    /// Writes the entry with the chunk's bytes, for a service that does not have the memory. `is_open` says that the
+    /// Writes the entry with the chunk's bytes, for a service that can't read the memory. `is_open` means that the
     /// last packet that the chunk counts is unfinished.
     pub(crate) fn write_bytes(self, commit: &mut Writer<'_>, bytes: &[u8], is_open: bool) {
         commit.message(1, |entry| {

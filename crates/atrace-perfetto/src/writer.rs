@@ -1,12 +1,13 @@
-//! A thread's writer for one session: the current chunk, the definitions that readers have, and losses.
+//! A thread's writer for one session: the current chunk, the definitions that readers already have, and
+//! losses.
 //!
 //! # State
 //!
-//! A reader understands a packet by the packets before it in the same sequence. These define the clock, the default
-//! track, and the numbers of interned categories and names; together they are the *incremental state*. The writer
-//! keeps a record of what its sequence has defined. It writes the state anew in every eighth chunk, after a loss, and
-//! when the service asks for that. So a ring buffer may overwrite the oldest chunks, and a reader still understands
-//! the rest.
+//! A reader decodes a packet with the help of earlier packets in the same sequence. These define the clock, the
+//! default track, and the numbers of interned categories and names; together they are the *incremental state*. The
+//! writer keeps a record of what its sequence has defined. It writes the state anew in every eighth chunk, after a
+//! loss, and when the service asks for that. So a ring buffer may overwrite the oldest chunks, and a reader still
+//! understands the rest.
 //!
 //! # Paths
 //!
@@ -16,14 +17,13 @@
 //!
 //! # Loss
 //!
-//! If no chunk is free, events are lost, in a session that asks for it only after a wait of a second. The writer looks
-//! for a chunk again after two milliseconds. A slice whose
-//! begin was written may end in this time; its end is then an *unmatched end*, written first once there is room
-//! (`unmatched.rs`). A begin that was lost has its end lost as well. So the slices in the trace nest as they did in
-//! the program.
+//! If no chunk is free, events are lost; in a session that requests it, a thread first waits for up to a second. The
+//! writer looks for a chunk again after two milliseconds. A slice whose begin was written may end in this time; its
+//! end is then an *unmatched end*, written first once there is room (`unmatched.rs`). If a begin was lost, its end is
+//! lost as well. So the slices in the trace nest as they did in the program.
 //!
-//! The reader is told of a loss at the end of the last chunk, since perhaps no chunk follows. If that chunk has no
-//! room for it, the state in the next chunk says so.
+//! A loss is reported at the end of the last chunk, because perhaps no chunk follows. If that chunk has no room
+//! for the report, the state in the next chunk has it.
 //!
 //! # Threading
 //!
@@ -63,41 +63,43 @@ pub(crate) fn process_track() -> u64 {
 const CHUNKS_A_STATE: u32 = 8;
 /// A thread that took longer than this to fill a chunk gets a small chunk next.
 const SLOW_NS: u64 = 50_000_000;
-/// How long a thread that found no free chunk waits before it looks for one again.
+/// The time that a thread waits, after it found no free chunk, before it looks for one again.
 const BACK_OFF_NS: u64 = 2_000_000;
-/// How long an event waits for a chunk in a session that asks for it.
+/// The time that an event waits for a chunk in a session that requests such waits.
 const STALL_NS: u64 = 1_000_000_000;
-/// How many counters the writer remembers as described: a direct-mapped cache by the track's number.
+/// The number of counters that the writer remembers as described: a direct-mapped cache, indexed by
+/// the track's number.
 const REMEMBERED: usize = 8;
 
-/// The state with which a thread writes for one session. All zeroes is a writer that was never used.
+/// The state with which a thread writes for one session. A value of zeroes is a writer that was
+/// never used.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Writer {
     /// The first epoch of the session that the other fields belong to; 0 if there is none.
     epoch: u32,
-    /// The session's epoch if events may take a fast path in it. Otherwise another number: the session has a new epoch,
-    /// because its state is to be cleared, or its options change what an event becomes.
+    /// The session's epoch, if events may take a fast path in the session. Otherwise another number: because the
+    /// session has a new epoch, because its state must be cleared, or because its options change the packets of events.
     fast_epoch: u32,
     /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
     chunk: Chunk,
     /// The time of the last packet, in nanoseconds of `CLOCK_BOOTTIME`.
     last: u64,
-    /// How many slices of the thread are open in this session.
+    /// The number of slices of the thread that are open in this session.
     depth: u32,
     unmatched: UnmatchedEnds,
-    /// The number of the next chunk. It continues from session to session, as the sequence is the same for the
-    /// service.
+    /// The number of the next chunk. It continues from session to session, because the service sees the same
+    /// sequence.
     chunks: u32,
     chunks_of_state: u32,
-    /// Events were lost, and no reader was told yet.
+    /// Events were lost, and this was not yet reported to readers.
     has_lost: bool,
-    /// The end of the last chunk told readers that events were lost after it.
+    /// The end of the last chunk reports that events were lost after it.
     has_reported: bool,
-    /// The chunk is full and no other was free. The first lost event completes it.
+    /// The chunk is full, and no other chunk was free. The first lost event completes it.
     is_last: bool,
-    /// The epoch of the session in which a writer of this slot last wrote state. It tells which packet is the first
+    /// The epoch of the session in which a writer of this slot last wrote state. It shows which packet is the first
     /// of a sequence.
     state_epoch: u32,
     /// The value of the session's `clears` when the state was last written.
@@ -130,15 +132,15 @@ pub(crate) struct WriterSlot {
 impl Writer {
     /// Completes the chunk if it belongs to the session with this first epoch.
     ///
-    /// Called by a thread as it ends, because the next thread in its slot is another; or after the session was
-    /// closed.
+    /// A thread calls this as it ends, because the next thread in its slot is another one; it is also called
+    /// after the session was closed.
     pub(crate) fn finish(&mut self, epoch: u32) {
         if self.epoch == epoch {
             self.complete();
         }
     }
 
-    /// Completes the chunk, whichever session it belongs to.
+    /// Completes the chunk, whatever session it belongs to.
     #[inline(never)]
     fn complete(&mut self) {
         let dropped = self.unmatched.take_all();
@@ -152,8 +154,8 @@ impl Writer {
         (self.epoch, self.fast_epoch) = (0, 0);
     }
 
-    /// Writes an event if nothing has to be written before it: the reader knows all that the event refers to, no end
-    /// is unmatched, and the chunk has room. Otherwise it writes nothing and returns false;
+    /// Writes an event if nothing has to be written before it: the reader knows everything that the event refers to,
+    /// no end is unmatched, and the chunk has room. Otherwise it writes nothing and returns false;
     /// [`event_slow`](Self::event_slow) then writes the event.
     ///
     /// It is inlined, as [`packet::event`] is. It has no code to describe a counter.
@@ -181,8 +183,8 @@ impl Writer {
         packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
     }
 
-    /// Writes an event whose body is encoded, if nothing has to be written before it except what the body describes.
-    /// Otherwise it writes nothing and returns false; [`event`](Self::event) then writes the event.
+    /// Writes an event whose body is already encoded, if nothing has to be written before it except the descriptions
+    /// in the body. Otherwise it writes nothing and returns false; [`event`](Self::event) then writes the event.
     #[inline(always)]
     pub(crate) fn event_of(&mut self, epoch: u32, event: &Event<'_>, body: &Body, now: u64) -> bool {
         let since = self.since(event, now);
@@ -239,8 +241,8 @@ impl Writer {
         if event.time == 0 { now.saturating_sub(self.last) } else { 0 }
     }
 
-    /// Updates the writer after a packet: `since` is the time since the packet before, `opened` the change of the
-    /// depth. Returns true.
+    /// Updates the writer after a packet: `since` is the time since the previous packet, `opened` the change of
+    /// the depth. Returns true.
     #[inline(always)]
     const fn wrote(&mut self, since: u64, opened: i32) -> bool {
         self.last += since;
@@ -256,7 +258,7 @@ impl Writer {
         })
     }
 
-    /// Writes any event, and before it whatever the reader needs.
+    /// Writes any event, and before it everything that the reader needs.
     ///
     /// Returns false if the event is lost or the session is not open. But it returns true for every begin of a slice
     /// of the thread, even a lost one, so that the caller also sends the matching end, which the [unmatched
@@ -267,7 +269,7 @@ impl Writer {
     }
 
     /// Writes an event with long texts as [`event_slow`](Self::event_slow) does. `event` has the same texts, but cut: a
-    /// session with filters gets it. It is not the end of a slice of the thread.
+    /// session with filters gets it. The event is not the end of a slice of the thread.
     #[inline(never)]
     pub(crate) fn event_whole(
         &mut self,
@@ -286,7 +288,7 @@ impl Writer {
         })
     }
 
-    /// Writes any event by `write`, after the unmatched ends.
+    /// Writes any event by calling `write`, after the unmatched ends.
     #[inline(always)]
     fn event_by(
         &mut self,
@@ -387,7 +389,8 @@ impl Writer {
             && (!has_args || self.write_defined(slot, event, now) && self.wrote_unmatched(slot))
     }
 
-    /// Writes the unmatched ends except the last `but` ones. Returns false if not all of them have room.
+    /// Writes the unmatched ends, except for the last `but` ones. Returns false if not all of them have
+    /// room.
     fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
         while self.unmatched.count() > but {
             if !self.has_room(slot, packet::END_ROOM + sample_room(slot), now)
@@ -457,7 +460,8 @@ impl Writer {
         packet::sample(self.thread_time, bytes).unwrap_or_default()
     }
 
-    /// Writes an event with long texts, in several chunks if need be, and the definitions that it needs.
+    /// Writes an event with long texts, in several chunks if necessary, and the definitions that it
+    /// needs.
     fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, whole: &Whole<'_>, now: u64) -> bool {
         if !self.define(slot, event, packet::PART_MIN + sample_room(slot), now) || !self.describe(event) {
             return false;
@@ -481,7 +485,8 @@ impl Writer {
         is_written && self.wrote(since, 0)
     }
 
-    /// Makes sure of this much room, and writes the definitions that an event needs, but for its track's.
+    /// Makes sure that there is this much room, and writes the definitions that an event needs, except
+    /// for that of its track.
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
@@ -504,7 +509,8 @@ impl Writer {
         true
     }
 
-    /// Writes what a session's filters leave of an event. Its definitions are written and there is room.
+    /// Writes the part of an event that remains after a session's filters. Its definitions must be
+    /// written already, and there must be room.
     #[cold]
     #[inline(never)]
     fn write_filtered(&mut self, slot: &WriterSlot, filters: u32, event: &Event<'_>, now: u64) -> bool {
@@ -550,7 +556,8 @@ impl Writer {
         }
     }
 
-    /// Makes sure that the chunk has this much room, opening a new chunk if needed. Returns false if there is none.
+    /// Makes sure that the chunk has this much room, and opens a new chunk if necessary. Returns false if there is
+    /// no such chunk.
     fn has_room(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
         if self.chunk.is_some() && self.chunk.room() >= needed {
             return true;
@@ -593,7 +600,7 @@ impl Writer {
         false
     }
 
-    /// Writes the state: all that readers must know before the next event.
+    /// Writes the state: everything that readers must know before the next event.
     fn write_state(&mut self, slot: &WriterSlot, now: u64) {
         // Read first: a request that comes meanwhile is answered by another state.
         self.clears = slot.session.clears.load(Ordering::Relaxed);
@@ -626,8 +633,8 @@ fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
     open().or_else(|| stall(slot, open))
 }
 
-/// Waits until `open` returns a chunk, if the session asks for that: for at most [`STALL_NS`], as long as the session
-/// is open. A signal handler does not wait, because it may have interrupted a thread that is needed for room.
+/// Waits until `open` returns a chunk, if the session requests that: for at most [`STALL_NS`], as long as the session
+/// is open. A signal handler does not wait, because it may have interrupted a thread that has to make room.
 #[cold]
 fn stall(slot: &WriterSlot, open: impl Fn() -> Option<Chunk>) -> Option<Chunk> {
     if slot.session.options.load(Ordering::Relaxed) & STALL == 0 || process::is_in_handler() {
@@ -649,7 +656,7 @@ pub(crate) fn finish(session: &Session, writer: &mut Writer) {
     writer.finish(session.epoch.first());
 }
 
-/// Adds to the count of events lost for want of room, which the service reads. A negative number corrects the count.
+/// Adds to the count of events lost for lack of room, which the service reads. A negative number corrects the count.
 fn count_lost(session: &Session, events: i32) {
     if let Some(arena) = session.arena() {
         arena.count_lost(Loss::Room, events);

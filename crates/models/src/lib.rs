@@ -1,9 +1,9 @@
-//! Models of the libraries' lock-free parts. [loom](https://docs.rs/loom) runs them in every order that their threads
-//! can take.
+//! Models of the libraries' lock-free parts. [loom](https://docs.rs/loom) runs them in every order in which their
+//! threads can be scheduled.
 //!
 //! Each file in `tests/` includes a source file of a library unchanged (`#[path]`). The included file finds loom's
-//! types in `crate::sync`, where the library has the standard library's. So a modelled file must use `crate::sync`
-//! for everything that threads share, must have no statics, and must construct its types in functions that need not
-//! be `const`.
+//! types in `crate::sync`, where the library has the types of the standard library. So a modelled file must use
+//! `crate::sync` for everything that threads share, must have no statics, and must construct its types in functions
+//! that need not be `const`.
 //!
 //! Run with `cargo test -p atrace-models`. `LOOM_LOG=trace` prints a counterexample.

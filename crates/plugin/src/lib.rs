@@ -1,5 +1,5 @@
-//! A shared library that traces, for tests of programs that load and unload it. It has its own copies of `atrace` and of
-//! std, as each such library does.
+//! A shared library that traces, for tests of programs that load and unload it. It contains its own copies of `atrace`
+//! and of std, as each such library does.
 
 #![expect(unsafe_code, reason = "its functions are looked up by name")]
 
@@ -49,7 +49,7 @@ pub extern "C" fn plugin_connect() {
     perfetto::connect();
 }
 
-/// Starts a watch that is never stopped. Returns whether it could be started.
+/// Starts a watch that is never stopped. Returns whether the watch could be started.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_watch() -> bool {
     watch::watch(|_| ()).map(std::mem::forget).is_ok()

@@ -1,5 +1,5 @@
-//! Measures the cost of an event through Perfetto's backend next to that of reading the clock: minima over rounds,
-//! while a session reads.
+//! Measures the cost of an event through Perfetto's backend, and that of reading the clock: minima over rounds,
+//! while a session is open.
 //!
 //! `cargo run --release -p atrace-real-service --features real --example cost`
 

@@ -26,9 +26,10 @@ pub struct Config {
     pub track_event: Vec<(u32, u64)>,
     /// Further fields of the `DataSourceConfig`.
     pub source: Vec<(u32, u64)>,
-    /// How often the producers are to clear their incremental state, in milliseconds; 0: never.
+    /// The interval at which the producers must clear their incremental state, in milliseconds; 0
+    /// means never.
     pub clear_ms: u64,
-    /// The producer, by its name, that gets shared memory of this size in KiB.
+    /// The name of the producer that gets shared memory of this size in KiB.
     pub memory: Option<(String, u64)>,
     /// Whether producers of other machines are traced, too.
     pub all_machines: bool,

@@ -21,16 +21,16 @@ pub fn is_program(test: &str) -> bool {
 ///
 /// # Panics
 ///
-/// If this process is not the program of a test.
+/// Panics if this process is not the program of a test.
 pub fn place(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(DIRECTORY).expect("it is the program")).join(name)
 }
 
-/// Waits until a condition is true that another process brings about.
+/// Waits until a condition becomes true that depends on another process.
 ///
 /// # Panics
 ///
-/// If the condition is not true within half a minute.
+/// Panics if the condition is not true within half a minute.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -52,7 +52,7 @@ pub fn step(place: &Path) {
 ///
 /// # Panics
 ///
-/// If the step is not done within half a minute.
+/// Panics if the step is not done within half a minute.
 pub fn wait_for(place: &Path) {
     until(&place.display().to_string(), || place.exists());
 }

@@ -137,8 +137,8 @@ impl Trace {
         trace
     }
 
-    /// Returns the events in the order of the trace. Events whose incremental state is missing are left out, as every
-    /// reader does.
+    /// Returns the events in the order of the trace. Events are left out if their incremental state is missing, as in
+    /// every reader.
     pub fn events(&self) -> Vec<Event> {
         let mut sequences: HashMap<u64, State> = HashMap::new();
         self.packets
@@ -237,8 +237,8 @@ impl Trace {
         self.packets.iter().filter(is_state).count()
     }
 
-    /// Counts the losses that producers reported and those that only the service found. The service marks the first
-    /// packet of every sequence as following a loss; these marks don't count.
+    /// Counts the losses that producers reported, and those that only the service found. The service marks the
+    /// first packet of every sequence as following a loss; these marks don't count.
     pub fn losses(&self) -> Losses {
         let mut known = HashSet::new();
         let mut losses = Losses::default();
@@ -285,8 +285,8 @@ impl Trace {
 pub const WRONG: &str =
     "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
 
-/// Returns the trace processor's answers, one line for each statement. If the trace processor was not fetched, says
-/// so and returns `None`.
+/// Returns the trace processor's answers, one line for each statement. If the trace processor was not fetched,
+/// prints a message and returns `None`.
 ///
 /// # Panics
 ///

@@ -1,14 +1,15 @@
 //! When the socket thread tries to connect again.
 //!
-//! A process that asked for the connection tries again after pauses that double. One that only seeks a service tries once
-//! after it has lost one, and then sleeps until the *serial* changes: a word in the property store of the process's user, which
-//! `atrace record` changes once it listens. Nothing is polled.
+//! A process that asked for the connection tries again after pauses that double. A process that only seeks a service tries once
+//! after it has lost the connection, and then sleeps until the *serial* changes: a word in the property store of the process's
+//! user, which `atrace record` changes once it listens. Nothing is polled.
 //!
-//! The serial is loaded before an attempt, and the sleep begins only if it is still the same. So no service is missed.
+//! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So no service is
+//! missed.
 //!
 //! A process may confine itself to few system calls while the thread sleeps. Then the thread must not begin a connection: the
-//! kernel may end the process for a call that it no longer allows, by this thread or by an event that Perfetto's way takes. So the
-//! process waits until the thread has made its first attempt and knows how the process was confined by then.
+//! kernel may end the process for a call that is no longer allowed, made by this thread or by an event that is written for
+//! Perfetto. So the process waits until the thread has made its first attempt and knows how the process was confined by then.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,11 +22,12 @@ use atrace_sys::{OnceRef, futex, thread};
 /// The first and the longest pause between two attempts, in milliseconds.
 const FIRST: u64 = 100;
 const LAST: u64 = 30_000;
-/// How long one call of the system sleeps at most: with rights, which have to be looked at now and then, and without.
+/// The maximum time that one system call sleeps: for a thread with rights, which must be checked at intervals, and
+/// for one without.
 const WITH_RIGHTS: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Whether the process tries again although nothing says that there is a service.
+/// Whether the process tries again even if there is no sign of a service.
 static IS_PERSISTENT: AtomicBool = AtomicBool::new(false);
 /// The word that changes when there may be a service.
 static SERIAL: OnceRef<AtomicU32> = OnceRef::new();
@@ -47,7 +49,8 @@ pub(crate) fn set_serial(serial: &'static AtomicU32) {
 
 /// The generation of the process whose thread has made its first attempt.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// How long the process waits for that at most, in nanoseconds, and between two looks.
+/// The maximum time that the process waits for that, and the pause between two checks, in
+/// nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -66,7 +69,8 @@ pub(super) struct Attempts {
     pause: u64,
     /// The serial before this attempt.
     seen: u32,
-    /// The system calls that the process had given up before. `None` if the thread shares the process's descriptors.
+    /// The system calls that the process had given up before this attempt. `None` if the thread shares the process's
+    /// descriptors.
     confinement: Option<Confinement>,
 }
 
@@ -81,13 +85,13 @@ impl Attempts {
         self.seen = SERIAL.get().map_or(0, |serial| serial.load(Ordering::Relaxed));
     }
 
-    /// Notes that the service had answered.
+    /// Records that the service has answered.
     pub(super) fn had_success(&mut self) {
         self.pause = FIRST;
     }
 
-    /// Sleeps until the next attempt makes sense. Returns false as soon as `is_over` does, which is asked each second if
-    /// `has_rights`.
+    /// Sleeps until the next attempt makes sense. Returns false as soon as `is_over` returns true; this is checked each
+    /// second if `has_rights`.
     pub(super) fn pause(
         &mut self,
         was_connected: bool,

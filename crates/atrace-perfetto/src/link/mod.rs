@@ -2,18 +2,18 @@
 //!
 //! # Tasks
 //!
-//! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms,
-//! and then after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
-//! [seeks](crate::producer::seek) a service, it sleeps instead, until a word says that there may be one. It opens and closes sessions as the service says (`sessions.rs`),
-//! and tells the service which chunks are complete (`requests.rs`): every 4 ms while there are any, then at intervals
-//! that double up to 50 ms. An event wakes it when half of the memory has been written since the last time, and in a
-//! session whose threads wait for room, when one waits (`filling.rs`). It can't sleep on the socket and on that word at once,
-//! so during a session it looks at the socket at the same intervals. Without a session it sleeps until the service sends
-//! something.
+//! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms, and then
+//! after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
+//! [seeks](crate::producer::seek) a service, it sleeps instead, until a word shows that there may be a service. It opens and
+//! closes sessions as the service requests (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every
+//! 4 ms while there are any, then at intervals that double up to 50 ms. An event wakes the thread when half of the memory has
+//! been written since the last time, and, in a session whose threads wait for room, when a thread waits (`filling.rs`). The
+//! thread can't sleep on the socket and on that word at once, so during a session it checks the socket at the same intervals.
+//! Without a session it sleeps until the service sends something.
 //!
 //! # Rules
 //!
-//! Nothing of the program runs on this thread. It may be a *bare* thread, started by an event without the C library
+//! No code of the program runs on this thread. It may be a *bare* thread, started by an event without the C library
 //! ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So nothing here allocates, panics or uses a thread-local:
 //! buffers are mapped, and messages are encoded in place.
 //!
@@ -23,9 +23,9 @@
 //!
 //! # Failure
 //!
-//! A message that makes no sense, or a broken socket, ends the connection. Then all sessions are closed, their memory
-//! is retired, and the thread connects again. If the socket broke when the memory's descriptor was sent, there may be a
-//! relay, which takes none: the thread connects again at once, and sends none.
+//! An invalid message or a broken socket ends the connection. Then all sessions are closed, their memory is retired,
+//! and the thread connects again. If the socket broke when the memory's descriptor was sent, the peer may be a relay,
+//! which accepts none: the thread connects again at once, and sends no descriptor.
 
 mod attempts;
 mod requests;
@@ -47,10 +47,12 @@ use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
 use atrace_sys::{Descriptor, process, thread};
 
-/// The shortest and the longest time between two looks for completed chunks and at the socket, in milliseconds.
+/// The shortest and the longest time between two checks for completed chunks and of the socket, in
+/// milliseconds.
 const SHORTEST: u64 = 4;
 const LONGEST: u64 = 50;
-/// How often a thread with rights looks whether the process still has them, in milliseconds.
+/// The interval at which a thread with rights checks whether the process still has them, in
+/// milliseconds.
 const RIGHTS: u64 = 1000;
 
 /// The methods of the service that are used. The constants below are indices of this list.
@@ -63,7 +65,7 @@ const INITIALIZE: usize = 0;
 const REGISTER: usize = 1;
 const COMMIT: usize = 2;
 const COMMANDS: usize = 3;
-/// How many of the methods, from the first on, every service must have.
+/// The number of methods, counted from the first, that every service must have.
 const NEEDED: usize = 4;
 const REGISTER_WRITER: usize = 4;
 const UNREGISTER_WRITER: usize = 5;
@@ -72,7 +74,8 @@ const STOPPED: usize = 7;
 const SYNC: usize = 8;
 const METHODS_COUNT: usize = 9;
 
-/// The size of the buffer for requests. It is small, so that a connection without a session costs little memory.
+/// The size of the buffer for requests. The buffer is small, so that a connection without a session costs little
+/// memory.
 const REQUEST_MAX: usize = 4 << 10;
 
 /// Settings from environment variables.
@@ -90,7 +93,7 @@ struct Session {
     /// The service's number of the session.
     instance: u64,
     buffer: u32,
-    /// How many threads have a writer that the service knows.
+    /// The number of threads that have a writer registered with the service.
     known: usize,
     phase: Phase,
 }
@@ -106,21 +109,23 @@ enum Phase {
     Drained,
 }
 
-/// The connection. It is reused: after the end of one connection, the next is made with the same value.
+/// The connection. The value is reused: after the end of one connection, the next is made with the same
+/// value.
 struct Link {
     shared: &'static Shared,
     environment: &'static Environment,
-    /// The process's rights when this thread started, if it is a bare thread, which would keep them; otherwise 0.
+    /// The process's rights when this thread started, if it is a bare thread, which would not lose them;
+    /// otherwise 0.
     rights: u64,
     /// Called when sessions want other tags.
     changed: fn(),
     socket: Option<Socket>,
     terms: Terms,
-    /// Requests that were not sent yet; `unsent` is how many bytes they have.
+    /// Requests that were not sent yet; `unsent` is their size in bytes.
     outbox: [u8; REQUEST_MAX],
     unsent: usize,
     arena: Option<&'static Arena>,
-    /// The descriptor that was received last and not used yet.
+    /// The descriptor that was received last and is not used yet.
     received: Option<Descriptor>,
     /// The session slots. A slot stays in use after its connection ended, as long as a thread is in the middle of an
     /// event.
@@ -129,7 +134,7 @@ struct Link {
     anchored: u64,
     /// How many times `changed` still has to be called.
     notify_again: u8,
-    /// The connection before this one ended when the memory's descriptor was sent, as a relay ends it. This one sends
+    /// The previous connection ended when the memory's descriptor was sent, as a relay ends it. This connection sends
     /// none.
     withholds: bool,
 }
@@ -146,7 +151,7 @@ struct Terms {
     commands: u64,
     last: u64,
     is_settled: bool,
-    /// The service does not have the memory, so commits contain the chunks' bytes.
+    /// The service can't read the memory, so commits contain the chunks' bytes.
     sends_bytes: bool,
 }
 
@@ -182,9 +187,10 @@ impl Link {
     }
 }
 
-/// The body of the thread. It returns only if the process has given up rights that this thread has kept.
+/// The body of the thread. This returns only if the process has given up rights that this thread still
+/// has.
 ///
-/// It may run on a [bare](atrace_sys::thread::spawn_bare) thread: nothing here allocates, panics or uses a
+/// It may run on a [bare](atrace_sys::thread::spawn_bare) thread: no code here allocates, panics or uses a
 /// thread-local.
 pub(crate) fn run(
     shared: &'static Shared,
@@ -231,13 +237,13 @@ pub(crate) fn run(
 }
 
 impl Link {
-    /// Returns whether this thread still has rights that the process has given up. `setuid()` of a C library changes
-    /// only the threads that it knows.
+    /// Returns whether this thread still has rights that the process has given up. The C library's `setuid()`
+    /// changes only the threads that the C library knows.
     fn has_stale_rights(&self) -> bool {
         self.rights != 0 && process::rights() != self.rights
     }
 
-    /// Handles one connection. Returns why it ended.
+    /// Handles one connection. Returns the reason why the connection ended.
     fn serve(&mut self, inbox: &mut [u8], say: fn(Standing)) -> Standing {
         // Begins to measure the counter's speed, so that it is known when a session starts.
         self.anchor();

@@ -5,9 +5,9 @@
 //! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
 //! all commands for sessions that already exist. A commit tells the service which chunks are complete.
 //!
-//! Behind a relay to another machine the service never has the memory file. The relay ends a connection on which a
-//! descriptor comes, so the next one is made without the file (`Link::withholds`). The service then asks for *emulation*: a commit
-//! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are
+//! Behind a relay to another machine, the service never gets the memory file. The relay ends a connection on which a descriptor
+//! arrives, so the next connection is made without the file (`Link::withholds`). The service then asks for *emulation*: a commit
+//! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are still
 //! writing, so a flush sends these, too.
 
 use std::ffi::{CStr, OsStr};
@@ -23,8 +23,8 @@ use crate::wire::{self, Body, Command, Moved};
 use crate::{abi, category, early, startup};
 use atrace_sys::{Descriptor, process};
 
-/// Returns the number of pages of the shared memory, from its size in KiB: by default 1 MiB, otherwise 64 KiB to 32
-/// MiB. Pages that are never written cost nothing.
+/// Returns the number of pages of the shared memory, from its size in KiB: by default 1 MiB; any other size must be
+/// from 64 KiB to 32 MiB. Pages that are never written cost nothing.
 fn pages(kib: Option<&OsStr>) -> Option<u32> {
     let kib: u32 = kib.map_or(Some(1024), |kib| str::from_utf8(kib.as_bytes()).ok()?.parse().ok())?;
     (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
@@ -33,12 +33,13 @@ fn pages(kib: Option<&OsStr>) -> Option<u32> {
 /// The maximum size of the arguments of a request in the greeting.
 const ARGUMENTS_MAX: usize = 512;
 
-/// The errno of sending to a peer that is gone.
+/// The errno for sending to a peer that no longer exists.
 const EPIPE: i32 = 32;
 /// The maximum size of a request in addition to its arguments.
 const AROUND: usize = 64;
 
-/// How many chunks one message names, and how many bytes each of them takes at most.
+/// The maximum number of chunks that one message names, and the maximum size of each entry in
+/// bytes.
 const MOVED_MAX: usize = 240;
 const MOVED_LEN: usize = 15;
 const _: () = assert!(MOVED_MAX * MOVED_LEN + AROUND < REQUEST_MAX);
@@ -103,7 +104,8 @@ impl Link {
         self.terms.commands != 0
     }
 
-    /// Returns whether the service has not answered `InitializeConnection` yet, with which the descriptor is sent.
+    /// Returns whether the service has not yet answered `InitializeConnection`, the request that carries the
+    /// descriptor.
     pub(super) fn is_initializing(&self) -> bool {
         self.terms.initialize != 0 && !self.is_greeted()
     }
@@ -211,8 +213,8 @@ impl Link {
         send(self.socket.as_ref(), requests, descriptor)
     }
 
-    /// Receives bytes behind the `len` bytes of an incomplete message, if any came, and handles all messages that are
-    /// complete. Returns whether any came.
+    /// Receives the bytes that have arrived, behind the `len` bytes of an incomplete message, and handles all
+    /// messages that are complete. Returns whether any came.
     pub(super) fn receive(
         &mut self,
         inbox: &mut [u8],
@@ -239,7 +241,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Tells the service which chunks were completed; returns whether there were any. Then answers the flush with
+    /// Reports the completed chunks to the service; returns whether there were any. Then answers the flush with
     /// this number.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
@@ -264,7 +266,8 @@ impl Link {
         Ok(is_any)
     }
 
-    /// Sends the bytes of completed chunks and frees them: the service does not have the memory.
+    /// Sends the bytes of completed chunks and frees them, because the service can't read the
+    /// memory.
     #[inline(never)]
     fn send_completed(&mut self, completed: &mut Completed) -> Result<(), Standing> {
         for place in completed {
@@ -276,11 +279,11 @@ impl Link {
         Ok(())
     }
 
-    /// Sends the finished packets of the chunks that threads are writing, if the service does not have the memory.
-    /// Otherwise it reads them itself.
+    /// Sends the finished packets of the chunks that threads are writing, if the service can't read the memory.
+    /// Otherwise the service reads them itself.
     ///
-    /// A thread that has finished a packet in a chunk has completed its chunk before. So the completed chunks are sent
-    /// before each open one, and the service gets the chunks of a thread in their order.
+    /// If a thread has finished a packet in a chunk, it completed its previous chunk before that. So the completed
+    /// chunks are sent before each open one, and the service gets the chunks of a thread in their order.
     #[inline(never)]
     pub(super) fn send_open(&mut self) -> Result<(), Standing> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };
@@ -294,7 +297,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a commit with the bytes of one chunk, after all requests that came before.
+    /// Sends a commit with the bytes of one chunk, after all earlier requests.
     fn send_chunk(&mut self, place: Moved, chunk: &[u8], is_open: bool) -> Result<(), Standing> {
         self.send(None)?;
         self.terms.request += 1;

@@ -4,13 +4,13 @@
 //!
 //! 1. `Free`, until the service starts a session.
 //! 2. `Open`: threads write for the session. Their writers are registered in advance.
-//! 3. `Draining`, after the service has stopped the session: no event starts to be written for it. The chunks of
-//!    threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed later.
+//! 3. `Draining`, after the service has stopped the session: no thread begins to write an event for it. The
+//!    chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed later.
 //! 4. `Drained`: all chunks were reclaimed. They are committed, the writers are unregistered, and the slot is free
 //!    again.
 //!
-//! The service is told that a session has stopped after about 50 ms at the latest, even if a thread is still in the
-//! middle of an event. Its slot then stays in phase 3 until the thread goes on.
+//! The service gets the report that a session has stopped after about 50 ms at the latest, even if a thread is
+//! still in the middle of an event. Its slot then stays in phase 3 until the thread goes on.
 
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
 
-/// How many more writers than threads the service is told of.
+/// The number of registered writers in excess of the number of threads.
 const AHEAD: usize = 64;
 /// How many milliseconds the end of a session waits for threads that are in the middle of an event.
 const DRAIN_MS: u32 = 50;
@@ -93,8 +93,8 @@ impl Link {
         self.notify(STOPPED, &[(1, instance)])
     }
 
-    /// Closes the open session with this number, or all open sessions. No event starts to be written for them any
-    /// more. Returns whether there were any.
+    /// Closes the open session with this number, or all open sessions. No thread begins to write an event for
+    /// them any more. Returns whether there were any.
     #[inline(never)]
     fn close(&mut self, instance: Option<u64>) -> bool {
         let mut is_any = false;
@@ -111,10 +111,11 @@ impl Link {
         is_any
     }
 
-    /// Ends all sessions after the connection was lost. What is written from now on reaches nobody.
+    /// Ends all sessions after the connection was lost. Data that is written from now on reaches no
+    /// service.
     ///
     /// Slots of sessions with a thread in the middle of an event stay in use. With `is_again`, events that wait for the
-    /// service's answer go on waiting for the next connection's.
+    /// service's answer continue to wait for the answer on the next connection.
     pub(super) fn close_all(&mut self, is_again: bool) {
         // From here on, losses are counted for the next service. This comes first, so that an event always finds a
         // session or the count.
@@ -144,7 +145,8 @@ impl Link {
         startup::set_sends(false);
     }
 
-    /// Reclaims the chunks of sessions that have ended. Returns whether no thread has one any more.
+    /// Reclaims the chunks of sessions that have ended. Returns whether no thread has such a chunk
+    /// any more.
     #[inline(never)]
     pub(super) fn drain(&mut self) -> bool {
         let mut is_done = true;
@@ -192,7 +194,7 @@ impl Link {
     }
 
     /// Unregisters the writers of sessions that have ended. If a thread is in the middle of an event, the service
-    /// then takes what that thread had written before.
+    /// then takes the data that the thread had written before.
     #[inline(never)]
     pub(super) fn unregister_writers(&mut self) -> Result<(), Standing> {
         while let Some(number) = self.first(Phase::Drained, THREADS) {

@@ -1,4 +1,4 @@
-//! The cursor that packets are written with, and the parts that several kinds of packets share: varints, texts,
+//! The cursor by which packets are written, and the parts that several kinds of packets share: varints, texts,
 //! callsites.
 
 use std::ptr;
@@ -8,9 +8,10 @@ use atrace_sys::text::cut;
 use crate::callsite::Site;
 use crate::names::Names;
 
-/// The longest name of a packet whose lengths have one byte.
+/// The longest name in a packet whose lengths have one byte.
 pub(crate) const SHORT: usize = 96;
-/// The longest name and the longest other text of a callsite that are interned. Longer texts are cut.
+/// The longest name of a callsite that is interned, and the longest of its other texts. Longer texts
+/// are cut.
 pub(super) const SITE_NAME_MAX: usize = 512;
 pub(super) const SITE_TEXT_MAX: usize = 256;
 
@@ -56,7 +57,7 @@ impl Cursor {
         }
     }
 
-    /// Writes the time since the packet before. The common case, below 16 µs, is a single store.
+    /// Writes the time since the packet before. The common case, below 16 µs, takes a single store.
     #[inline(always)]
     pub(super) unsafe fn since(&mut self, ns: u64) {
         // SAFETY: the caller has room for eleven bytes.
@@ -95,14 +96,15 @@ impl Cursor {
         }
     }
 
-    /// Writes a text; a short one without a call of `memcpy`.
+    /// Writes a text; for a short text there is no call of `memcpy`.
     #[inline(always)]
     pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
         // SAFETY: the caller has room for the text.
         unsafe { if !cfg!(small) && text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
-    /// [`any_text`](Self::any_text) as a function, for packets that are rarely written.
+    /// Does the same as [`any_text`](Self::any_text), as a function for packets that are rarely
+    /// written.
     #[inline(never)]
     pub(super) unsafe fn called_text(mut self, text: &[u8]) -> Self {
         // SAFETY: the caller has room for the text.
@@ -195,8 +197,8 @@ impl Cursor {
         }
     }
 
-    /// [`site`](Self::site) for a callsite without a number, whose texts are written out. Returns the cursor behind
-    /// them.
+    /// Does the same as [`site`](Self::site) for a callsite without a number, whose texts are written in full.
+    /// Returns the cursor behind them.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn whole_site(mut self, site: Site<'_>, has_name: bool) -> Self {
@@ -226,7 +228,8 @@ impl Cursor {
         self
     }
 
-    /// Skips the bytes of a length that is written later: one byte, or two. Returns their address.
+    /// Skips the bytes of a length that is written later, which are one or two. Returns their
+    /// address.
     #[inline(always)]
     pub(super) fn later<const IS_SHORT: bool>(&mut self) -> *mut u8 {
         let place = self.0;
@@ -282,8 +285,8 @@ pub(super) const fn pair(number: u32) -> [u8; 2] {
     [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
 }
 
-/// Returns an event's references to an interned callsite: category_iids and source_location_iid, and the head and
-/// value of the debug_annotation `level`.
+/// Returns an event's references to an interned callsite: `category_iids` and `source_location_iid`, and the head
+/// and value of the debug annotation `level`.
 #[inline(always)]
 pub(super) fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
     let number = u64::from(u16::from_le_bytes(pair(number)));

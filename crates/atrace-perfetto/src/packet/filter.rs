@@ -1,4 +1,4 @@
-//! What a session's filters leave of an event.
+//! The part of an event that remains after a session's filters.
 
 use atrace_sys::text::cut;
 
@@ -8,19 +8,20 @@ use crate::event::{Event, Type};
 use crate::options::{NO_ARGUMENTS, NO_NAMES};
 use crate::proto::{Reader, Writer};
 
-/// The text in place of a name that is filtered out, as Perfetto's SDK writes it.
+/// The text that replaces a name that is filtered out, as in Perfetto's SDK.
 const FILTERED: &str = "FILTERED";
-/// By how much a filtered event may be longer than the event: its name and that of its track, and numbers of its
-/// callsite that take the place of arguments.
+/// The number of bytes by which a filtered event may exceed the original event: its name and that of its track,
+/// and numbers of its callsite that replace arguments.
 pub(crate) const FILTERED_ROOM: usize = 2 * FILTERED.len() + SITE_ROOM;
 /// The room for a callsite's two numbers.
 const SITE_ROOM: usize = 8;
-/// The most flows that an event without its arguments keeps.
+/// The maximum number of flows that remain in an event without its arguments.
 const FLOWS: usize = 32;
-/// The size of the buffer for what remains of the arguments.
+/// The size of the buffer for the remaining arguments.
 pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
-/// Returns the event as a session with these filters gets it. `kept` is a buffer for what remains of its arguments.
+/// Returns the event in the form that a session with these filters gets. `kept` is a buffer for the remaining
+/// arguments.
 ///
 /// Of arguments only flows remain. The level of a callsite is an argument, too. A callsite without a number loses its
 /// target and location.

@@ -19,7 +19,7 @@ use crate::category;
 
 /// The room for all of the state except the categories.
 pub(crate) const ROOM: usize = 320;
-/// The longest process name. A longer one is cut.
+/// The longest process name. A longer name is cut.
 const NAME_MAX: usize = 100;
 
 /// Values of `TracePacket.SequenceFlags`.
@@ -30,9 +30,9 @@ const OWN_CLOCK: u8 = 64;
 
 /// Writes the state of the calling thread's sequence. Returns false if there is no room.
 ///
-/// `process` is the number of the process's track, `now` the time that the own clock starts with. `is_first`: this is
-/// the sequence's first packet in the session. `is_lost`: packets before it were lost because the shared memory was
-/// full.
+/// `process` is the number of the process's track, and `now` is the starting time of the sequence's own clock.
+/// `is_first` means that this is the sequence's first packet in the session. `is_lost` means that packets before it
+/// were lost because the shared memory was full.
 #[inline(never)]
 pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
     if chunk.room() < ROOM {
@@ -143,7 +143,7 @@ pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     true
 }
 
-/// Returns the room for naming these categories: 7 bytes, and at most 21 for each.
+/// Returns the room for naming these categories: 7 bytes, and at most 21 for each category.
 pub(crate) const fn categories_room(categories: u32) -> usize {
     7 + 21 * categories.count_ones() as usize
 }

@@ -1,11 +1,11 @@
-//! Packets of any length, which may be in several chunks.
+//! Packets of any length, which may span several chunks.
 //!
-//! Each part has a length of its own. A chunk's flags say that its last packet goes on in the writer's next chunk, and
-//! that its first one began in the previous chunk. The length of the packet is known before the first byte is
+//! Each part has a length of its own. A chunk's flags show that its last packet continues in the writer's next chunk,
+//! and that its first packet began in the previous chunk. The length of the packet is known before the first byte is
 //! written, so nothing has to be filled in afterwards.
 //!
-//! All chunks are taken before the first byte is written: if a part is missing, the service holds back what comes later
-//! in the sequence. So a part is only missing after the process was killed between two chunks.
+//! All chunks are taken before the first byte is written: if a part is missing, the service holds back all later
+//! packets of the sequence. So a part is only missing after the process was killed between two chunks.
 
 use std::ptr;
 
@@ -16,9 +16,9 @@ use crate::event::Event;
 use crate::memory::Chunk;
 use crate::proto::Writer;
 
-/// The room that the first part of a packet has at least. What is left of a chunk otherwise is not worth a part.
+/// The minimum room for the first part of a packet. A smaller rest of a chunk is not worth a part.
 pub(crate) const PART_MIN: usize = 256;
-/// The most chunks that a packet takes beside the one that it begins in.
+/// The maximum number of chunks that a packet takes in addition to the chunk in which it begins.
 const CHUNKS_MAX: usize = 32;
 /// The size of a part's length.
 const LENGTH: usize = 2;
@@ -31,9 +31,10 @@ const HEAD_MAX: usize = 24 + 96;
 /// The texts of an event that are too long for [`Event`].
 #[derive(Clone, Copy)]
 pub(crate) struct Whole<'a> {
-    /// The name; `None`: that of the event's callsite.
+    /// The name; `None` means the name of the event's callsite.
     pub(crate) name: Option<&'a str>,
-    /// Passes the encoded arguments to its parameter, piece by piece, each time the same.
+    /// Passes the encoded arguments to its parameter, piece by piece; each call passes the same
+    /// bytes.
     pub(crate) args: &'a dyn Fn(&mut Put<'_>),
 }
 
@@ -105,7 +106,7 @@ pub(crate) fn whole_event(
     Some(true)
 }
 
-/// Returns how long a part of a packet in this chunk may be.
+/// Returns the maximum length of a part of a packet in this chunk.
 fn room_of(chunk: &Chunk) -> usize {
     chunk.room().saturating_sub(LENGTH)
 }
@@ -116,7 +117,7 @@ struct Parts<'a> {
     more: std::slice::IterMut<'a, Chunk>,
     /// Where the next byte of the part goes.
     at: *mut u8,
-    /// How many bytes of the part are left; 0: none is begun.
+    /// The number of bytes that are left of the part; 0 means that no part was begun.
     room: usize,
     /// How many bytes of the packet are left.
     left: usize,
@@ -141,7 +142,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Begins a part; in the next chunk, unless it is the first part. Returns false if there is none.
+    /// Begins a part; in the next chunk, unless it is the first part. Returns false if there is no
+    /// next chunk.
     fn begin(&mut self) -> bool {
         if !self.at.is_null() {
             let Some(next) = self.more.next().filter(|_| self.left > 0) else { return false };
