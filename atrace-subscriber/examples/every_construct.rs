@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .with(tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(LevelFilter::ERROR))
             .with(layer().with_filter(AtraceFilter::default()))
             .init(),
-        _ => return Err(format!("{how} is none of alone, filtered, layer, stack").into()),
+        _ => return Err(format!("{how} must be one of alone, filtered, layer, stack").into()),
     }
     info!("off: not in the trace");
     let switched = Control::open()?.enable_this_process()?;

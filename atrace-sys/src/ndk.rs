@@ -54,7 +54,7 @@ impl Ndk {
         };
         let (Some(is_enabled), Some(begin), Some(end)) = (is_enabled, begin, end) else {
             return Err(LibraryError(format!(
-                "{} lacks ATrace_isEnabled, ATrace_beginSection or ATrace_endSection: Android before 6 has none",
+                "{} lacks ATrace_isEnabled, ATrace_beginSection or ATrace_endSection: Android before 6 has none of them",
                 name.display()
             )));
         };

@@ -24,7 +24,10 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
     let found = look_at(path, is_followed)?;
     let data = found.metadata()?;
     if !data.is_file() || (data.dev(), data.ino()) != identity || !on_tracefs(found.as_raw_fd()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not that marker"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "this is not the marker that the process named",
+        ));
     }
     Ok(file::reopen(&found, libc::O_WRONLY)?)
 }

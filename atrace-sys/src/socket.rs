@@ -54,7 +54,7 @@ impl std::fmt::Display for Refused {
                 write!(f, "nobody to talk to: {}", Errno(*code))
             }
             Self::Stranger(user) => write!(f, "its socket is another user's, {user}"),
-            Self::Name => f.write_str("its name is no socket's"),
+            Self::Name => f.write_str("its name is not that of a socket"),
         }
     }
 }

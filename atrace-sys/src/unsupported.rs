@@ -139,7 +139,7 @@ pub(crate) enum Library {}
 
 impl Library {
     pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
-        Err(format!("{}: this system has none that traces", name.display()))
+        Err(format!("{}: this system has no libcutils with tracing", name.display()))
     }
 
     /// # Safety
@@ -223,7 +223,7 @@ pub(crate) mod properties {
 
     impl Store {
         pub(crate) fn open(_: Which<'_>, _: Duration) -> Result<Self, Error> {
-            Err(Error::new(ErrorKind::Unsupported, &"this system has no properties to trace by"))
+            Err(Error::new(ErrorKind::Unsupported, &"this system has no properties for tracing"))
         }
         pub(crate) fn path_for_uid(_: u32) -> PathBuf {
             PathBuf::new()

@@ -8,7 +8,7 @@ pub use ffi::{Batch, Compiler};
 // What the macro makes is public whether or not its module is.
 #[allow(unreachable_pub)]
 #[allow(unsafe_code, reason = "a bridge to C++ is unsafe on both of its sides")]
-#[allow(missing_docs, reason = "the functions are not public, and what is has its own")]
+#[allow(missing_docs, reason = "the functions are not public; the public items have documentation")]
 #[cxx::bridge(namespace = "cc_bench")]
 mod ffi {
     /// A compiler of the tasks.

@@ -71,13 +71,17 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotStarted(e) => write!(f, "no process could be started to look as that user: {e}"),
+            Self::NotStarted(e) => write!(f, "no process could be started with that user's rights: {e}"),
             Self::Late => {
                 f.write_str("no answer in time (is a lock held, or does a file system not answer?)")
             }
             Self::Ended(libc::SIGBUS) => f.write_str("a file was cut short while it was read"),
-            Self::Ended(0) => f.write_str("it could not be looked at as that user"),
-            Self::Ended(signal) => write!(f, "looking as that user was ended by signal {signal}"),
+            Self::Ended(0) => f.write_str(
+                "the child process ended without an answer; perhaps it could not take on that user's rights",
+            ),
+            Self::Ended(signal) => {
+                write!(f, "the child process with that user's rights was ended by signal {signal}")
+            }
         }
     }
 }

@@ -142,7 +142,7 @@ impl fmt::Display for Fault {
             ),
             Self::NotOpen => f.write_str(" is not open in this process"),
             Self::Reused => {
-                f.write_str(" is another file than the one it was named for (its number was reused)")
+                f.write_str(" refers to another file than the one that was named (its number was reused)")
             }
             Self::ReadOnly => f.write_str(" is not open for writing"),
         }

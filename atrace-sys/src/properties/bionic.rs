@@ -153,7 +153,7 @@ impl Store {
         property.read().map_err(|_| {
             Error::new(
                 ErrorKind::Busy,
-                &"a property is set faster than it can be read; find out who does that",
+                &"a property is set faster than it can be read; find the process that sets it",
             )
         })
     }
@@ -239,7 +239,7 @@ impl Store {
         if WAIT.get().is_none() && property.is_none() && AREA_SERIAL.get().is_none() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                &"this Android can't tell that any property changed; wait for a single one",
+                &"this version of Android can't report a change of any property; wait for a single property",
             ));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));

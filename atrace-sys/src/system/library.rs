@@ -50,7 +50,7 @@ impl Library {
         // SAFETY: the text is valid until this thread's next call of the dynamic linker, which comes after its last
         // use here.
         let reason = unsafe { dlerror() }.map(|reason| reason.to_c_str().to_string_lossy());
-        let reason = reason.as_deref().unwrap_or("the dynamic linker does not say why");
+        let reason = reason.as_deref().unwrap_or("the dynamic linker gives no reason");
         Err(fault(reason.strip_prefix("dlopen failed: ").unwrap_or(reason)))
     }
 

@@ -179,7 +179,9 @@ fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) ->
         // A file only tells its length, so the check is whether anything was written.
         Some(got) if (got == events) || (session.instance.is_none() && (got > 0) == (events > 0)) => Ok(()),
         None => Ok(()),
-        Some(got) => Err(io::Error::other(format!("{id} was to write {events} events, the sink got {got}"))),
+        Some(got) => {
+            Err(io::Error::other(format!("{id} should have written {events} events; the sink got {got}")))
+        }
     }
 }
 
@@ -439,7 +441,7 @@ fn through_libcutils(session: &Session, switch: &Switch) -> io::Result<Vec<Row>>
             // Before Android 12, libcutils only lets debuggable programs and systems trace.
             Err(e) if cfg!(target_os = "android") => {
                 println!(
-                    "no rows through libcutils with tracing on, for which old ones want ro.debuggable=1: {e}"
+                    "no rows through libcutils with tracing on (an old libcutils requires ro.debuggable=1): {e}"
                 );
             }
             Err(e) => return Err(e),

@@ -164,8 +164,8 @@ impl Room {
         let (come, lost) = self.reading.come_and_lost()?;
         let excused = self.excused.load(Relaxed);
         let status = atrace::perfetto::status();
-        println!("{written} events were written, {come} came, {lost} were lost; {status}");
-        let too_many = format!("of {written} events {lost} were lost: that is not what is measured");
+        println!("{written} events were written, {come} arrived, {lost} were lost; {status}");
+        let too_many = format!("{lost} of {written} events were lost, so the measurement is not valid");
         if (lost - excused) * 1000 > come { Err(io::Error::other(too_many)) } else { Ok(()) }
     }
 }
@@ -223,10 +223,10 @@ fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     const EVENTS: u64 = 3;
     let write = |tag| (0..EVENTS).for_each(|_| atrace_begin(tag, "which way"));
     if session.wrote(|| write(MARKED))? == Some(0) {
-        return Err(io::Error::other("what is on for the marker does not go there"));
+        return Err(io::Error::other("events of the marker's tag do not arrive at the marker"));
     }
     if session.wrote(|| write(SHARED))?.is_some_and(|got| got > 0) {
-        return Err(io::Error::other("what is on for the session alone goes to the marker"));
+        return Err(io::Error::other("events of the session's tag arrive at the marker"));
     }
     room.wrote(EVENTS, Size::of(begin()));
     room.reading.wait_for([room.written.load(Relaxed); 2], 0)
@@ -262,7 +262,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     let copies = move |n| (0..n).for_each(|_| shared.copy(black_box(bytes.as_bytes())));
     let read = move || {
         beside.tell(&sched_getcpu().to_ne_bytes());
-        beside.hear("").ok().flatten().expect("who reads the copies is there");
+        beside.hear("").ok().flatten().expect("the process that reads the copies was started");
     };
     paired.add(Case::new(&copy, copies).before(read).at_most(PART / 990));
     let long = Event::named("begin/1000").expect("it is of the catalogue");
@@ -428,7 +428,7 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
         }
     }
     if left_out > 0 {
-        let why = "as events were lost: others took the processors";
+        let why = "because events were lost: other programs used the processors";
         println!("whole machine: {left_out} of {rounds} rounds are left out, {why}");
     }
     let [shared, marked] = times;

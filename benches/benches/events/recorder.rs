@@ -13,7 +13,7 @@ use perfetto_recorder::{
 /// Adds the case, with at most `most` operations in a slice.
 pub(crate) fn add(paired: &mut Paired<'_>, most: u64) {
     start().expect("it is built with its recording");
-    assert!(recorded(10) > recorded(0), "perfetto-recorder records what is traced");
+    assert!(recorded(10) > recorded(0), "perfetto-recorder records the events");
     let literal = Event::named("scoped_literal").expect("it is of the catalogue");
     let id = Id::event(Who::Other("peer-perfetto-recorder".to_owned()), State::On, literal).to_string();
     let entries = usize::try_from(2 * most).expect("a slice is small") * EVENTS_PER_SPAN;

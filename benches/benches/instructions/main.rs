@@ -125,7 +125,7 @@ fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
 
 /// Connects this process to a service in this process that has no session.
 fn connect() -> Service {
-    let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("there is a place for the service");
+    let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("the service's socket can be created");
     let listener = UnixListener::bind(&place).expect("a service can listen");
     let uid = rustix::process::geteuid().as_raw();
     let service = Service::start_sessions(listener, uid, 0, Keep::Ring { bytes: 1 << 20 });
@@ -141,7 +141,7 @@ fn connect() -> Service {
 /// Prepares a case that this process records itself. `first` runs after the recording has begun, and the size of the
 /// recording shows that events arrive.
 fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
-    let directory = tempfile::tempdir().expect("there is a place for files");
+    let directory = tempfile::tempdir().expect("a directory for files can be created");
     let path = directory.path().join("trace");
     let recording = atrace::perfetto::record_to(&path).expect("it can be recorded");
     let len = || std::fs::metadata(&path).map_or(0, |file| file.len());

@@ -163,7 +163,7 @@ const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 /// Runs the twelve cases of the original under Criterion, each kind of subscriber in its own process.
 fn with_criterion(session: &Session, name: &str) -> ExitCode {
     let mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of three");
-    let _switched = mode.set_up().expect("what was switched before can be again");
+    let _switched = mode.set_up().expect("tracing was switched before, so it can be switched again");
     let mut criterion = Cases::new(&session.args);
     for case in TracingCase::ALL {
         let id = row(case.name(), name);

@@ -402,7 +402,7 @@ fn bars(results: &Results) -> Vec<Judged> {
     let units = names().map(|name| (units_id(&name), 1));
     for (id, spans) in pipelines.chain(units) {
         if let Some(added) = results.added(&id, "perfetto", "on", "nosub") {
-            const NAME: &str = "what a poll takes that is traced by Perfetto, of one traced by the marker";
+            const NAME: &str = "a poll traced by Perfetto, compared with one traced by the marker";
             bars.push(Judged::at_most(NAME, &id, added, 0.25, (2, "")));
         }
         let Some(row) = results.row(&id, "on") else { continue };

@@ -75,7 +75,7 @@ impl Work for KeyPairs {
         // Its coordinates are put into the equation of the curve.
         match PublicKey::from_sec1_bytes(black_box(output.public.to_sec1_point(false).as_bytes())) {
             Ok(key) if key == output.public => Ok(()),
-            Ok(_) => Err("a public key is read as another".to_owned()),
+            Ok(_) => Err("a public key is read as a different key".to_owned()),
             Err(e) => Err(format!("a public key is not on the curve: {e}")),
         }
     }

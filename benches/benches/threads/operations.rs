@@ -113,7 +113,7 @@ impl Team {
         // A client sends its next request only after an answer.
         let waits = |share: &Share| delay * u32::try_from(share.ops).unwrap_or(u32::MAX);
         if let Some(share) = shares.iter().find(|share| share.took < waits(share)) {
-            return Err(format!("{} answers in {:?}: each is to take {delay:?}", share.ops, share.took));
+            return Err(format!("{} answers in {:?}: each should take {delay:?}", share.ops, share.took));
         }
         match kind {
             Kind::Kernel if started != n => {

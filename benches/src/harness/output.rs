@@ -145,7 +145,7 @@ impl Drop for Aside {
         if let Some(stderr) = &self.stderr {
             let _ = rustix::stdio::dup2_stderr(stderr);
             if std::thread::panicking() {
-                complain(format_args!("why it ended stands at the end of {}", self.path.display()));
+                complain(format_args!("the reason is at the end of {}", self.path.display()));
             }
         }
     }

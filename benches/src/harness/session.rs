@@ -115,7 +115,7 @@ impl Session {
         match self.sink {
             Sink::Tracefs => "what arrived there",
             Sink::File => "whether something arrived there",
-            _ => "that alone: nobody can tell what arrived there",
+            _ => "that file alone: the bench can't check what arrived there",
         }
     }
 
@@ -125,7 +125,9 @@ impl Session {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have ended before that call.
         if getppid().map(|pid| pid.to_string().into()) != Some(parent) {
-            return Err(io::Error::other(format!("the process that {CHILD} names has not started this one")));
+            return Err(io::Error::other(format!(
+                "the process that {CHILD} names did not start this process"
+            )));
         }
         environment::start();
         let sink = std::env::var_os(SINK).map_or(Ok(Sink::None), |name| of_name(&name))?;

@@ -63,7 +63,7 @@ pub fn last() -> io::Result<usize> {
     allowed()?.pop().ok_or_else(|| io::Error::other(NONE))
 }
 
-const NONE: &str = "this thread may run on no CPU";
+const NONE: &str = "this thread is not allowed to run on any CPU";
 
 fn allowed() -> io::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;

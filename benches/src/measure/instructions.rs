@@ -52,7 +52,7 @@ const SAME: f64 = 0.001;
 const NEEDS: &str = "\
 It needs valgrind: apt-get install valgrind.
 
-Exit status: 0; 1 too many instructions; 2 usage, or something that is needed is not there.";
+Exit status: 0; 1 too many instructions; 2 wrong usage, or a required program is missing.";
 
 /// Counts the instructions of every kind of event under callgrind, and compares them with bounds
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -181,7 +181,7 @@ fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
     }
     #[cfg(target_arch = "x86_64")]
     if !std::arch::is_x86_feature_detected!("avx2") {
-        return Err("the counts are of processors with AVX2, which this one has not".to_owned());
+        return Err("the counts require a processor with AVX2, which this one lacks".to_owned());
     }
     if !answers(Command::new("valgrind").arg("--version")) {
         return Err("valgrind is needed: apt-get install valgrind".to_owned());
@@ -369,7 +369,7 @@ impl Bounds {
         let (n, growth) = (self.instructions.len(), self.growth);
         lines.push(match passes {
             true => format!("{n} operations take at most {growth} % more instructions than their bounds{fewer}"),
-            false => "FAILED: see above. If that is meant: run it with --update, and commit benches/bounds.toml with a word on why"
+            false => "FAILED: see above. If this is intended, run it with --update, and commit benches/bounds.toml with a word on why"
                 .to_owned(),
         });
         (passes, lines.join("\n"))

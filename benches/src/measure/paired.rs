@@ -303,8 +303,8 @@ impl fmt::Display for Measured {
         write!(f, "{} cases, {rounds} rounds in {:.1} s", self.ids.len(), self.took.as_secs_f64())?;
         match self.stopped {
             Stopped::Tight => write!(f, ": everything is decided")?,
-            Stopped::Rounds => write!(f, ": the most rounds allowed; mind the intervals")?,
-            Stopped::Budget => write!(f, ": time was up; mind the intervals")?,
+            Stopped::Rounds => write!(f, ": the maximum number of rounds; the intervals may be wide")?,
+            Stopped::Budget => write!(f, ": time was up; the intervals may be wide")?,
             Stopped::Once => return write!(f, ": each ran once, nothing was measured"),
         }
         if self.floor > Duration::ZERO {

@@ -1,8 +1,7 @@
 //! Saves results under a name, and compares today's results with saved results.
 //!
 //! `--save NAME` saves the rows. `--compare NAME --max-regression 5%` compares today's rows with the saved rows and
-//! fails if a row is *certainly* worse. A difference that could come from the confidence intervals is never a
-//! failure:
+//! fails if a row is *certainly* worse. A difference within the confidence intervals is never a failure:
 //!
 //! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
 //!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +

@@ -47,7 +47,7 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     texts.iter().try_for_each(|(dir, name, text)| write(dir, name, text))?;
     let left = match left.is_empty() {
         true => String::new(),
-        false => format!("; not measured, so left as they were: the tables {}", left.join(", ")),
+        false => format!("; these tables were not measured and stay as they were: {}", left.join(", ")),
     };
     Ok(format!(
         "the lines of README.md, docs/costs.md with its tables, and docs/costs.svg, in {}{left}",

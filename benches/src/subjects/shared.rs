@@ -66,7 +66,7 @@ impl Shared {
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         if bytes.len() > self.memory.len() - self.at {
-            assert!(bytes.len() <= self.memory.len(), "so many bytes have no room");
+            assert!(bytes.len() <= self.memory.len(), "there is no room for so many bytes");
             self.at = 0;
         }
         // SAFETY: the mapping has room for the bytes, and no reference points to it.

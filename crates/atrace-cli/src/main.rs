@@ -19,6 +19,6 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn main() -> std::process::ExitCode {
-    eprintln!("atrace: there is tracing on Linux and Android only");
+    eprintln!("atrace: tracing exists only on Linux and Android");
     std::process::ExitCode::FAILURE
 }

@@ -905,7 +905,7 @@ mod cases {
                 "{ran:?}"
             );
         };
-        until("it says its state", || !of(&[&pid]).stdout.contains("says nothing of itself"));
+        until("it says its state", || !of(&[&pid]).stdout.contains("publishes no state"));
         let path = here.path("doctored-program");
         let command = format!("atrace on '{}'", path.display());
         ill(&of(&[&pid]), "pattern", &command);

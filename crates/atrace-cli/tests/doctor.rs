@@ -235,7 +235,7 @@ mod cases {
         );
         is_healthy(&of("ATRACE_BACKEND", "marker"));
         let report = of("ATRACE_STATE", "none");
-        finds(&report, Topic::State, "says nothing of itself");
+        finds(&report, Topic::State, "publishes no state");
     }
 
     /// As on Android, only the environment at the process's start is known. No pattern would make a difference.

@@ -357,7 +357,7 @@ mod cases {
         for line in [
             "2 times events were lost, as a program wrote faster than they could be taken",
             "5 pieces of memory were overwritten before they were saved: --buffer has more of it",
-            "once a program did not hand over in time what it had",
+            "once a program did not commit its chunks in time",
             "once events of the kernel were lost",
         ] {
             assert!(ran.stderr.contains(line), "{line}: {ran:?}");

@@ -486,8 +486,8 @@ pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
 /// The offset of that word.
 const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
 
-/// Returns how many of the `pages` a producer has used, according to its word for that number. If there is no such word, or
-/// if it is 0, the number is not known and all pages count as used.
+/// Returns how many of the `pages` a producer has used, according to the word that holds this number. If there is no such
+/// word, or if it is 0, the number is not known and all pages count as used.
 pub(crate) fn touched(word: Option<&AtomicU32>, pages: u32) -> u32 {
     let word = word.filter(|_| pages > TOUCHED_PAGE);
     word.and_then(|word| word.load(Ordering::Acquire).checked_sub(1)).map_or(pages, |known| known.min(pages))
@@ -516,7 +516,7 @@ pub struct Part<'a> {
 /// A clone made before the first use walks the same list, but only until these chunks are reported to the
 /// service: when the service frees a chunk, the chunk's link may change.
 #[derive(Clone, Debug)]
-#[must_use = "what is not named to the service is lost"]
+#[must_use = "chunks that are not reported to the service are lost"]
 pub struct Completed {
     arena: &'static Arena,
     first: u32,

@@ -96,7 +96,7 @@ impl Recording {
         free_place()?; // The slot of the previous recording.
         let file = File::create(path)?;
         let shared =
-            producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' places"))?;
+            producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' slots"))?;
         let (arena, _file) = Arena::make(PAGES)?;
         let writer = Writer::new(file, arena)?;
         let ends = Arc::new(Ends::default());
@@ -169,7 +169,7 @@ fn free_place() -> io::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let what = "a thread does not come out of an event: that one is not in the recording";
+    let what = "a thread is stuck in the middle of an event: that event is not in the recording";
     Err(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 

@@ -136,7 +136,7 @@ impl Entry {
         for (to, from) in bytes.iter_mut().zip(&self.key) {
             *to = from.load(Ordering::Relaxed);
         }
-        Key::from_bytes(&bytes[..self.key_len()?]).map_err(|_| "a key has characters that none may have")
+        Key::from_bytes(&bytes[..self.key_len()?]).map_err(|_| "a key has characters that are not allowed")
     }
 
     /// Reads the serial and its value.

@@ -60,7 +60,7 @@ impl Location {
     pub(super) fn of_path(path: &Path) -> Result<Self, Error> {
         // Made absolute now, because the current directory may change before the store is written.
         let path = std::path::absolute(path).map_err(|error| {
-            Error::new(ErrorKind::Io, &"this is no path of a store").at(path).because(error)
+            Error::new(ErrorKind::Io, &"this is not the path of a store").at(path).because(error)
         })?;
         Self::new(path, Owner::Caller)
     }
@@ -101,8 +101,7 @@ impl Location {
     fn replaced(&self) -> Error {
         self.error(
             ErrorKind::Replaced,
-            &"the property store was deleted or replaced since this process opened it: processes started since then use \
-             another one; restart this process to join them",
+            &"the property store was deleted or replaced since this process opened it: processes that started later use another store; restart this process so that it uses that one, too",
         )
     }
 
@@ -259,7 +258,7 @@ impl Location {
                 .because(error),
             Some(libc::ENOTDIR | libc::ELOOP) => self.foreign(
                 path,
-                &"this is a symbolic link or no directory",
+                &"this is a symbolic link, or not a directory",
                 "remove it, or name another path",
             ),
             _ => self.io("can't open the directory of this property store", error),
@@ -337,7 +336,7 @@ impl Location {
             0 => return Err(Failure::Lasting(self.replaced())),
             // Perhaps another process is just moving it into place by linking.
             _ => {
-                let advice = "remove the others or all of them";
+                let advice = "remove the other names, or the file";
                 return Err(Failure::Lasting(self.foreign(
                     &self.path,
                     &"this file has several names",
@@ -398,8 +397,7 @@ impl Location {
         let size = size_of::<Area>() as u64;
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
             return Err(self.error(ErrorKind::Io, &format_args!(
-                "can't create the property store: this process may not write files of {size} bytes (ulimit -f); create \
-                 it from another one"
+                "can't create the property store: this process may not write files of {size} bytes (ulimit -f); create the store from another process"
             )).into());
         }
         let made = at::open_unnamed(directory).and_then(|file| {

@@ -51,7 +51,7 @@ fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exac
     let promise = format!("{mode} allocates what {base} does");
     let (asked, kept) = match exact {
         true => ("0", allocs == 0.0 && bytes == 0.0),
-        false => ("0 ± 0.5: what the runtime allocates differs", allocs.abs() < 0.5),
+        false => ("0 ± 0.5: the runtime's allocations vary", allocs.abs() < 0.5),
     };
     let judged = Judged::new(promise, of, format!("{allocs:+.3} allocs"), asked, Verdict::kept_if(kept));
     let judged = judged.more(format!("{bytes:+.1} B"));
@@ -117,7 +117,7 @@ pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     });
     let (missing, _) = all
         .find(|(of, may_be_zero)| !row_of(of.id).is_some_and(|row| measured(row, of.field, *may_be_zero)))?;
-    Some(format!("the original has a line of {} ({:?}): there is no such number", missing.id, missing.field))
+    Some(format!("the original has a line of {} ({:?}), for which there is no number", missing.id, missing.field))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub(super) fn overhead(results: &Results) -> Table {
         results.modes.iter().filter(|mode| mode.bases.first() == Some(&BASE)).map(|mode| mode.name).collect();
     let mut table = Table::new(
         format!(
-            "above {BASE}, an operation: time with its 95 % interval; below that bytes, and how many allocations"
+            "per operation, in addition to {BASE}: time with its 95 % interval; below it bytes, and the number of allocations"
         ),
         ["case"].into_iter().chain(modes.iter().copied()),
     );

@@ -68,7 +68,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             },
             match published {
                 Some(_) => ratio_to(&rust, &rust.with_who(Who::AospLike)),
-                None => Cell::none("only the six published events are measured so"),
+                None => Cell::none("only the six published events are measured in this form"),
             },
             of_cc(ratio_to(&ffi, &cc)),
             Cell::count(measured.allocs).or_not_measured(),
@@ -128,7 +128,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     (!groups.is_empty()).then(|| Plot {
         id: "costs".to_owned(),
         title: "What an event costs".to_owned(),
-        caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the very bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
+        caption: "Medians with 95 % intervals, most of them narrower than the marks. The limit is a load and a test while off, and while on a write(2) of the same bytes; of the crate tracing, a program without a subscriber, and the writes.".to_owned(),
         groups,
     })
 }
@@ -148,7 +148,7 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
         "allocations",
         "instructions",
     ];
-    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original measures its subscriber as a layer over tracing-subscriber's registry; \"over the registry\" is the same here. \"Alone\" is this workspace's subscriber without the registry; allocations and instructions are of it. Filtered is compared with a program that has no subscriber, off with the registry alone or with a subscriber that takes everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
+    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original measures its subscriber as a layer over tracing-subscriber's registry; \"over the registry\" is the same here. \"Alone\" is this workspace's subscriber without the registry; allocations and instructions are of it. Filtered is compared with a program that has no subscriber, off with the registry alone or with a subscriber that accepts everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
     for case in &published::TRACING {
         let id = case.id().to_string();
         let measured = |id: &str| {
@@ -201,7 +201,7 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
     }
     let text = match bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some()) {
         true => {
-            "Peers are what else a program could take; each writes to a sink of its own, so what they cost beside the write differs too."
+            "Peers are other crates that a program could use; each writes to a sink of its own, so their costs besides the write differ, too."
         }
         false => {
             "Peers were not measured: `cargo bench -p atrace-benches --features peers --bench subscriber` adds them."
@@ -227,7 +227,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     if events.is_empty() {
         return None;
     }
-    let mut text = vec!["Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; that is this workspace's own, a process beside it that writes what comes to a file in memory. All that was written has come, or there are no rows.".to_owned()];
+    let mut text = vec!["Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; the service is this workspace's own, a separate process that writes the events to a file in memory. Rows exist only if every written event has arrived.".to_owned()];
     let calls = bench.rows.iter().filter_map(|row| row.counts.get(SYSTEM_CALLS.0));
     text.extend(calls.map(|calls| {
         format!(
@@ -235,7 +235,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
             digits(*calls)
         )
     }));
-    let events = of_rows("Every kind of event", events).with_note("The time stamp is the bare clock. What an event is compared with: begin/10, by Perfetto's way and as a write(2) of its message to the marker; and the same function with the marker as its sink, all in the same rounds. A literal has its name sent once.");
+    let events = of_rows("Every kind of event", events).with_note("The time stamp is the bare clock. An event is compared with begin/10, in the Perfetto backend and as a write(2) of its message to the marker, and with the same function with the marker as its sink, all in the same rounds. The name of a literal is sent once.");
     let more = of_rows("Threads, sessions, and the whole machine", more).with_note(
         "Threads: CPU time of an operation, beside threads that read the clock and fill memory of their own (own_memory). Sessions: each gets every event. Whole machine: the CPU time of the caller, the socket's thread and the service, at a thousand events each millisecond; by the marker's way, of the caller. on_990_more: begin/1000 above begin/10, beside a copy of as many bytes into memory that a process on another processor has read. Where the two processors share their caches, as a guest's may in one run and not in the next, the copy takes a fraction, and a chunk that is opened every seven such events tells more.",
     );

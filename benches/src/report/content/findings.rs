@@ -76,12 +76,12 @@ pub(crate) fn about_run(here: &Machine) -> String {
 fn conditions(about: &str, environments: &[&Environment]) -> String {
     let mut about = format!("{about}.");
     if environments.iter().any(|e| e.quick) {
-        about.push_str(" A quick run (`--quick`), less sure than a full one.");
+        about.push_str(" A quick run (`--quick`), with less certain results than a full run.");
     }
     let others = environments.iter().filter_map(|e| e.load).map(|load| load.others).fold(0.0, f64::max);
     if others > 0.05 {
         let others = format!(" Other programs took up to {} of the CPUs", percent(others));
-        about.push_str(&(others + ": mind the times, the ratios less."));
+        about.push_str(&(others + ": the times are uncertain, the ratios less so."));
     }
     about
 }
@@ -189,7 +189,10 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
             ),
             (
                 close.0 > 0,
-                format!("on costs about what off costs, so perhaps nothing was switched on: {}", close.1),
+                format!(
+                    "the costs of on and off are about equal, so perhaps tracing was not switched on: {}",
+                    close.1
+                ),
             ),
             (
                 name != INSTRUCTIONS && !rows.iter().all(is_marker),
@@ -197,11 +200,16 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
                     "{name} was not measured into the kernel's marker (run it as root, with tracefs): its rows \"on\" are of /dev/null or a file"
                 ),
             ),
-            (e.quick, format!("{name} was measured with --quick: less sure than a full run")),
+            (
+                e.quick,
+                format!(
+                    "{name} was measured with --quick: its results are less certain than those of a full run"
+                ),
+            ),
             (
                 e.changed,
                 format!(
-                    "{name} was measured with sources changed since commit {commit}: nobody can repeat that"
+                    "{name} was measured with sources changed since commit {commit}: the measurement can't be repeated"
                 ),
             ),
             (

@@ -20,7 +20,7 @@ use crate::table::{COUNTS, Cell, Table, Value, counted_of, of_rows};
 
 pub(super) fn instructions(here: &Machine) -> Option<Section> {
     let rows = &here.benches.get(INSTRUCTIONS)?.rows;
-    let table = of_rows("Instructions of one operation", rows).with_note("Instructions of the program, counted by callgrind: not those of the kernel. The same from run to run, so that a change of one instruction is seen on the busiest machine.");
+    let table = of_rows("Instructions of one operation", rows).with_note("Instructions of the program, counted by callgrind: not those of the kernel. The counts are the same in each run, so a change of one instruction is visible even on a busy machine.");
     let parts = vec![Part::Folded(format!("{} cases", rows.len()), table)];
     (!rows.is_empty()).then(|| Section::new(INSTRUCTIONS, "Instructions", parts))
 }
@@ -47,7 +47,7 @@ pub(super) fn of_device(name: &str, device: &Machine) -> Section {
 
 /// Makes the table of Criterion's results for the compared cases.
 pub(super) fn criterion(here: &Machine) -> Option<Section> {
-    let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case for a second by itself, minutes after the benches compared it with others round by round: what differs between the two is the machine's drift.");
+    let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case for a second by itself, minutes after the benches compared it with others round by round: the difference between the two is the drift of the machine.");
     let benches = [ATRACE, SUBSCRIBER].into_iter().filter_map(|bench| here.benches.get(bench));
     for row in benches.flat_map(|bench| &bench.rows) {
         let Some(&[low, median, high]) = here.criterion.get(&Id::of(&row.id).in_criterion()) else {
@@ -91,7 +91,7 @@ fn workload(name: &str, rows: &[Row]) -> Section {
         n => parts.push(Part::Folded(format!("{name}: {n} more rows"), others)),
     }
     Section::new(format!("bench-{}", slug(name)), format!("Workload: {name}"), parts).with_text([format!(
-        "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval: one with zero in it is no difference that was measured.",
+        "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval: if zero is in the interval, no difference was found.",
         if base.is_empty() { "the same without tracing" } else { base }
     )])
 }
@@ -176,7 +176,7 @@ fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
             Some(found) if (*from..=*to).contains(&found) => {
                 format!("{}, which shows it as well", ratio(found))
             }
-            Some(found) => format!("{}, which does not show it", ratio(found)),
+            Some(found) => format!("{}, which does not show this", ratio(found)),
         };
         format!("The ratio of {} to {}: there {}, here {ours}.", named(of), named(by), ratio(*there))
     };
@@ -234,7 +234,7 @@ fn table(original: &Original, here: &Machine) -> Table {
     let columns =
         ["line", "unit", "there", "of its first", "here", "of its first", "computed", "nearest", "row"];
     let mut table = Table::new("", columns).with_note(
-        "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit. \"Computed\" tells how a number of many operations was made. \"Nearest\" is the number of ours that comes nearest to a line that has none. docs/originals.md tells how each line is like ours.",
+        "Of another machine's numbers only ratios can be compared: each number is also held against the first of its group that has the same unit. \"Computed\" shows how a number of many operations was computed. \"Nearest\" is our most similar number for a line without a number of ours. docs/originals.md explains how each line corresponds to ours.",
     );
     for group in &original.groups {
         for line in group {
@@ -290,7 +290,7 @@ fn nearest(near: &Measured, here: &Machine) -> Cell {
 }
 
 fn there(line: &Line) -> Cell {
-    let Some(median) = line.there else { return Cell::none("it can not be read in what was published") };
+    let Some(median) = line.there else { return Cell::none("the published number is not legible") };
     let (low, high) = (median - line.error, median + line.error);
     Cell::Value(Value { unit: String::new(), ..Value::times(low, median, high) })
 }
@@ -372,7 +372,7 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
 pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
     let columns = ["bench", "promise", "of", "measured", "95 %", "asked", "came of it"];
     let mut table = Table::new("", columns).with_note(
-        "Kept: the whole interval is within what was promised; missed: all of it is outside; open: a part of it is, or fewer than six pairs were compared.",
+        "Kept: the whole interval is within the limit; missed: the whole interval is outside; open: only a part of it is outside, or fewer than six pairs were compared.",
     );
     for (bench, all) in benches {
         for Judged { promise, of, measured, more, limit, verdict, .. } in all {
@@ -422,9 +422,9 @@ fn fields(of: &Environment) -> BTreeMap<String, String> {
 
 pub(super) fn reading() -> Section {
     Section::new("reading", "How to read this", Vec::new()).with_text([
-            "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so what disturbs the machine disturbs both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times move from machine to machine and from day to day.",
+            "Every number is the median over rounds, with the bounds of its 95 % interval in small print. The cases of one comparison run in turn within each round, so a disturbance of the machine affects both; a ratio is the median of the rounds' ratios, with an interval of its own. Compare ratios; times differ between machines and between days.",
             "\"Speed varied\": the interval of the time is wider than 5 % and 0.15 ns to each side, but a ratio of the same rounds is known. \"Not known\": neither is known.",
-            "Where two subscribers are compared, which a process can't hold both, whole processes take turns and each is one round.",
-            "Below a nanosecond, a difference of 0.3 ns is a matter of where the linker put the code.",
+            "A process can't have two subscribers, so to compare two subscribers, whole processes take turns, and each process is one round.",
+            "Below a nanosecond, a difference of 0.3 ns only shows where the linker placed the code.",
     ])
 }

@@ -37,7 +37,7 @@ impl<F: Future> Slots<F> {
     fn take(&self, future: F) -> (usize, u64) {
         let mut all = self.lock();
         let index =
-            all.iter().position(|slot| slot.waiter.is_none()).expect("a place for everyone who waits");
+            all.iter().position(|slot| slot.waiter.is_none()).expect("there is a slot for every waiter");
         let slot = &mut all[index];
         slot.ticket += 1;
         slot.waiter.set(Some(future));
@@ -48,7 +48,7 @@ impl<F: Future> Slots<F> {
         let mut all = self.lock();
         let waiter = &mut all[index].waiter;
         let polled =
-            waiter.as_mut().as_pin_mut().expect("a place is taken until it is given back").poll(context);
+            waiter.as_mut().as_pin_mut().expect("a slot is taken until it is given back").poll(context);
         if polled.is_ready() {
             waiter.set(None);
         }

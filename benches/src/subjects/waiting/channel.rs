@@ -253,7 +253,7 @@ pub fn prove_channel<H: Handler>() -> Result<(), String> {
     }
     drop(receiving);
     if Pin::new(&mut receiver.receive()).poll(&mut context) != Poll::Ready(Some(2)) {
-        return Err(format!("what a receiver was handed that was cancelled ({}) is lost", H::NAME));
+        return Err(format!("the element that was handed to a cancelled receiver ({}) is lost", H::NAME));
     }
     Ok(())
 }

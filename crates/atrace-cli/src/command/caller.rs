@@ -90,7 +90,7 @@ fn id(variable: &str) -> Result<Option<u32>> {
     let digits = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|digits| digits.parse().ok()).filter(|id| *id != UNCHANGED) {
         Some(id) => Ok(Some(id)),
-        None => Err(Failure::new(format!("{variable}={text:?} is no user or group: unset it"))),
+        None => Err(Failure::new(format!("{variable}={text:?} is not a user or group: unset the variable"))),
     }
 }
 

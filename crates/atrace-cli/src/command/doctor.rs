@@ -35,7 +35,10 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     }
     let running: Vec<_> = process::all().into_iter().filter(|process| is_called(*process, patient)).collect();
     if running.is_empty() {
-        print(&format!("no running process is called {}: this is what one would find", shown(patient)));
+        print(&format!(
+            "no running process is called {}: this is the result for a process that is started now",
+            shown(patient)
+        ));
         show(examine_program(Some(patient)));
     }
     for (index, process) in running.iter().enumerate() {

@@ -117,7 +117,7 @@ pub(crate) fn status() -> Result {
                 }
                 is_late = start.elapsed() > PATIENCE;
                 if is_late {
-                    print("    (not all processes were looked at: there are too many, or too many patterns)");
+                    print("    (not all processes were checked: there are too many processes or patterns)");
                 } else if follower.matches(&pattern) {
                     print(&format!("    {}", follower.process));
                 }

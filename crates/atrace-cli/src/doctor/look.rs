@@ -272,7 +272,7 @@ impl Standings {
     fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
         let words = parse(answer).unwrap_or_default();
         let Some((is_whole, words)) = words.split_first() else {
-            self.missed.insert(uid, "their answer can't be understood".to_owned());
+            self.missed.insert(uid, "their answer can't be parsed".to_owned());
             return;
         };
         if *is_whole != [1] {

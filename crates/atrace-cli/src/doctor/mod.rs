@@ -65,7 +65,7 @@ pub fn examine(pid: u32) -> Report {
     let facts = match look::facts(pid, &status, &mut left) {
         Ok(facts) => facts,
         Err(e) => {
-            let text = format!("what user {} lets be seen of it is not known: {e}", uid_of(&status));
+            let text = format!("the facts that user {} may see are not known: {e}", uid_of(&status));
             report.bad(Topic::State, text, "ask again; if that stays so, ask the program's user");
             return report;
         }
@@ -162,19 +162,18 @@ impl Patient {
         let published = self.facts.published();
         match (unseen, &published) {
             _ if cfg!(target_os = "android") && self.pid != std::process::id() => {
-                report.note(Topic::State, "on Android a process says nothing of itself: where its events go, and what it has read, can't be seen");
+                report.note(Topic::State, "on Android a process publishes no state: where its events go, and what it has read, can't be seen");
             }
             (Some(e), _) if !has_memory_files() => {
                 let text = format!(
-                    "what it says of itself can't be seen ({e}): this kernel (before 3.17) has no memory files, and shows less of \
+                    "its published state can't be read ({e}): this kernel (before 3.17) has no memory files, and shows less of \
                      processes"
                 );
                 report.note(Topic::State, text);
             }
             (Some(e), _) if User::present().uid == 0 => {
                 let text = format!(
-                    "what it says of itself can't be seen even by its own user, {} ({e}), and root does not look in its place: \
-                     its rights are mixed, or it may not be traced",
+                    "its published state can't be read even by its own user, {} ({e}), and root does not read it instead: its rights are mixed, or it may not be traced",
                     uid_of(status)
                 );
                 let mend =
@@ -183,17 +182,17 @@ impl Patient {
             }
             (Some(e), _) => {
                 let user = uid_of(status);
-                let text =
-                    format!("what it says of itself can't be seen ({e}): it is for user {user} and root");
+                let text = format!("its published state can't be read ({e}): it is for user {user} and root");
                 report.bad(Topic::State, text, format!("sudo atrace doctor {}", self.pid));
             }
             (None, None) => {
-                let text = "it says nothing of itself: it does not use this library, wrote no event yet, closed its \
+                let text = "it publishes no state: it does not use this library, wrote no event yet, closed its \
                             descriptors, or runs with ATRACE_STATE=none";
                 report.bad(Topic::State, text, "have it begin with atrace::atrace_init()");
             }
             (None, Some(_)) if self.facts.is("is_parents") => {
-                let text = "it was forked, and has written no event since: what follows is its parent's";
+                let text =
+                    "it was forked, and has written no event since: the following state is its parent's";
                 report.note(Topic::State, text);
             }
             (None, Some(published)) => {

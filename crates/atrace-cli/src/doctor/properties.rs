@@ -26,7 +26,7 @@ impl Patient {
             report.bad(Topic::Properties, text, "start the process again");
         }
         if facts.is("is_hidden") {
-            return report.note(Topic::Properties, format!("{path} may not be looked at"));
+            return report.note(Topic::Properties, format!("{path} may not be read"));
         }
         if !facts.is("is_there") {
             let text = format!("{path} is not there yet: it is made when first needed");
@@ -119,7 +119,7 @@ impl Patient {
         if is_watched {
             report.good(Topic::Filter, "a thread tells its subscriber when the tags change");
         } else if filters > 0 {
-            let text = "its subscriber keeps what it was told of the tags, and no thread tells it";
+            let text = "its subscriber caches the tags, and no thread tells it when they change";
             if self.facts.is("is_forked") {
                 let mend = "have the child call atrace_subscriber::after_fork()";
                 report.bad(Topic::Filter, format!("{text}: it was forked"), mend);

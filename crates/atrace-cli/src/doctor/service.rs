@@ -76,7 +76,7 @@ impl Patient {
         if !(is_alone || is_near && is_refused) {
             return false;
         }
-        report.note(Topic::Backend, format!("nothing is written by ATrace: {reason}"));
+        report.note(Topic::Backend, format!("no event is written to ATrace: {reason}"));
         let text = "an event written now would not arrive: no session of Perfetto's service wants it";
         report.bad(Topic::Event, text, record());
         true

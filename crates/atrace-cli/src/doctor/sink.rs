@@ -39,7 +39,7 @@ impl Patient {
                     report.note(Topic::Library, text);
                 } else if !lacks.is_empty() {
                     let text = format!(
-                        "it lacks {lacks}, or nobody knows their arguments, and there is no marker: those events are dropped"
+                        "it lacks {lacks}, or their arguments are unknown, and there is no marker: those events are dropped"
                     );
                     let mend = "a libcutils of this Android (ro.build.version.sdk), or the right to write to trace_marker";
                     report.bad(Topic::Library, text, mend);
@@ -51,7 +51,7 @@ impl Patient {
                 report.note(Topic::Backend, format!("events go to the file {place}, not to the kernel"))
             }
             "Device" => {
-                let text = format!("events go to the device {place}, which keeps none");
+                let text = format!("events go to the device {place}, which stores none");
                 report.bad(Topic::Backend, text, "start it without ATRACE_MARKER");
             }
             _ => report.good(Topic::Backend, "events go to the kernel's marker"),
@@ -66,7 +66,7 @@ impl Patient {
             _ => {}
         }
         let Some(buffer) = Buffer::find(identity, self.pid, fd) else {
-            let text = format!("what it writes to, {place}, is no marker of the kernel's tracing");
+            let text = format!("it writes to {place}, which is not a marker of the kernel's tracing");
             report.bad(Topic::Marker, text, "start it without ATRACE_MARKER");
             return None;
         };
@@ -199,7 +199,7 @@ impl Buffer {
     pub(super) fn report(&self, report: &mut Report) {
         let Some(directory) = &self.directory else {
             report.good(Topic::Marker, "open: a marker of the kernel's");
-            return report.note(Topic::TracingOn, "whether the ring buffer records is for root to see");
+            return report.note(Topic::TracingOn, "only root can see whether the ring buffer records");
         };
         report.good(Topic::Marker, format!("open: {}", self.marker.display()));
         let shown = directory.display();
@@ -250,15 +250,13 @@ impl Patient {
                 }
                 Ok(text) => report.good(Topic::Event, text),
                 Err(e) => {
-                    report.bad(Topic::Event, format!("an event could not be tried: {e}"), "ask as root")
+                    report.bad(Topic::Event, format!("no test event could be written: {e}"), "ask as root")
                 }
             },
             Some(Written::File) => report.good(Topic::Event, "an event written now arrives in the file"),
             None if is_known => report.good(Topic::Event, "an event written now is handed to the library"),
-            None if cfg!(target_os = "android") => report.note(
-                Topic::Event,
-                "nothing that can be seen keeps an event from arriving; whether it does is for root to see",
-            ),
+            None if cfg!(target_os = "android") => report
+                .note(Topic::Event, "no check found a fault; only root can see whether an event arrives"),
             None => {
                 let text = "whether an event written now arrives is not known";
                 report.bad(Topic::Event, text, "ask again when it says its state");

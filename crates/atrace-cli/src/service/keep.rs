@@ -182,7 +182,7 @@ impl Kept {
     /// Saves the ring's packets in a file.
     pub(crate) fn save(&self, file: File, counts: &Counts) -> io::Result<()> {
         let To::Ring { packets, max } = &self.to else {
-            return Err(io::Error::other("what is recorded is in a file already"));
+            return Err(io::Error::other("the recording is already in a file"));
         };
         let mut file = TraceFile::new(file);
         let mut bytes = Vec::new();

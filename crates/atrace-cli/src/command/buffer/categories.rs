@@ -56,7 +56,7 @@ pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String
                 found.extend(ours.split(' ').filter(|event| is_there(event)).map(str::to_owned))
             }
             (None, None) if is_name(name) => {
-                say(format_args!("whether this kernel has events of {name} can't be seen by this user"));
+                say(format_args!("this user can't see whether this kernel has events of {name}"));
                 found.push(name.clone());
             }
             (None, Some(_)) if is_name(name) && is_there(name) => found.push(name.clone()),

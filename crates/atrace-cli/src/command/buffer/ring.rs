@@ -49,8 +49,11 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
 }
 
 /// The clocks for the timestamps, the best first, each with its difference from the best one.
-const CLOCKS: [(&str, &str); 3] =
-    [("boot", ""), ("mono", "stands still while the machine sleeps"), ("global", "starts at no known time")];
+const CLOCKS: [(&str, &str); 3] = [
+    ("boot", ""),
+    ("mono", "stands still while the machine sleeps"),
+    ("global", "has no defined starting point"),
+];
 
 /// The options that add the process id to each event: that of Linux, and the older one of Android's
 /// kernels.
@@ -89,7 +92,7 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
     match PROCESS_IDS.iter().find(|name| instance.has_option(name)) {
         Some(name) => instance.set_option(name, true)?,
         None => say(
-            "this kernel (before 4.13) does not tell which process a thread belongs to: only what programs write says it",
+            "this kernel (before 4.13) does not record which process a thread belongs to: only the programs' messages show it",
         ),
     }
     // The kernel stores the processes and names of threads only while some event is enabled. This event is, but its
@@ -99,7 +102,7 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
         instance.control(&format!("{teacher}/filter"), "pid == -2")?;
         instance.control(&format!("{teacher}/enable"), "1")?;
     } else {
-        say("this kernel has no events/sched: the picture will not be grouped by process");
+        say("this kernel has no events/sched: the trace will not be grouped by process");
     }
     Ok(())
 }

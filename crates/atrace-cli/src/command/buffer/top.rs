@@ -37,14 +37,14 @@ impl Top {
             && tracer != "nop"
         {
             return Err(Failure::new(format!(
-                "somebody uses the kernel's trace buffer with the tracer {}: end that, or run: echo nop > {}",
+                "another user of the kernel's trace buffer has set the tracer {}: end that program, or run: echo nop > {}",
                 shown(&tracer),
                 quoted_path(&root.join("current_tracer"))
             )));
         }
         if let Some(event) = read(&root.join("set_event")).unwrap_or_default().lines().next() {
             return Err(Failure::new(format!(
-                "somebody records events of the kernel ({}, …) in its top-level buffer: end that, or run: echo > {}",
+                "another program records events of the kernel ({}, …) in the top-level buffer: end that program, or run: echo > {}",
                 shown(event),
                 quoted_path(&root.join("set_event"))
             )));

@@ -228,7 +228,7 @@ impl Pairs {
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
-            let text = "a run that fails is not measured; if this end is right, sh -c 'CMD || true' hides it";
+            let text = "a run that fails is not measured; if this exit status is intended, sh -c 'CMD || true' hides it";
             let (_, [name, _]) = self.names;
             return Err(Failure::new(format!("the program fails ({name}): {end}: {text}")));
         }
@@ -245,7 +245,7 @@ impl Pairs {
         if report.is_some_and(is_silent) {
             return Err(Failure::new(
                 "the program wrote no event while it was traced, so there is nothing to measure: it uses neither this library \
-                 nor Perfetto's SDK, has no call on this way, or starts its work with another environment. Add atrace or \
+                 nor Perfetto's SDK, reaches no call of them in this run, or starts its work with another environment. Add atrace or \
                  atrace-subscriber to it, and see `atrace run -- CMD`; two programs of any kind are compared by --off and --on",
             ));
         }

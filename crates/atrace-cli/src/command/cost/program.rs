@@ -135,7 +135,7 @@ pub(super) fn run(
 /// Returns the process id of a child.
 pub(super) fn pid(child: u32) -> Result<Pid> {
     let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
-    pid.ok_or_else(|| Failure::new("the program has no number"))
+    pid.ok_or_else(|| Failure::new("the program has no process id"))
 }
 
 /// What a program printed.

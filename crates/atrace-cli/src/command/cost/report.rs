@@ -160,7 +160,7 @@ impl Shown {
         self.beside("events lost", Unit::Count, sides(of(|counts| counts.lost + counts.unsaved)));
         if lost > 0 {
             self.notes.push(
-                "events were lost, which cost less than those that are kept: ATRACE_SHMEM_KB makes more room for them"
+                "events were lost, which cost less than recorded events: a larger ATRACE_SHMEM_KB makes room for them"
                     .to_owned(),
             );
         }
@@ -219,7 +219,7 @@ impl Shown {
         table.to_string().lines().for_each(|line| print(line.trim_end()));
         print("");
         print(&format!(
-            "{} pairs in {:.0} s; medians; what has no interval is not judged",
+            "{} pairs in {:.0} s; medians; figures without an interval are not judged",
             self.pairs, self.seconds
         ));
         for note in &self.notes {

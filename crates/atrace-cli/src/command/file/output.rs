@@ -79,7 +79,10 @@ impl Output {
         };
         let (target, temporary, file) = match &actor {
             Some(actor) => actor.act(work).map_err(|e| {
-                Failure::new(format!("{e}\natrace: it is written as user {}, who called sudo", actor.uid))
+                Failure::new(format!(
+                    "{e}\natrace: the file is written with the rights of user {}, who called sudo",
+                    actor.uid
+                ))
             })?,
             None => work()?,
         };
@@ -114,7 +117,7 @@ impl Output {
             }
             Err(e) if self.is_live => {
                 let left = shown(self.temporary.as_bytes());
-                Err(Failure::new(format!("{e}\natrace: it is complete beside its place: {left}")))
+                Err(Failure::new(format!("{e}\natrace: the complete recording is in {left}")))
             }
             Err(e) => Err(e),
         }

@@ -280,7 +280,9 @@ pub(crate) fn parent(path: &Path) -> &Path {
 
 fn name_of(path: &Path) -> Result<OsString> {
     let name = path.file_name().map(OsStr::to_owned);
-    name.ok_or_else(|| Failure::new(format!("{} names no file: name one with -o", shown_path(path))))
+    name.ok_or_else(|| {
+        Failure::new(format!("{} is not the name of a file: name a file with -o", shown_path(path)))
+    })
 }
 
 fn kind(data: &Stat) -> FileType {

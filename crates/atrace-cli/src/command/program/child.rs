@@ -102,7 +102,7 @@ pub(crate) fn wait(
 ) -> Result<(ExitStatus, bool)> {
     let mut is_asked = false;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| Failure::new("the program has no number"))?;
+    let pid = pid.ok_or_else(|| Failure::new("the program has no process id"))?;
     let (ended, end) = std::io::pipe()?;
     std::thread::spawn(move || {
         // `NOWAIT` leaves the program as a zombie, so its process id is not reused before it is waited for.
@@ -175,7 +175,7 @@ pub(crate) fn become_main(args: &StageArgs) -> ExitCode {
     // process uses or closes the descriptor.
     let mut report = unsafe { File::from_raw_fd(args.report) };
     let Err(failure) = fcntl_setfd(&report, FdFlags::CLOEXEC)
-        .map_err(failed("keeping the way to report errors"))
+        .map_err(failed("keeping the pipe for error reports open"))
         .and_then(|()| become_program(args));
     let _ = write!(report, "{} {failure}", failure.status);
     ExitCode::from(failure.status)
@@ -198,7 +198,7 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     let error = command.exec();
     let (status, hint) = match error.kind() {
         io::ErrorKind::NotFound if !args.ids.is_empty() => {
-            (127, " (sudo sets PATH anew: name the program with its path)")
+            (127, " (sudo changes PATH: give the program's full path)")
         }
         io::ErrorKind::NotFound => (127, ""),
         _ => (126, ""),

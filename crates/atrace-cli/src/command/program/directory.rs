@@ -79,7 +79,7 @@ impl RunDirectory {
                 Err((_, e)) => return Err(failed(format!("making a directory, {}", shown_path(&path)))(e)),
             }
         }
-        Err(Failure::new(format!("making a directory {PREFIX}…: others removed it again and again")))
+        Err(Failure::new(format!("making a directory {PREFIX}…: other processes removed it each time")))
     }
 }
 

@@ -154,7 +154,7 @@ impl Tree {
     fn closed(&self, of: impl Fn(&Observed) -> bool) -> Option<String> {
         let names = self.names(|seen| seen.reason == Some(Reason::Closed) && of(seen))?;
         Some(format!(
-            "{names} closed the descriptor of the marker ({}): what was traced after that is lost; keep it open",
+            "{names} closed the descriptor of the marker ({}): events after that are lost; keep the descriptor open",
             self.number
         ))
     }
@@ -165,7 +165,7 @@ impl Tree {
         let mut lines: Vec<_> = reasons.into_iter().filter_map(|reason| self.reason(reason)).collect();
         if lines.is_empty() {
             lines.push(match self.names(|seen| seen.uses_atrace) {
-                Some(names) => format!("{names} traced nothing, although tracing was on"),
+                Some(names) => format!("{names} wrote no event, although tracing was on"),
                 None => "the program wrote none: it does not use ATrace, or ended before it could".to_owned(),
             });
         }
@@ -183,7 +183,7 @@ impl Tree {
             }
             Reason::Elevated => {
                 "has elevated rights (a set-user-ID program or one with capabilities) and ignores \
-                ATRACE_MARKER: start it as the user whose rights it takes"
+                ATRACE_MARKER: start it as the user whose rights it takes on"
                     .to_owned()
             }
             Reason::User(uid) => format!(

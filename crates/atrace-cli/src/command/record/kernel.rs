@@ -156,7 +156,7 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
 fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(
-            "{process} writes to {} (ATRACE_MARKER), so nothing of it will be recorded",
+            "{process} writes to {} (ATRACE_MARKER), so its events will not be recorded",
             shown(marker.as_encoded_bytes())
         ));
     }

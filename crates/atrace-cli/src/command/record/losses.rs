@@ -106,7 +106,7 @@ impl Losses {
             (
                 self.gaps,
                 format!(
-                    "{} events were lost{}, as a program wrote faster than they could be taken, or before the recording \
+                    "{} events were lost{}, because a program wrote faster than they could be read, or before the recording \
                      reached it; `atrace status` says how many while it runs: with \
                      ATRACE_SHMEM_KB=4096 in its environment it has four times as much memory as without",
                     times(self.gaps),
@@ -120,7 +120,7 @@ impl Losses {
                     thousands(self.overwritten)
                 ),
             ),
-            (self.late, format!("{} a program did not hand over in time what it had", times(self.late))),
+            (self.late, format!("{} a program did not commit its chunks in time", times(self.late))),
             (self.kernel, format!("{} events of the kernel were lost", times(self.kernel))),
         ];
         all.into_iter().filter(|(count, _)| *count > 0).map(|(_, line)| line).collect()

@@ -91,7 +91,7 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
 }
 
 fn ended(why: impl Display) -> Failure {
-    Failure::new(format!("the service ended the recording: {why}; what came after that is lost"))
+    Failure::new(format!("the service ended the recording: {why}; later events are lost"))
 }
 
 /// Returns the patterns that match no producer's name: they are for programs that trace by ATrace. Also returns the
@@ -120,7 +120,7 @@ fn has_kernel(state: &State) -> bool {
 fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
     if !args.categories.is_empty() && !has_kernel(state) {
         return Err(Failure::new(
-            "Perfetto's service has no events of the kernel, as its traced_probes does not run: start it, or record without \
+            "Perfetto's service can't record events of the kernel, because its traced_probes does not run: start it, or record without \
              the service by --kernel, as root",
         ));
     }

@@ -19,7 +19,7 @@ pub(super) fn why(counts: &Counts, patterns: &[String], socket: &Path) -> Option
     if patterns.is_empty() {
         let text = "no program of this user connected: none that uses this library or Perfetto's SDK runs and looks here";
         return Some(
-            if counts.producers == 0 { text } else { "the programs that connected traced nothing" }
+            if counts.producers == 0 { text } else { "the programs that connected wrote no event" }
                 .to_owned(),
         );
     }
@@ -36,14 +36,14 @@ fn reason(process: Process, socket: &Path) -> String {
         return format!("belongs to user {uid}: record as that user");
     }
     if process.is_elevated() {
-        return "has elevated rights, so it takes no recording on a user's word".to_owned();
+        return "has elevated rights, so it does not connect to a user's recording".to_owned();
     }
     let set = |name: &str| Some((name.to_owned(), process.variable(name).filter(|value| !value.is_empty())?));
     let directed = [set("ATRACE_BACKEND"), set("ATRACE_MARKER")].into_iter().flatten();
     if let Some((name, value)) = directed.into_iter().find(|(_, value)| value != "perfetto") {
         let value = shown(value.as_encoded_bytes());
         return format!(
-            "was started with {name}={value}, so its events go there, and it looks for no recording"
+            "was started with {name}={value}, so its events go there, and it does not look for recordings"
         );
     }
     let (_, named) = set("PERFETTO_PRODUCER_SOCK_NAME").unzip();
@@ -60,7 +60,7 @@ fn reason(process: Process, socket: &Path) -> String {
         })
     });
     match doctor::standings(&[process.0], stores::left).known.get(&process.0) {
-        Some(said) if said.contains(": connected") => "is connected and traced nothing".to_owned(),
+        Some(said) if said.contains(": connected") => "is connected and wrote no event".to_owned(),
         Some(said) => format!("looks for a recording and did not connect: {}", shown(said)),
         None if publishes => {
             "uses this library and looks for no recording: it calls none of atrace_init, perfetto::attach \

@@ -114,7 +114,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     };
     let number = number.parse::<u64>().map_err(|_| format!("{number:?} is no number"))?;
     let size = number.checked_mul(1 << shift).ok_or("that is too much")?;
-    if size < 4096 { Err("a trace has 4096 bytes at least".to_owned()) } else { Ok(size) }
+    if size < 4096 { Err("the size must be at least 4096 bytes".to_owned()) } else { Ok(size) }
 }
 
 /// Checks the filter. The program parses it again.
@@ -151,7 +151,7 @@ const PROCESSES: usize = 100;
 fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     if cfg!(target_os = "android") {
         return Err(Failure::new(
-            "the programs of Android write to the device's one buffer: use `atrace record`",
+            "on Android, all programs write to one buffer of the device: use `atrace record`",
         ));
     }
     let caller = Caller::behind_sudo()?;
@@ -213,7 +213,7 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let has_copies = copied.is_some();
     let mut problems = if tally.written() == 0 { tree.silence() } else { tree.lost().into_iter().collect() };
     if tally.written() == 0 && !has_copies {
-        let text = "what a program writes to the top-level trace_marker itself is recorded from Linux 6.16 on; before: atrace record";
+        let text = "events that a program writes directly to the top-level trace_marker are recorded since Linux 6.16; before that, use atrace record";
         problems.push(text.to_owned());
     }
     say(if problems.is_empty() { tally.report("events") } else { tally.report_of_some("events") });

@@ -150,7 +150,7 @@ fn lines(report: &Report) -> Vec<String> {
     lines.extend(lost.iter().flat_map(|lost| lines_of(lost, counts)));
     let others = counts.lost.saturating_sub(lost.iter().map(Lost::events).sum());
     lines.extend(counted(others, "more were lost by other processes"));
-    let text = "times programs of another library lost events, without a count, as they came faster than they could be taken";
+    let text = "times programs with another library lost an unknown number of events, which came faster than they could be read";
     lines.extend(counted(counts.uncounted, text));
     lines.extend(counted(counts.invalid, "invalid packets were left out"));
     for CutOff { pid, name, fault } in cut_off {
@@ -159,7 +159,7 @@ fn lines(report: &Report) -> Vec<String> {
     lines.extend(counted(counts.refused, "connections were refused"));
     if let Some(Ended::Full) = ended {
         lines.push(
-            "the recording ended before the program, as the file has the size of --max-size: what came later is not in it"
+            "the recording ended before the program, because the file has the size of --max-size: later events are not in it"
                 .to_owned(),
         );
     }
@@ -174,7 +174,7 @@ fn silence(counts: &Counts) -> Option<String> {
              elevated rights, or was started with another environment (env -i, sudo, su: keep PERFETTO_PRODUCER_SOCK_NAME \
              and ATRACE_BACKEND)"
         }
-        Counts { events: 0, lost: 0, .. } => "the program connected and traced nothing",
+        Counts { events: 0, lost: 0, .. } => "the program connected and wrote no event",
         _ => return None,
     };
     Some(text.to_owned())
@@ -187,7 +187,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
     let mut lines = Vec::new();
     if *room > 0 {
         let mut text =
-            format!("{process} lost {} events, which came faster than they could be taken", thousands(*room));
+            format!("{process} lost {} events, which came faster than they could be read", thousands(*room));
         let names: Vec<_> = threads.iter().map(|(tid, name)| format!("{} ({tid})", shown(name))).collect();
         if !names.is_empty() {
             text.push_str(&format!(", in the threads {}", names.join(", ")));
@@ -211,8 +211,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
         (inside, "events in signal handlers that interrupted an event, or in more threads than have room"),
         (
             early,
-            "events before the recording reached it: in a signal handler, which does not wait for that, or as the machine \
-             was too busy for seconds",
+            "events before the connection to the recording: in a signal handler, which does not wait for it, or because the machine was busy for seconds",
         ),
     ];
     let others = others.into_iter().filter_map(|(count, text)| counted(*count, text));

@@ -38,7 +38,7 @@ impl Content {
 
     /// Decodes an answer. The answer comes from another user, so it is untrusted.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let no_answer = || "its answer can't be understood".to_owned();
+        let no_answer = || "its answer can't be parsed".to_owned();
         let words = parse(bytes).ok_or_else(no_answer)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match words.as_slice() {

@@ -174,7 +174,10 @@ pub(crate) fn perform<'a>(
             Ok(content) => content.bytes(),
             Err(e) => Content::fault(&e.to_string()),
         },
-        ["not asked as other users took too long to answer", "not asked again, as its answers took too long"],
+        [
+            "not asked, because other users took too long to answer",
+            "not asked again, because its answers took too long",
+        ],
         |(user, store, _), answer, time| {
             let uid = user.map_or(0, |user| user.uid);
             *SPENT.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_default() += time;
@@ -254,11 +257,11 @@ fn existing() -> Vec<u32> {
         planted += 1;
         if planted <= NAMED {
             let path = entry.path();
-            say(format_args!("not reached, {}: {} is no directory of theirs", owner(uid), path.display()));
+            say(format_args!("not reached, {}: {} is not that user's directory", owner(uid), path.display()));
         }
     }
     if planted > NAMED {
-        say(format_args!("not reached: {} more like that", planted - NAMED));
+        say(format_args!("not reached: {} more users, for the same reason", planted - NAMED));
     }
     users
 }
@@ -364,7 +367,7 @@ fn check(pattern: &str) -> Result {
         };
         let (set, behind) = rest.split_at(len);
         if !has_member(set) {
-            let what = format!("no character is in its set {}", shown(set));
+            let what = format!("its set {} contains no character", shown(set));
             return refused(&what, "write '?' for any character, '*' for any text, '[[]' for '[' itself");
         }
         rest = behind;
