@@ -196,8 +196,7 @@ impl Socket {
     }
 }
 
-/// Returns whether there is a file at a socket's address, of whatever kind. An abstract address has no file, so the answer is
-/// true.
+/// Returns whether there is a file of any kind at a socket's address. An abstract address has no file, so the answer is true.
 pub fn may_be_there(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let mut path = [0; PATH_MAX];

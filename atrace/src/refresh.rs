@@ -146,7 +146,8 @@ fn refresh() -> AtraceTag {
     read()
 }
 
-/// Returns what a watch must wait for to notice a switch, and its current serial.
+/// Returns the property, or the store, that a watch must wait for to notice a switch, and its
+/// current serial.
 pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
     match properties.find(flags::FLAGS) {
         Some(property) => (Wait::Property(property), property.serial()),

@@ -123,8 +123,8 @@ fn limits() -> Option<()> {
     limits.into_iter().try_for_each(|(what, most)| system::lower_limit(what, most).ok())
 }
 
-/// Drops all capabilities, also those that the process has kept across the change of its user or could pass to a
-/// program.
+/// Drops all capabilities, also those that survived the change of the user, and those that the process could
+/// pass to a program.
 fn drop_capabilities() -> Option<()> {
     hold(c::capset(&mut [CAPABILITY_VERSION, 0], &[0; 6]))
 }

@@ -7,7 +7,7 @@
 //!
 //! Watches share a thread, which starts with the first watch and stops with the last. It sleeps in the kernel until the
 //! properties change (a futex on the serial). A change of Perfetto's sessions wakes it, too. No signal is delivered on it.
-//! `watch/notifier.rs` makes sure that each callback is told of the last change, in order and never twice at once.
+//! `watch/notifier.rs` makes sure that each callback is called for the last change, in order and never twice at once.
 //!
 //! # Cost
 //!

@@ -302,7 +302,8 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Runs as the process that reads the memory on another processor, each time that it is told to, until stdin is closed.
+/// Runs as the process that reads the memory on another processor, each time that it gets a request, until stdin is
+/// closed.
 pub(crate) fn read_beside() -> io::Result<()> {
     let path = std::env::var_os(READ).ok_or_else(|| io::Error::other("there is nothing to read"))?;
     let shared = Shared::open(Path::new(&path))?;

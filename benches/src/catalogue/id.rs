@@ -50,7 +50,7 @@ impl fmt::Display for Who {
 /// Whether tracing is on during the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Tracing is compiled in, and nobody traces.
+    /// Tracing is compiled in, but switched off.
     Off,
     /// Tracing is on, and messages are written.
     On,

@@ -39,8 +39,8 @@ usage: cargo bench --bench BENCH -- [OPTIONS] [FILTER]...
 Measures the cases whose id, or whose name in the original benchmark, contains one of the filters, or all cases. Leaves
 the rows if no case is left out. Flags of Criterion, such as --save-baseline, work where a bench has its cases.
 
-  --quick   take a quarter of the time, and be less sure
-  --test    run every case once, check what it does, and measure nothing
+  --quick   take a quarter of the time, with less certain results
+  --test    run every case once, check its results, and measure nothing
   --list    name the cases
   --exact   a filter is a whole id
   --help    say this

@@ -14,7 +14,7 @@
 //!   `/dev/null`; in a test, which writes little, a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`, `null`)
 //!   selects a sink.
 //! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, the
-//!   supervisor switches off what a killed bench has left switched on in the store.
+//!   supervisor switches off the patterns and tags that a killed bench has left in the store.
 //! - `ATRACE_BACKEND` is not set.
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
 //!   the device's libcutils knows. Its ring buffer is shared with the whole system. It is switched on while the bench

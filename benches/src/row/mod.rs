@@ -155,7 +155,7 @@ pub struct Row {
     /// Ratios to other rows, from alternating processes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vs_process: BTreeMap<String, Versus>,
-    /// The distribution of the rounds, if it was kept.
+    /// The distribution of the rounds, if it was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
     /// The range of the processor's speed during the measurement, as factors of slowdown relative to the

@@ -343,7 +343,7 @@ mod cases {
         let text = said("*/nobody-is-called-so");
         assert!(text.contains("no running process matches */nobody-is-called-so"), "{text}");
         for (variable, value, expected) in [
-            ("", "", "uses this library and looks for no recording"),
+            ("", "", "uses this library, but does not look for recordings"),
             ("ATRACE_BACKEND", "none", "was started with ATRACE_BACKEND=none"),
             ("ATRACE_MARKER", "/dev/null", "was started with ATRACE_MARKER=/dev/null"),
             ("PERFETTO_PRODUCER_SOCK_NAME", "/other", "looks for a service at /other"),

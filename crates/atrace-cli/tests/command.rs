@@ -808,10 +808,10 @@ mod cases {
             "{ran:?}"
         );
         let ran = of(&["off", "*/not-there", "other"]);
-        refused(&ran, 1, &["\"other\" is not switched on; what is: \"*/switched-program\""]);
+        refused(&ran, 1, &["\"other\" is not switched on; switched on: \"*/switched-program\""]);
         assert!(of(&["off", &running.pattern]).status.success());
         assert_eq!(control.patterns(), [""; 0]);
-        refused(&of(&["off", &running.pattern]), 1, &["what is: nothing"]);
+        refused(&of(&["off", &running.pattern]), 1, &["switched on: nothing"]);
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
     }
 

@@ -334,10 +334,10 @@ mod cases {
             assert!(fs::symlink_metadata(place.join(name)).is_err(), "{name} is left: {ran:?}");
             assert!(ran.stderr.contains(&format!("removed {name}, which")), "{ran:?}");
         }
-        assert!(ran.stderr.contains("out.2 is what a recording had"), "{ran:?}");
+        assert!(ran.stderr.contains("out.2 has the recording of a command"), "{ran:?}");
         assert_eq!(fs::read(place.join("out.2")).unwrap(), b"half");
         let next = end(here.atrace(&name).args(["run", "--kernel", "-fo", "place/out", "--", "true"]));
-        assert!(!next.stderr.contains("what a recording had"), "{next:?}");
+        assert!(!next.stderr.contains("has the recording of a command"), "{next:?}");
         assert!(fs::symlink_metadata(place.join(&live)).is_err(), "{live} is left: {ran:?}");
         for name in &kept {
             assert!(fs::symlink_metadata(place.join(name)).is_ok(), "{name} is gone: {ran:?}");

@@ -652,8 +652,7 @@ mod cases {
         as_user(&mut next);
         let ran = end(&mut next);
         // It gets a name, and is told once.
-        let said =
-            format!("out.2 is what a recording had, whose command (process {}) ended before", child.id());
+        let said = format!("out.2 has the recording of a command (process {}) that ended before", child.id());
         assert!(ran.stderr.contains(&said) && !live.exists(), "{ran:?}");
         assert!(place.trace("out.2").events().len() >= events);
         assert!(runs_left_by(child.id()).is_empty());
@@ -829,7 +828,7 @@ mod cases {
         signal(&child, libc::SIGINT);
         let ran = common::end_of(child);
         assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
-        assert!(ran.stderr.contains("no service of Perfetto's runs here: this is one"), "{ran:?}");
+        assert!(ran.stderr.contains("no Perfetto service runs here: this command acts as one"), "{ran:?}");
         until("the process says that it is over", || {
             line(&ask(&["status"])).is_some_and(|own| !own.contains("1 sessions"))
         });

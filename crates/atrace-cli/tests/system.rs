@@ -356,7 +356,7 @@ mod cases {
         assert!(ran.status.success(), "{ran:?}");
         for line in [
             "2 times events were lost, as a program wrote faster than they could be taken",
-            "5 pieces of memory were overwritten before they were saved: --buffer has more of it",
+            "5 chunks of the buffer were overwritten before they were saved: a larger --buffer avoids this",
             "once a program did not commit its chunks in time",
             "once events of the kernel were lost",
         ] {

@@ -52,7 +52,7 @@ pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
-/// Whether the first event is to connect. It is set in this process or inherited from its parent.
+/// Whether the first event should connect. It is set in this process or inherited from its parent.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
 /// The state of the connection, as [`Standing::packed`] encodes it.
 static STANDING: AtomicU64 = AtomicU64::new(0);

@@ -110,7 +110,7 @@ pub(crate) fn wait() {
 
 /// The generation of the process whose connection sends chunks as bytes; 0 if the service reads the memory.
 static SENDS: AtomicU64 = AtomicU64::new(0);
-/// The process is exiting, and its open chunks are to be sent.
+/// The process is exiting, and its open chunks must be sent.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
 /// The time in milliseconds that an exit waits for that.
 const EXIT_MS: u32 = 1000;

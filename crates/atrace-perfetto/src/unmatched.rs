@@ -20,7 +20,7 @@ pub(crate) struct UnmatchedEnds {
     open: u32,
     /// The number of further slices that began within these. All of their begins are lost.
     beyond: u32,
-    /// How many ends are to be written.
+    /// The number of ends that must be written.
     pending: u32,
 }
 
@@ -77,7 +77,7 @@ impl UnmatchedEnds {
         std::mem::take(self).pending
     }
 
-    /// Returns how many ends are to be written.
+    /// Returns the number of ends that must be written.
     pub(crate) fn count(&self) -> u32 {
         self.pending
     }

@@ -259,7 +259,7 @@ pub enum Command<'a> {
         /// The number to be repeated with the commit.
         request: u64,
     },
-    /// The incremental state is to be written anew.
+    /// The incremental state must be written anew.
     ClearState,
     /// A command that this module does not know.
     Other,

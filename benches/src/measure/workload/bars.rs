@@ -117,7 +117,10 @@ pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     });
     let (missing, _) = all
         .find(|(of, may_be_zero)| !row_of(of.id).is_some_and(|row| measured(row, of.field, *may_be_zero)))?;
-    Some(format!("the original has a line of {} ({:?}), for which there is no number", missing.id, missing.field))
+    Some(format!(
+        "the original has a line of {} ({:?}), for which there is no number",
+        missing.id, missing.field
+    ))
 }
 
 #[cfg(test)]

@@ -269,7 +269,8 @@ impl Results {
         (0..self.cases.len()).flat_map(all).collect()
     }
 
-    /// Keeps each case if a filter selects any of its ids, or a part of the case. A kept case runs in all its modes.
+    /// Keeps each case if a filter selects any of its ids, or a part of the case. A case that is selected runs in
+    /// all its modes.
     pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool, has_part: impl Fn(&str) -> bool) {
         for case in 0..self.cases.len() {
             self.cases[case].selected = has_part(&self.cases[case].id)

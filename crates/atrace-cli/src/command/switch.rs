@@ -81,7 +81,7 @@ pub(crate) fn off(args: &SwitchArgs) -> Result {
     present.sort();
     present.dedup();
     let present = if present.is_empty() { "nothing".to_owned() } else { present.join(", ") };
-    Err(Failure::new(format!("{} is not switched on; what is: {present}", unknown.join(", "))))
+    Err(Failure::new(format!("{} is not switched on; switched on: {present}", unknown.join(", "))))
 }
 
 fn in_quotes(text: &str) -> String {

@@ -85,7 +85,7 @@ const RECEIVING_MAX: usize = 16;
 pub struct Service {
     /// A byte in the pipe means that there are orders. Closing the pipe ends the service.
     wake: Option<PipeWriter>,
-    /// Set when the service is to end. Unlike the pipe, it can be read without a system call.
+    /// Set when the service should end. Unlike the pipe, it can be read without a system call.
     is_to_end: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
     events: Arc<AtomicU64>,

@@ -22,7 +22,7 @@ pub(crate) struct Top {
     pub(crate) instance: Instance,
     /// The files that are changed and their old contents, in the order of the changes.
     before: Vec<(PathBuf, String)>,
-    /// The recorded events are to be removed from the buffer.
+    /// Whether the recorded events must be removed from the buffer.
     empties: bool,
     by: Generation,
 }

@@ -214,7 +214,7 @@ impl Target {
                 let done = match live {
                     Some(of) => self.move_to_free(&name, of).map(|to| {
                         format!(
-                            "{} is what a recording had, whose command (process {pid}) ended before it could name the file: \
+                            "{} has the recording of a command (process {pid}) that ended before it could name the file: \
                              it was killed, or the directory could not be written to",
                             crate::escape::shown(to.as_bytes())
                         )

@@ -47,7 +47,7 @@ pub(crate) fn wait_for_rest(
         }
         rest = self::rest(uid, variable);
         if came.is_some() && !asks && !rest.is_empty() {
-            say(format_args!("{} {}, and what they trace now is not recorded", names(&rest), run(&rest)));
+            say(format_args!("{} {}, and their events are no longer recorded", names(&rest), run(&rest)));
             return Ok(());
         }
     }

@@ -116,7 +116,7 @@ impl Losses {
             (
                 self.overwritten,
                 format!(
-                    "{} pieces of memory were overwritten before they were saved: --buffer has more of it",
+                    "{} chunks of the buffer were overwritten before they were saved: a larger --buffer avoids this",
                     thousands(self.overwritten)
                 ),
             ),

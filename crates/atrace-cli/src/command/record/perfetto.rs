@@ -211,7 +211,10 @@ pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result {
     let terms = Terms { patterns: &args.apps, ..Terms::default() };
     let service = Service::start_for(listener, geteuid().as_raw(), &terms, keep);
     let service = service.map_err(failed("starting a service"))?;
-    say(format_args!("no service of Perfetto's runs here: this is one, at {}", shown_path(&listening.path)));
+    say(format_args!(
+        "no Perfetto service runs here: this command acts as one, at {}",
+        shown_path(&listening.path)
+    ));
     announce();
     let waited = wait(args.time, &signals, || Ok(format!("{} events", thousands(service.events()))));
     let path = listening.path.clone();

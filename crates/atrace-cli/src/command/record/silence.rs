@@ -63,7 +63,7 @@ fn reason(process: Process, socket: &Path) -> String {
         Some(said) if said.contains(": connected") => "is connected and wrote no event".to_owned(),
         Some(said) => format!("looks for a recording and did not connect: {}", shown(said)),
         None if publishes => {
-            "uses this library and looks for no recording: it calls none of atrace_init, perfetto::attach \
+            "uses this library, but does not look for recordings: it calls none of atrace_init, perfetto::attach \
                               and perfetto::connect, and has no subscriber of this library's"
                 .to_owned()
         }
