@@ -386,9 +386,9 @@ impl Arena {
         abi::free(header, place.chunk);
     }
 
-    /// Calls `each` with those of the first `packets` packets of a chunk that are not empty and lie within it, and with
-    /// their flags. `finished` is how many, and the chunk's flags. These packets must be finished, so they don't
-    /// change. Returns the offset behind these packets.
+    /// Calls `each` with the finished packets of a chunk that are not empty, and with their flags, as long as the
+    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. These
+    /// packets must be finished, so they don't change. Returns the offset behind these packets.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);

@@ -138,7 +138,8 @@ impl Service {
         Self::start_for(listener, uid, &Terms { sessions, ..Terms::default() }, keep)
     }
 
-    /// Like [`start`](Self::start), on these terms. Also fails if a pattern contains a NUL.
+    /// Does the same as [`start`](Self::start), with these options. Also fails if a pattern
+    /// contains a NUL.
     pub(crate) fn start_for(
         listener: UnixListener,
         uid: u32,
