@@ -359,7 +359,7 @@ fn doubts_are_told() {
     ground.file("overhead/environment/subscriber.json", r#"{"cpu": "B", "kernel": "6.1", "commit": "abc"}"#);
     let ran = ground.expect("", 0, &[]);
     for doubt in [
-        "perhaps nothing was switched on: rust/tracing_on_end (0.90 ns and 0.60 ns)",
+        "perhaps tracing was not switched on: rust/tracing_on_end (0.90 ns and 0.60 ns)",
         "rows of atrace are uncertain, because the machine's speed varied; their ratios are known: cc/tracing_on_end",
         "rows of atrace are not known, neither their times nor a ratio: limit/load_and_test",
         "atrace was not measured into the kernel's marker",

@@ -202,7 +202,7 @@ mod cases {
         assert_eq!(ran.said("STORE"), ["[0, 0]"]);
         let ran = end(here.run(&name, &["-f"]).env("SUDO_UID", "somebody"));
         assert_eq!(ran.status.code(), Some(125));
-        assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is no user"), "{ran:?}");
+        assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is not a user"), "{ran:?}");
     }
 
     /// The kernel takes the highest number for "leave unchanged", so the program would keep root's ids.

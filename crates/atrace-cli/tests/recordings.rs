@@ -555,7 +555,7 @@ mod cases {
         assert!(ran.status.success(), "{ran:?}");
         assert!(!ran.stderr.contains("none lost"), "{ran:?}");
         assert!(
-            ran.stderr.contains("/program) closed the descriptor of the marker (100): what was traced"),
+            ran.stderr.contains("/program) closed the descriptor of the marker (100): events after that"),
             "{ran:?}"
         );
         // A process that never used the marker is not reported.

@@ -355,7 +355,7 @@ mod cases {
         let ran = end(&mut record(&here, &name, &["-t", "1ms"]));
         assert!(ran.status.success(), "{ran:?}");
         for line in [
-            "2 times events were lost, as a program wrote faster than they could be taken",
+            "2 times events were lost, because a program wrote faster than they could be read",
             "5 chunks of the buffer were overwritten before they were saved: a larger --buffer avoids this",
             "once a program did not commit its chunks in time",
             "once events of the kernel were lost",

@@ -319,7 +319,7 @@ mod cases {
         let lives = unsafe { libc::kill(late, libc::SIGKILL) };
         let ran = common::end_of(child);
         assert_eq!((ran.status.code(), lives), (Some(7), 0), "{ran:?}");
-        assert!(ran.stderr.contains("what they trace now is not recorded"), "{ran:?}");
+        assert!(ran.stderr.contains("their events are no longer recorded"), "{ran:?}");
         assert!(ran.stderr.contains("saved sh.2.pftrace") && recorded("sh.2.pftrace"), "{ran:?}");
     }
 }
