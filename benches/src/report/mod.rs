@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((args.save.as_deref(), args.compare.as_deref()), (Some("new"), Some("old-1.2")));
         assert_eq!((args.max_regression, args.out), (0.025, Some("o".into())));
         assert_eq!(parse("--compare a --max-regression 10").unwrap().max_regression, 0.1);
-        assert!(parse("--help").unwrap_err().contains("what is missing or can't be read"));
+        assert!(parse("--help").unwrap_err().contains("those that are missing or can't be read"));
     }
 
     #[test]
