@@ -718,7 +718,8 @@ mod tests {
         let (arena, session, mut writer) = open(THREAD_TIME);
         let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
         let begin = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
-        let track = Track { uuid: packet::track(7 << 60), parent: 1, name: "row", is_counter: false };
+        let track =
+            Track { uuid: packet::track(7 << 60), parent: 1, name: "row", is_counter: false, is_kept: false };
         let long = "long ".repeat(2000);
         let whole = Whole { name: Some(&long), args: &|_| () };
         assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));

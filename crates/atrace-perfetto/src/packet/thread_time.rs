@@ -20,7 +20,7 @@ pub(crate) const SAMPLE_ROOM: usize = SAMPLE_MAX + 42 + NAME.len();
 pub(crate) fn track(process: u64) -> Track<'static> {
     let parent = process ^ u64::from(thread::number().unwrap_or_default());
     let uuid = super::track(seeded(parent, u64::from_le_bytes(*b"cpu time")));
-    Track { uuid, parent, name: NAME, is_counter: true }
+    Track { uuid, parent, name: NAME, is_counter: true, is_kept: false }
 }
 
 /// Encodes the fields of an event of the calling thread that have its processor time; returns `None` if it is not known. A
