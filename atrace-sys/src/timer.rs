@@ -94,7 +94,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "no such clocks")]
     fn processor_time_passes_while_working() {
-        let (thread, process) = (thread_time().unwrap(), process_time().unwrap());
+        // In this order, so that the process has worked at least as long as the thread in the end.
+        let (process, thread) = (process_time().unwrap(), thread_time().unwrap());
         while thread_time().unwrap() < thread + 1_000_000 {}
         assert!(process_time().unwrap() >= process + 1_000_000);
         let number = crate::thread::number().unwrap();

@@ -923,7 +923,8 @@ mod cases {
             ran.stdout.starts_with("no running process is called a-program-that-is-not-there"),
             "{ran:?}"
         );
-        ill(&ran, "pattern", "atrace on 'a-program-that-is-not-there'");
+        assert!(ran.status.success() && !ran.stdout.contains("WRONG"), "{ran:?}");
+        assert!(ran.stdout.contains("-> atrace on 'a-program-that-is-not-there'"), "{ran:?}");
         ill(&of(&["999999999"]), "process", "pgrep");
         refused(&of(&[""]), 1, &["an empty name"]);
         let plain = end(here.atrace(&name).args(["doctor", &pid]).uid(USER).gid(USER));

@@ -423,7 +423,7 @@ mod cases {
         let ran = end(command.env_remove("ATRACE_PROPERTIES").uid(USER).gid(USER));
         assert!(ran.status.success(), "{ran:?}");
         assert_eq!(
-            ran.stderr.matches("whether this kernel has events of no_such_group can't be seen").count(),
+            ran.stderr.matches("this user can't see whether this kernel has events of no_such_group").count(),
             1
         );
         let (events, _) = of_kernel(&begun.recv().unwrap()).unwrap();
