@@ -387,3 +387,25 @@ fn a_child_has_watches_of_its_own() {
     });
     Place::file().run(&name);
 }
+
+/// Whatever else wakes the threads, and however many there are.
+#[test]
+fn ticks_have_their_time_between_them() {
+    let name = case!({
+        static TICKS: AtomicUsize = AtomicUsize::new(0);
+        static TICK: fn() = || _ = TICKS.fetch_add(1, Ordering::SeqCst);
+        let directory = tempfile::tempdir().unwrap();
+        atrace::watch::on_tick(&TICK);
+        let begin = std::time::Instant::now();
+        let recording = perfetto::record_to(directory.path().join("trace")).unwrap();
+        let _watches = KINDS.map(|start| telling(start).0);
+        for _ in 0..100 {
+            drop(control().enable_tags(CAMERA).unwrap());
+        }
+        until("there are ticks", || TICKS.load(Ordering::SeqCst) > 1);
+        let (ticks, most) = (TICKS.load(Ordering::SeqCst), begin.elapsed().as_millis() as usize / 50 + 1);
+        assert!(ticks <= most, "{ticks} ticks, at most {most} expected");
+        recording.finish().unwrap();
+    });
+    Place::file().run(&name);
+}

@@ -170,11 +170,20 @@ pub(crate) fn start_ticks() {
     }
 }
 
-/// Calls the tick, if there is work for it. Returns the time until the next tick.
+/// Calls the tick, if there is work for it and the last one was long enough ago: a thread wakes for other reasons as well, and
+/// there may be several threads. Returns the time until the next tick.
 fn tick() -> Option<Duration> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
     let is_wanted = |word: &AtomicU64| word.load(Ordering::Relaxed) & AtraceTag::ValidMask.bits() != 0;
     let body = ON_TICK.get().filter(|_| producer::tags_word().is_some_and(is_wanted))?;
-    body();
+    let (now, next) = (producer::now(), NEXT.load(Ordering::Relaxed));
+    if now < next {
+        return Some(Duration::from_nanos(next - now));
+    }
+    let later = now.saturating_add(TICK.as_nanos() as u64);
+    if NEXT.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        body();
+    }
     Some(TICK)
 }
 
