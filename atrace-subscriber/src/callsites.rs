@@ -19,12 +19,12 @@ const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
 /// Each further part is this much larger than the one before.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
-/// The numbers of callsites in the first two parts are less than this.
+/// The numbers of callsites in the first two parts are below this limit.
 pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
-/// Buckets that are tried in one part.
+/// The number of buckets that are tried in one part.
 const TRIES: usize = 8;
 
-/// A callsite's metadata, the number by which it is interned in Perfetto's memory, what its spans were so far, what a
+/// A callsite's metadata, the number by which it is interned in Perfetto's memory, the kind of its spans so far, what a
 /// recorder has found out about it, and which lanes have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
@@ -70,7 +70,7 @@ struct Kind(AtomicU32);
 impl Kind {
     /// The last span was asynchronous.
     const ASYNC: u32 = u32::MAX;
-    /// After so many synchronous spans the next one is presumed to be synchronous as well.
+    /// After this number of synchronous spans the next one is presumed to be synchronous as well.
     const ENOUGH: u32 = 16;
     /// Of presumed spans, one of so many is looked at nevertheless.
     const SAMPLED: u32 = 1024;
@@ -101,7 +101,7 @@ impl Callsite {
         self.0
     }
 
-    /// Returns the callsite with this metadata, adding it if necessary. `None` if the table is full.
+    /// Returns the callsite with this metadata, adding it if necessary. Returns `None` if the table is full.
     #[inline]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
         Self::known(metadata).or_else(|| Self::search(metadata))
@@ -235,7 +235,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Finds the callsite with this metadata, adding it if necessary. `None` if the table is full.
+    /// Finds the callsite with this metadata, adding it if necessary. Returns `None` if the table is full.
     #[inline(always)]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -324,7 +324,7 @@ impl CallsiteInfo {
         Site::new(self.number, name, level_of(self.metadata), self)
     }
 
-    /// Returns the name of an event if the program chose it: that which `tracing` gives is `event FILE:LINE`.
+    /// Returns the name of an event if the program chose it: the name that `tracing` gives by default is `event FILE:LINE`.
     pub(crate) fn own_name(&self) -> Option<&'static str> {
         let place = self.metadata.name().strip_prefix("event ").zip(self.metadata.file());
         let is_made = place

@@ -1,4 +1,4 @@
-//! Lanes: the tracks that spans' lives are drawn on.
+//! Lanes: the tracks on which spans' lives are drawn.
 //!
 //! Slices on one track must nest. A lane is a track that takes the life of one root span at a time, and above it those
 //! descendants that fit: a life nests on its parent's lane if the parent is the innermost one there, and if the lane had no
@@ -24,9 +24,9 @@ const FIRST_CHUNK: usize = 16;
 const CHUNKS: usize = 20;
 /// The number of names that have free lanes of their own. Further names share them.
 const NAMES: usize = 256;
-/// How many entries of the table of names are tried.
+/// The number of entries of the table of names that are tried.
 const TRIES: usize = 8;
-/// How many free lanes are tried for a life that began earlier.
+/// The number of free lanes that are tried for a life that began earlier.
 const PASSED: usize = 8;
 
 /// A lane, by its index.
@@ -38,7 +38,7 @@ struct Entry {
     /// The index of its name, and its number among the lanes of that name.
     name: AtomicU32,
     number: AtomicU32,
-    /// The callsite of the first life on it. That gives the track its name.
+    /// The callsite of the first life on it. This callsite gives the track its name.
     callsite: AtomicU32,
     /// The hash of that name.
     hash: AtomicU64,
@@ -104,7 +104,7 @@ impl Lane {
         self.0
     }
 
-    /// Takes a free lane of the callsite's name for a life that began at `time`, or makes one. `None` if there is no room.
+    /// Takes a free lane of the callsite's name for a life that began at `time`, or makes one. Returns `None` if there is no room.
     pub(crate) fn take(callsite: Callsite, life: u64, time: u64) -> Option<Self> {
         let seen = Cell::new(None);
         let link = |index| {
@@ -175,7 +175,7 @@ impl Lane {
     /// Takes the innermost life from the lane, which ends at `now`. `below` is the life that it is nested in; 0: none, and the
     /// lane becomes free when this life's end was written by `end`. That gets the time of the end.
     ///
-    /// Threads read the clock one after the other, but not in the order in which they come here. An end is never at the time
+    /// Threads read the clock in one order, but may arrive here in another. An end is never at the time
     /// of an earlier event of the lane.
     pub(crate) fn leave(self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let Some(lane) = entry(self.0) else { return end(now) };

@@ -133,7 +133,7 @@ pub enum AsyncSpans {
     Never,
     /// On threads and, for Perfetto if the span is asynchronous, for ATrace always, as an async slice.
     Beside,
-    /// As an async slice only, whether it is asynchronous or not.
+    /// As an async slice only, whether the span is asynchronous or not.
     Instead,
 }
 

@@ -1,7 +1,7 @@
 //! What a thread knows: its lane of counters, and how many calls remain until it times one.
 //!
 //! Each lane has one thread that writes, so a count is a load and a store. A thread takes a lane at its first metered call. When
-//! all lanes are taken, it looks for one whose thread has ended: threads give nothing back, as a thread-local with a destructor may
+//! all lanes are taken, it looks for one whose thread has ended: a thread does not release its lane, because a thread-local with a destructor may
 //! allocate. A thread without a lane shares the last one, by atomic additions.
 
 use std::cell::Cell;

@@ -2,13 +2,13 @@
 //!
 //! # Which spans are asynchronous
 //!
-//! That is not known when a span begins. A *synchronous* span is entered once, and closes right after it was left. Its slice on
+//! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right after it was left. Its slice on
 //! its thread shows all of it, so it has no life. Every other span that is entered is asynchronous. Its life is *begun* as soon
 //! as that is known, with the time of its creation:
 //!
 //! - when it is entered again;
 //! - when its thread enters another span after it has left this one;
-//! - when the life of a span is begun whose parent it is;
+//! - when the life of a child span is begun;
 //! - by the next tick but one, if it was left or has not been entered yet ([`tick`]): so it is in the trace even if its thread has
 //!   nothing more to do, or the process is killed;
 //! - when it closes.
@@ -35,9 +35,9 @@ use crate::callsites::Callsite;
 use crate::lanes::Lane;
 use crate::slots::{high, low, pair};
 
-/// What a life needs to know of its span.
+/// The facts about a span that its life needs.
 pub(super) struct Origin {
-    /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`; 0: the span has no life, whatever it is.
+    /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`; 0: the span has no life, whether it is asynchronous or not.
     created: AtomicU64,
     /// The [identity](StoredSpan::identity) of the parent; 0: none.
     parent: AtomicU64,
@@ -84,7 +84,7 @@ const TICK: u32 = 64;
 /// After so many ticks a span that is presumed to be synchronous gets a life nevertheless.
 const PATIENCE: u32 = 8;
 
-/// How many ancestors get a life with a span's.
+/// The number of ancestors that get a life together with a span.
 const ANCESTORS: usize = 16;
 
 impl Origin {
@@ -132,7 +132,7 @@ impl Origin {
     }
 }
 
-/// What is known about a span at its creation.
+/// The facts about a span that are known at its creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Birth {
     /// The time, in nanoseconds of `CLOCK_BOOTTIME`.
@@ -173,7 +173,7 @@ pub(crate) fn tick() {
 }
 
 impl StoredSpan {
-    /// Returns the number by which arguments refer to the span, which is never 0. No other span of the process has it before 2^30
+    /// Returns the number by which arguments refer to the span, which is never 0. No other span of the process gets this number until 2^30
     /// others were in its slot.
     pub(crate) const fn identity(self) -> u64 {
         self.0 + 1
@@ -306,7 +306,7 @@ impl StoredSpan {
 }
 
 impl InSlot {
-    /// Notes what is known at the span's creation, while its life has not begun. The caller has not shown the span to others.
+    /// Notes what is known at the span's creation, while its life has not begun. The caller has not yet made the span visible to other threads.
     /// `is_presumed_sync`: the callsite is presumed to have no lives, and the arguments do not have the span's number.
     #[inline(always)]
     pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool) {
@@ -319,7 +319,7 @@ impl InSlot {
         origin.created.store(birth.time.max(1), Ordering::Release);
     }
 
-    /// Begins the life of a new span that expects one. The caller has not shown the span to others.
+    /// Begins the life of a new span that expects one. The caller has not yet made the span visible to other threads.
     #[inline(never)]
     pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Birth) {
         if let Some(parent) = birth.parent {

@@ -1,7 +1,7 @@
 //! Filter directives that would save most.
 //!
 //! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with that text, and disables what is
-//! more verbose than its level. What it saves is the sum of those callsites.
+//! more verbose than its level. The saving is the sum of those callsites.
 
 use crate::bill::{Bill, LEVELS};
 use crate::estimate::Estimate;
@@ -18,7 +18,7 @@ pub(crate) struct Directive {
     pub(crate) ns: Estimate,
 }
 
-/// Returns the directives that save most, the best first. They are not to be added up: one may include another.
+/// Returns the directives that save most, the best first. Do not add up the savings: one directive may include another.
 pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     let known = || bill.lines.iter().filter(|line| line.level > 0);
     let all = known().map(|line| &*line.target);
@@ -46,7 +46,7 @@ pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     found
 }
 
-/// Returns whether `EnvFilter`, which is the stricter one, takes the target.
+/// Returns whether `EnvFilter`, which is the stricter one, accepts the target.
 fn is_valid(target: &str) -> bool {
     !target.is_empty() && target.chars().all(|char| char.is_ascii_alphanumeric() || "_:-".contains(char))
 }

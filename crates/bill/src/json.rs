@@ -11,7 +11,7 @@ impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
     ///
     /// Times are in nanoseconds. A time has the members `ns`, `low` and `high`, the bounds at 99 %. `whole_ns` is the processor time of
-    /// the process without what metering has taken; if `whole` is `"elapsed time"`, the system does not tell that. `other_threads_ns` is that of threads that made no call, or null; writer threads are among them. `file`,
+    /// the process without what metering has taken; if `whole` is `"elapsed time"`, the system does not report the processor time. `other_threads_ns` is that of threads that made no call, or null; writer threads are among them. `file`,
     /// `line`, `target` and `level` are missing where they are unknown. `calls` of a callsite counts each kind of call.
     pub fn to_json(&self) -> String {
         let callsites: Vec<_> = self.lines.iter().map(callsite).collect();
