@@ -31,7 +31,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atrace_sys::OnceRef;
 use atrace_sys::fork::PerProcess;
@@ -189,6 +189,7 @@ fn tick() -> Option<Duration> {
 
 thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns whether the calling thread was started for a watch. A callback on such a thread has no function of the program
@@ -197,12 +198,21 @@ pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
 
-/// Calls the callbacks if the tags have changed; for changes that the properties do not show.
+/// The longest time that a switch by the program waits for the callbacks on another thread.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Calls the callbacks if the tags have changed; for changes that the properties do not show. If another thread calls them
+/// already, waits for it, so that the switch has taken effect when the function of the program returns.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
+    let begin = Instant::now();
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
             watchers.deliver();
+            let is_own = WATCHING.get() || IN_CALLBACK.get();
+            while !is_own && watchers.notifier.is_notifying() && begin.elapsed() < LONGEST_WAIT {
+                std::thread::sleep(Duration::from_micros(200));
+            }
         }
     }
 }
@@ -349,7 +359,9 @@ impl Watchers {
         self.notifier.notify(BackendTags::now, |callback, before, now| {
             // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
             // the callback, whose drop may panic, too. Dropping the payload of that panic may panic again.
+            let outer = IN_CALLBACK.replace(true);
             let called = catch_unwind(AssertUnwindSafe(move || callback(before, now)));
+            IN_CALLBACK.set(outer);
             if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
                 std::mem::forget(another);
             }

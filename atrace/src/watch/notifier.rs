@@ -1,7 +1,7 @@
 //! Calls callbacks when a value changes: in order, and never two calls at once.
 //!
 //! One thread notifies at a time. A thread that arrives meanwhile sets a flag and returns; the notifying thread then looks
-//! once more. So the last change is always reported, changes before it may be skipped, and no thread waits for a callback.
+//! once more. So the last change is always reported, changes before it may be skipped, and no thread waits for a callback here.
 //! The lock is not held during callbacks.
 
 use std::sync::PoisonError;
@@ -31,6 +31,11 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
 
     pub(super) fn last(&self) -> T {
         self.lock().last
+    }
+
+    /// Returns whether a thread is notifying.
+    pub(super) fn is_notifying(&self) -> bool {
+        self.lock().notifying
     }
 
     /// Adds a callback, and returns its id. For the first callback, `now` becomes the last value, so it is not reported.
