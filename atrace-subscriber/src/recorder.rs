@@ -292,12 +292,13 @@ impl Recorder {
         let name = self.name(answers, &mut name, &record);
         let has_life = !answers.has(Answers::NEVER) && track.is_empty();
         let hidden = answers.has(Answers::INSTEAD) && has_life;
-        let parent = if has_life { self.parent(attributes, explicit) } else { None };
+        let has_track = !track.is_empty();
+        let parent = if has_life || has_track { self.parent(attributes, explicit) } else { None };
         // The arguments of a span that is presumed to have no life do not need its number.
         let is_presumed_sync = callsite.is_presumed_sync();
         let stored = StoredSpan::new(callsite.callsite, |new, texts| {
             let stored = new.stored;
-            if has_life && !is_presumed_sync {
+            if has_track || has_life && !is_presumed_sync {
                 identify(texts, stored, parent);
             }
             set_args(texts, args);
@@ -310,7 +311,7 @@ impl Recorder {
                 if hidden || callsite.was_async() {
                     new.begin_life(texts, enabled, &birth);
                 }
-            } else if !track.is_empty() {
+            } else if has_track {
                 let (flow, cookie) = (flow_number(flow_id(stored, false)), stored.cookie());
                 texts.track = track;
                 let (track, name) = (NamedTrack::new(&texts.track, cookie), texts.own_name());

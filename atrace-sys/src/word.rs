@@ -223,7 +223,7 @@ pub fn zeroed_lines(count: usize) -> &'static [Line] {
     // An allocator knows that new pages are zero only for small alignments. So there is one line more than needed.
     let words = Box::leak(vec![0_u64; 8 * (count + 1)].into_boxed_slice());
     // SAFETY: atomics have the size and the bits of their integers, an aligned part is returned, and nothing else refers to it.
-    let (_, lines, _) = unsafe { words.align_to::<Line>() };
+    let (_, lines, _) = unsafe { words.align_to_mut::<Line>() };
     lines.get(..count).unwrap_or_default()
 }
 

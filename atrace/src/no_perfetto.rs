@@ -134,6 +134,10 @@ pub(crate) enum Amount {
 pub(crate) struct Track<'a>(PhantomData<&'a str>);
 
 impl<'a> Track<'a> {
+    pub(crate) const fn new(_: TrackKey, _: &'a str, _: u64) -> Self {
+        Self(PhantomData)
+    }
+
     pub(crate) const fn of(_: TrackKey, _: &'a str) -> Self {
         Self(PhantomData)
     }

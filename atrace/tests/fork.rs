@@ -78,6 +78,7 @@ mod cases {
 
     /// Before Linux 4.14 the kernel wipes nothing in a child.
     #[test]
+    #[cfg(target_os = "linux")]
     #[cfg(not(no_tracing))]
     fn the_child_of_a_bare_clone_is_itself_on_an_old_kernel() {
         let name = case!({

@@ -198,6 +198,7 @@ mod cases {
 
     /// Before Linux 4.14 the kernel wipes nothing in a child.
     #[test]
+    #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_is_off_on_an_old_kernel() {
         let name = case!({
             common::with_an_old_kernel();
@@ -208,6 +209,7 @@ mod cases {
 
     /// A child that libc does not know of may connect itself, on an old kernel, too.
     #[test]
+    #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_may_connect_on_an_old_kernel() {
         let name = case!({
             common::with_an_old_kernel();

@@ -261,7 +261,7 @@ fn tests() {
     };
     fails("result", "rust/checked: 6 times 9 is 42");
     fails("uneven", "mode none, rust/uneven: allocates Counts");
-    fails("count", "rust/span: 5 operations have counted Some(6) spans, there are 5");
+    fails("count", "rust/span: 100 operations have counted Some(101) spans, there are 100");
     fails("uncounted", "cc/alone: 1 operations have counted Some(2) laps, there are 1");
     fails("time", "rust/boxes: in ");
     fails("promise", "a promise that is an exact count is broken");

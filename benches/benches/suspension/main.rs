@@ -211,7 +211,7 @@ fn through<R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     id: String,
     run: impl Fn() -> R + 'static,
 ) -> Case {
-    Case::afresh(id, run).counted_over(5).per("polls").one_core()
+    Case::afresh(id, run).counted_over(2).per("polls").one_core()
 }
 
 /// Sends 10,000 elements through a filter into a fold.

@@ -39,8 +39,8 @@ impl Plan {
     /// Returns the number of operations for counting allocations, for a case that asks for `asked`.
     pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
         let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
-        // A test counts few operations, but at least two batches, to show that counts of batches add up.
-        (if self.once { over.div_ceil(20).max(2 * batch) } else { over }).next_multiple_of(batch)
+        // A test counts at least two batches, to show that counts of batches add up.
+        (if self.once { over.min(100.max(2 * batch)) } else { over }).next_multiple_of(batch)
     }
 
     /// Returns the time for which raw messages are written beside a slice that took `beside`: the same time, because
@@ -296,8 +296,8 @@ mod tests {
         let quick = Plan::of(&Args { quick: true, ..Args::default() }, 80);
         assert_eq!((quick.budget, quick.counted_over(5000, 30)), (Duration::from_secs(16), 510));
         let test = Plan::of(&Args { test: true, ..Args::default() }, 80);
-        assert_eq!((test.generations, test.counted_over(5000, 30)), ([1, 1], 270));
-        assert_eq!((test.counted_over(5000, 1000), test.counted_over(1000, 1)), (2000, 50));
+        assert_eq!((test.generations, test.counted_over(5000, 30)), ([1, 1], 120));
+        assert_eq!((test.counted_over(5000, 1000), test.counted_over(1000, 1)), (2000, 100));
         assert_eq!(test.writes(Duration::from_secs(1)), test.slice);
     }
 }
