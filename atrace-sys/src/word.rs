@@ -222,6 +222,12 @@ pub struct Line(pub [AtomicU64; 8]);
 pub fn zeroed_lines(count: usize) -> &'static [Line] {
     // An allocator knows that new pages are zero only for small alignments. So there is one line more than needed.
     let words = Box::leak(vec![0_u64; 8 * (count + 1)].into_boxed_slice());
+    // Miri recognises what is never freed by a static that refers to its beginning.
+    #[cfg(miri)]
+    {
+        static KEPT: std::sync::Mutex<Vec<AtomicPtr<u64>>> = std::sync::Mutex::new(Vec::new());
+        KEPT.lock().into_iter().for_each(|mut kept| kept.push(AtomicPtr::new(words.as_mut_ptr())));
+    }
     // SAFETY: atomics have the size and the bits of their integers, an aligned part is returned, and nothing else refers to it.
     let (_, lines, _) = unsafe { words.align_to_mut::<Line>() };
     lines.get(..count).unwrap_or_default()

@@ -31,7 +31,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atrace_sys::OnceRef;
 use atrace_sys::fork::PerProcess;
@@ -198,19 +198,19 @@ pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
 
-/// The longest time that a switch by the program waits for the callbacks on another thread.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often a switch by the program looks whether the callbacks on another thread have ended: for a second at most.
+const LOOKS: u32 = 5000;
 
 /// Calls the callbacks if the tags have changed; for changes that the properties do not show. If another thread calls them
 /// already, waits for it, so that the switch has taken effect when the function of the program returns.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
-    let begin = Instant::now();
+    let mut looks = 0..LOOKS;
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
             watchers.deliver();
             let is_own = WATCHING.get() || IN_CALLBACK.get();
-            while !is_own && watchers.notifier.is_notifying() && begin.elapsed() < LONGEST_WAIT {
+            while !is_own && watchers.notifier.is_notifying() && looks.next().is_some() {
                 std::thread::sleep(Duration::from_micros(200));
             }
         }

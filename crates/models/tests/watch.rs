@@ -60,6 +60,7 @@ fn the_last_change_is_told(tell: fn(&Watching)) {
         tell(watching);
         other.join().unwrap();
         assert_eq!(told.last.load(Ordering::Relaxed), 2, "the last change was not told");
+        assert!(!watching.notifier.is_notifying(), "a switch would wait for nobody");
         watching.notifier.remove(0);
     });
 }
