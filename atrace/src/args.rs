@@ -4,10 +4,10 @@ use crate::message::NameWriter;
 use crate::name::Text;
 use crate::producer::{self, ArgKey, Encoder, Event, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Written};
 
-/// An argument of an event: a name and a value, or a flow.
+/// An argument of an event: a name and a value, or a flow (the number of an arrow between events).
 ///
-/// In Perfetto's memory the value keeps its type. For ATrace it becomes text after the event's name, in the form `, name =
-/// value`, and a flow is left out.
+/// In Perfetto's memory the value keeps its type. For ATrace's backends, the value becomes text after the event's
+/// name, in the form `, name = value`; a flow is left out.
 ///
 /// # Examples
 ///
@@ -32,18 +32,18 @@ pub enum Arg<'a> {
     Str(&'a str, &'a str),
     /// Makes the event part of a flow: the viewer draws an arrow to it from the previous event with the same number.
     ///
-    /// The number is valid for the whole trace. Choose a number that no other process uses.
+    /// All processes in a trace share the flow numbers, so choose a number that no other process uses.
     Flow(u64),
 }
 
-/// The operations of an encoder on the arguments of an event. A trait object, so that only programs that have arguments
-/// contain the code that formats and encodes them.
+/// The operations of an encoder on the arguments of an event. The encoder is called through a trait object, so that a
+/// program without arguments does not contain the code that formats and encodes them.
 pub(crate) trait Arguments {
     /// Appends the arguments to a name as text.
     fn push(&self, writer: &mut NameWriter<'_>);
 
-    /// Writes an event with these arguments into Perfetto's memory. `key` must be of the same type
-    /// as the argument.
+    /// Writes an event with these arguments into Perfetto's memory. `key` must say the same type as the
+    /// argument has.
     fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written>;
 }
 

@@ -1,4 +1,5 @@
-//! Lets `atrace record` find this process: a sleeping thread connects to Perfetto's service once there is one.
+//! Lets `atrace record` find this process: a thread sleeps until a service of Perfetto's runs, and then
+//! connects.
 //!
 //! # How it works
 //!
@@ -6,18 +7,19 @@
 //! sets a property there ([`Control::announce`](crate::control::Control::announce)) as soon as it listens for programs. The
 //! thread wakes and connects. If a service is there already, it connects at once.
 //!
-//! Until the first session the process does not change: its events go to its sink, at the same cost. From the first session
-//! on, the backend is chosen for each event (`refresh.rs`).
+//! Until the first session, the events of the process go to its sink as before, at the same cost. From the first
+//! session on, the backend is chosen for each event (`refresh.rs`).
 //!
 //! # When not
 //!
-//! Android has its own rules for finding a service. A program with elevated rights does not act on what another user has set.
-//! `ATRACE_BACKEND` and `ATRACE_MARKER` already say where events should go. The command `atrace` is not traced.
+//! Android has its own rules for finding a service. So nothing is done there. Nor is anything done in a program with
+//! elevated rights, because another user may have set the properties; if `ATRACE_BACKEND` or `ATRACE_MARKER` already
+//! says where events should go; or in the command `atrace`, which is not traced.
 //!
 //! # Forks
 //!
-//! A child starts a thread of its own at its first event, which finds `ASK` among the wanted tags. The fork handler prepares
-//! that, because the parent may not have had a session yet.
+//! In a forked child, the first event starts the child's own thread: it finds the bit `ASK` among the wanted tags.
+//! The fork handler sets that bit, because the parent may have had no session yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,13 +35,13 @@ static IS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Lets `atrace record` find this process, as [`atrace_init`](crate::atrace_init) does.
 ///
-/// If a Perfetto service runs, this connects to it as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps
-/// until a recording by the same user begins, and connects within a second. The thread polls nothing, and no code of the program
-/// runs on it. A service that is started in another way is found only at the next recording;
+/// If a Perfetto service runs, this connects to it as [`connect`](crate::perfetto::connect) does. Otherwise a thread
+/// sleeps until the same user begins a recording, and then connects within a second. The thread polls nothing, and no
+/// code of the program runs on it. A service that is started in another way is found only at the next recording;
 /// [`connect`](crate::perfetto::connect) polls for a service instead.
 ///
 /// This does nothing on Android, in a program with elevated rights (`AT_SECURE`), if the variable `ATRACE_BACKEND` or
-/// `ATRACE_MARKER` has a value, and if it was called before.
+/// `ATRACE_MARKER` has a value, or if the function was called before.
 pub fn attach() {
     let is_named =
         || ["ATRACE_BACKEND", "ATRACE_MARKER"].into_iter().any(|name| process::variable(name).is_some());

@@ -2,7 +2,7 @@
 //!
 //! # The rule
 //!
-//! This is AOSP's rule. It is applied at each event, because sessions come and go:
+//! The rule is AOSP's. It is applied at each event, because sessions begin and end while the program runs:
 //!
 //! | the event's tag is enabled | the event goes to |
 //! |---|---|
@@ -12,12 +12,14 @@
 //!
 //! # Paths
 //!
-//! A process that never was a producer of Perfetto has one backend, its sink, and the choice costs it nothing: see
-//! `sink/first.rs`. In a producer, usually only sessions want the tag. The gate's two words show this case, so it is tested
-//! first, inline ([`goes_to_sessions_only`]); a function out of line handles all other cases ([`select_slow`]).
+//! A process that never was a producer of Perfetto has one backend, its sink, so there is no choice and no cost: see
+//! `sink/first.rs`. In a producer, a tag is usually wanted by Perfetto's sessions only. The two words of the gate
+//! show this case, so it is tested first, by inlined code ([`goes_to_sessions_only`]). A function that is not inlined
+//! ([`select_slow`]) handles all other cases.
 //!
-//! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be written
-//! on the stack of a signal handler, so a path must not reserve stack for buffers and variables of another path.
+//! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be
+//! written on the stack of a signal handler, whose stack is small. So a function must not reserve stack for buffers
+//! that only some of its callers need.
 
 use crate::AtraceTag;
 use crate::args::{Arg, Arguments};
@@ -36,16 +38,17 @@ pub(crate) enum Backend {
     Perfetto,
 }
 
-/// Bits next to those of tags; each restricts the event to one backend.
+/// Bits beyond those of the tags. Each bit restricts an event to one backend.
 const ONLY_ATRACE: AtraceTag = AtraceTag::from_bits_retain(1 << 61);
 const ONLY_PERFETTO: AtraceTag = AtraceTag::from_bits_retain(1 << 62);
 
-/// Returns the tag for events that go to ATrace only.
+/// Returns `tag` with the restriction that its events go to ATrace only.
 pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
     (tag - ONLY_PERFETTO) | ONLY_ATRACE
 }
 
-/// Returns the tag for events that go to Perfetto's memory only, or [`AtraceTag::Never`] if there is no memory for a producer.
+/// Returns `tag` with the restriction that its events go to Perfetto's memory only, or [`AtraceTag::Never`] if there
+/// is no memory for a producer.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
     // The bit is looked at only where the backend is chosen for each event.
     if first::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
@@ -58,7 +61,7 @@ pub struct BackendTags {
     perfetto: AtraceTag,
 }
 
-/// The tags of a backend fit in half of a word.
+/// The tags of one backend fit in half of a 64-bit word.
 const _: () = assert!(AtraceTag::ValidMask.bits() >> 32 == 0);
 
 impl BackendTags {
@@ -77,12 +80,13 @@ impl BackendTags {
         self.atrace | self.perfetto
     }
 
-    /// Packs both sets of tags into one word: Perfetto's in the upper half.
+    /// Packs both sets of tags into one word. The upper half has Perfetto's tags.
     pub fn to_word(self) -> u64 {
         valid(self.perfetto) << 32 | valid(self.atrace)
     }
 
-    /// Returns whether a packed `word` enables a tag, which may be limited to one backend.
+    /// Returns whether a `word` of [`to_word`](Self::to_word) enables a tag. The tag may be restricted to one
+    /// backend.
     pub fn word_enables(word: u64, tag: AtraceTag) -> bool {
         let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
         let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
@@ -91,8 +95,8 @@ impl BackendTags {
     }
 }
 
-/// Returns the backend of `tag`'s events, or `None` if the tag is not enabled; for callers whose check at the gate did not
-/// say "off".
+/// Returns the backend for events with this tag, or `None` if the tag is not enabled. Call this only after the gate's
+/// check, whose result is `glance`, has found that the tag may be enabled.
 #[inline(always)]
 pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
     if refresh::is_enabled(glance, tag) { select(first::present(), tag) } else { None }
@@ -128,20 +132,21 @@ fn select_inlined(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Returns true if the gate's words show that only sessions want the tag. False is not certain.
+/// Returns true if the words of the gate show that only Perfetto's sessions want the tag. If it returns
+/// false, that may still be so.
 #[inline(always)]
 fn is_only_in_sessions(tag: AtraceTag) -> bool {
     let is_by = |word| gate::is_by(word, valid(tag)) && !tag.intersects(ONLY_ATRACE);
     producer::tags_word().is_some_and(is_by)
 }
 
-/// Chooses between both backends.
+/// Chooses between the sink and Perfetto's memory.
 #[inline(never)]
 fn select_either(tag: AtraceTag) -> Option<Backend> {
     if is_only_in_sessions(tag) { Some(Backend::Perfetto) } else { select_slow(tag) }
 }
 
-/// Applies the rule in full.
+/// Applies the whole rule of choosing a backend.
 #[inline(never)]
 fn select_slow(tag: AtraceTag) -> Option<Backend> {
     let tags = tag & AtraceTag::ValidMask;
@@ -161,11 +166,11 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Writes an event if its tag is enabled; for callers whose check at the gate did not say "off". Returns the backend
-/// that wrote it.
+/// Writes an event if its tag is enabled, and returns the backend that wrote the event. Call this only after the
+/// gate's check, whose result is `glance`, has found that the tag may be enabled.
 ///
-/// The message for the marker is built here, inlined, unless the name is a constant: events with constant names usually go
-/// to Perfetto. All other cases are calls.
+/// The message for the marker is built here, inlined, unless the name is a constant: events with constant names
+/// usually go to Perfetto. All other cases are handled by function calls.
 #[inline(always)]
 pub(crate) fn emit(glance: Glance, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     if !refresh::is_enabled(glance, tag) {
@@ -179,8 +184,8 @@ pub(crate) fn emit(glance: Glance, tag: AtraceTag, event: &Event<'_>) -> Option<
     }
 }
 
-/// Writes a begin (`IS_BEGIN`) or an instant of the calling thread as [`emit_named`] does, out of line. Events without arguments
-/// have a function of their own, which is smaller.
+/// Writes the begin of a slice (`IS_BEGIN`) or an instant on the calling thread, as [`emit_named`] does, but not
+/// inlined. Events without arguments are passed to a separate function, which is smaller.
 #[inline(always)]
 pub(crate) fn emit_on_thread<const IS_BEGIN: bool>(
     glance: Glance,
@@ -211,8 +216,8 @@ pub(crate) fn emit_on_thread<const IS_BEGIN: bool>(
     }
 }
 
-/// Begins a slice with a constant name as [`emit`] does. Everything but the message for the marker is done
-/// by a function call.
+/// Begins a slice with a constant name as [`emit`] does. Only the message for the marker is built inline;
+/// function calls do the rest.
 #[inline(always)]
 pub(crate) fn emit_constant(
     glance: Glance,
@@ -239,7 +244,7 @@ pub(crate) fn emit_constant(
     }
 }
 
-/// Writes an event as [`emit`] does, with any kind of name.
+/// Writes an event as [`emit`] does, with a name of any type.
 #[inline(always)]
 pub(crate) fn emit_named(
     glance: Glance,
@@ -255,11 +260,12 @@ pub(crate) fn emit_named(
 
 /// Writes an event by a backend other than the marker.
 ///
-/// It ends in one of two calls. The first can be a jump, so it needs no stack frame. The second gets the event's fields:
-/// with a reference to the event, the compiler would store the event in memory even where its encoding is inlined.
+/// The function ends in one of two calls. The first call can be compiled to a jump, so it needs no stack frame. The
+/// second call gets the fields of the event instead of a reference: with a reference, the compiler would store the
+/// event in memory even where its encoding is inlined.
 ///
-/// Not inlined in unoptimised builds: there each inlined part would have its own part of the caller's stack frame, and that
-/// may be on the small stack of a signal handler.
+/// This is not inlined in unoptimised builds. There, each inlined part would add to the caller's stack frame, and the
+/// stack may be the small one of a signal handler.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
@@ -283,26 +289,27 @@ fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) ->
     slow(sink, tag, kind, track, name.map(|name| name.text), name.and_then(|name| name.interned), args)
 }
 
-/// Returns true if only sessions want the tag, so that nothing else has to be checked. False is not certain.
+/// Returns true if only Perfetto's sessions want the tag, so that nothing else has to be checked. If it
+/// returns false, that may still be so.
 #[inline(always)]
 pub(crate) fn goes_to_sessions_only(sink: &'static Sink, tag: AtraceTag) -> bool {
     first::is_per_event(sink) && is_only_in_sessions(tag)
 }
 
-/// Returns the tag's bits, without those that limit it to one backend.
+/// Returns the bits of the tag, without the bits that restrict the event to one backend.
 #[inline(always)]
 pub(crate) fn valid(tag: AtraceTag) -> u64 {
     (tag & AtraceTag::ValidMask).bits()
 }
 
 impl Backend {
-    /// Returns whether this is Perfetto's memory.
+    /// Returns whether this backend is Perfetto's memory.
     #[inline(always)]
     pub(crate) const fn is_perfetto(self) -> bool {
         producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
-    /// Writes an event, without a check whether its tag is enabled. Out of line.
+    /// Writes an event, without checking whether its tag is enabled. Not inlined.
     #[inline(never)]
     pub(crate) fn write(self, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         match self {
@@ -311,7 +318,7 @@ impl Backend {
         }
     }
 
-    /// Writes an event as [`write`](Self::write) does, with any kind of name.
+    /// Writes an event as [`write`](Self::write) does, with a name of any type.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write_named(self, tag: AtraceTag, event: &Event<'_>, name: impl Source) -> Option<Written> {
@@ -356,8 +363,9 @@ impl Backend {
 
 /// Calls `write` to write the name into a buffer, and writes the event into Perfetto's memory.
 ///
-/// The program's code in `write` runs before the writer of this thread is pinned, so it may trace as well. Out of line: only
-/// this path needs the buffer on the stack, which may be a signal handler's.
+/// The closure `write` may run the program's own code. That code may write events, too, because the thread's writer
+/// slot is not in use yet. Not inlined: only events whose names must be written need the buffer on the stack, which
+/// may be a signal handler's small stack.
 #[inline(never)]
 fn write_packet_by(
     tag: AtraceTag,
@@ -409,7 +417,7 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     producer::on_track(key, tags, track.unwrap_or(name.text), event.name.map(|name| name.text))
 }
 
-/// Writes a begin or an instant of the calling thread into Perfetto's memory.
+/// Writes the begin of a slice or an instant of the calling thread into Perfetto's memory.
 #[inline(always)]
 fn write_on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
     match name.number() {
@@ -418,7 +426,7 @@ fn write_on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
     }
 }
 
-/// Ends the youngest slice of the calling thread, whose begin was written to the sink.
+/// Ends the youngest slice of the calling thread. The begin of the slice must have been written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     match choice::present() {
@@ -427,14 +435,15 @@ pub(crate) fn end_by_sink() {
     }
 }
 
-/// Returns how many of Perfetto's sessions have begun so far. A slice ends only in sessions that had begun before it did.
+/// Returns how many of Perfetto's sessions have begun so far. The end of a slice is written only for sessions that
+/// had begun before the slice.
 #[inline(always)]
 pub(crate) fn sessions_begun() -> u32 {
     if first::is_perfetto_enabled() { producer::begun() } else { 0 }
 }
 
-/// Ends a slice on a track by the backend that wrote its begin: Perfetto's if `tags` is not empty, otherwise the
-/// sink.
+/// Ends a slice on a track, by the backend that wrote the slice's begin: Perfetto's if `tags` is not empty,
+/// otherwise the sink.
 #[inline(never)]
 pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
     if tags.is_empty() {

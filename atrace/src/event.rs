@@ -1,10 +1,10 @@
-//! One event, before a backend encodes it.
+//! One event, before it is encoded for a backend.
 //!
-//! Each public function builds an [`Event`] and passes it to `backend.rs`. There it becomes a message for ATrace, or a
-//! packet for Perfetto. All of this is inlined into one function for each kind of event, so the compiler drops the code for
-//! fields that are absent.
+//! Each public function builds an [`Event`] and passes it to `backend.rs`. The event then becomes a message for
+//! ATrace or a packet for Perfetto. Building and encoding are inlined into one function for each kind of event, so
+//! the compiler drops the code for fields that are absent.
 //!
-//! If a name does not exist as text yet, it is not part of the event, but a separate argument, a
+//! A name that must still be formatted is not part of the event, but a separate argument, a
 //! [`Source`](crate::name::Source).
 
 use atrace_sys::process;
@@ -13,11 +13,12 @@ use crate::args::Arguments;
 use crate::message::{Kind, Message, NameWriter, Texts, WriteName};
 use crate::name::Text;
 
-/// An event.
+/// An event: its kind, track, name and arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Event<'a> {
     pub(crate) kind: Kind,
-    /// The track's name; `None` means the calling thread's track, or that of an async slice.
+    /// The name of the track. `None` means the calling thread's track or, for an async slice without a named
+    /// track, the track of that slice.
     pub(crate) track: Option<&'a str>,
     /// The name. It is `None` if the kind has no name, or if the name is a separate argument.
     pub(crate) name: Option<Text<'a>>,
@@ -28,13 +29,13 @@ impl<'a> Event<'a> {
     /// The end of the calling thread's youngest slice.
     pub(crate) const END: Self = Self::of(Kind::End);
 
-    /// Returns an event without name, track and arguments.
+    /// Returns an event of this kind, without name, track and arguments.
     #[inline(always)]
     pub(crate) const fn of(kind: Kind) -> Self {
         Self { kind, track: None, name: None, args: None }
     }
 
-    /// Returns an event without track and arguments.
+    /// Returns an event with this name, without track and arguments.
     #[inline(always)]
     pub(crate) const fn new(kind: Kind, name: &'a str) -> Self {
         Self { kind, track: None, name: Some(Text::new(name)), args: None }
@@ -52,19 +53,19 @@ impl<'a> Event<'a> {
         Self { args: Some(args), ..self }
     }
 
-    /// Encodes the event as a message. Returns where the texts are.
+    /// Encodes the event as a message. Returns the positions of the texts in the message.
     #[inline(always)]
     pub(crate) fn encode(&self, message: &mut Message) -> Texts {
         message.encode(self.kind, process::id(), self.track, self.name.is_some().then_some(self))
     }
 
-    /// Encodes the event with this name, as [`encode`](Self::encode) does.
+    /// Encodes the event as [`encode`](Self::encode) does, with `name` as its name.
     #[inline(always)]
     pub(crate) fn encode_named(&self, message: &mut Message, name: impl WriteName) -> Texts {
         message.encode(self.kind, process::id(), self.track, Some(Named { name, event: self }))
     }
 
-    /// Appends the arguments to the name.
+    /// Appends the arguments to the name, as text.
     #[inline(always)]
     fn write_args(&self, writer: &mut NameWriter<'_>) {
         if let Some(args) = self.args {
@@ -73,8 +74,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Writes the name and the arguments. This is by reference: in an unoptimised build, copies would take room on
-/// the stack.
+/// Writes the name and the arguments. The event is taken by reference, because in an unoptimised build copies
+/// would take room on the stack.
 impl WriteName for &Event<'_> {
     #[inline(always)]
     fn write(self, writer: &mut NameWriter<'_>) {
@@ -85,7 +86,7 @@ impl WriteName for &Event<'_> {
     }
 }
 
-/// An event with a name that replaces its own.
+/// An event with a separate name, which is used in place of the event's own.
 struct Named<'a, N> {
     name: N,
     event: &'a Event<'a>,

@@ -1,8 +1,8 @@
 //! The functions that write events: slices, async slices, instants and counters.
 //!
 //! Each function checks the gate first, inlined into its caller. If the gate says "off", the function calls nothing.
-//! Otherwise it passes the gate's result to [`emit`] (`backend.rs`), which determines whether the tag is enabled, and
-//! writes the event by its backend.
+//! Otherwise it passes the gate's result to [`emit`] (`backend.rs`). [`emit`] determines whether the tag is enabled
+//! and, if so, writes the event by the backend of the tag.
 
 use crate::args::Arg;
 use crate::attach::attach;
@@ -13,11 +13,14 @@ use crate::message::Kind;
 use crate::name::EventName;
 use crate::{AtraceTag, refresh};
 
-/// Reads the properties now, rather than at the first event, and opens the marker if that failed when the library was loaded.
+/// Reads the properties now, instead of at the first event. Also opens the marker, if opening failed when the library
+/// was loaded.
 ///
-/// On a host it also lets `atrace record` find this process: see [`perfetto::attach`](crate::perfetto::attach).
+/// On a host, this also lets `atrace record` find the process: see
+/// [`perfetto::attach`](crate::perfetto::attach).
 ///
-/// Calling it is optional. It may allocate and start a thread, so it must not be called in a signal handler.
+/// A call of this function is optional. It may allocate and start a thread, so a signal handler must not call
+/// it.
 #[doc(alias = "atrace_setup")]
 pub fn atrace_init() {
     attach();
@@ -30,9 +33,10 @@ pub fn atrace_get_enabled_tags() -> AtraceTag {
     refresh::tags()
 }
 
-/// Returns whether one of the tags is enabled. Call it before work that only a trace needs.
+/// Returns whether at least one of the tags in `tag` is enabled. Call this before work that is done only for
+/// a trace.
 ///
-/// The functions that write events check this themselves.
+/// The functions that write events check their tag themselves.
 ///
 /// # Examples
 ///
@@ -52,10 +56,11 @@ pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
     }
 }
 
-/// Disables tracing in this process, whatever the properties are set to, or makes it follow the properties
+/// Disables tracing in this process, whatever the properties say, or makes the process follow the properties
 /// again.
 ///
-/// Android's zygote disables its own tracing with this function. A forked child inherits the state.
+/// Android's zygote disables its own tracing with this function. A forked child inherits whether tracing is
+/// disabled.
 pub fn atrace_set_tracing_enabled(enabled: bool) {
     refresh::set_enabled(enabled);
     crate::watch::tags_may_have_changed();
@@ -63,14 +68,16 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 
 /// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
-/// It is needed in two cases: the process was renamed, or `debug.atrace.app_*` was changed without setting
-/// `debug.atrace.tags.enableflags` afterwards. As in libcutils, only the latter property is watched.
+/// A call is needed in two cases: the process was renamed, or a property `debug.atrace.app_*` was changed and
+/// `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that the
+/// latter property was set.
 pub fn atrace_update_tags() {
     refresh::update();
     crate::watch::tags_may_have_changed();
 }
 
-/// Defines a function that writes an event. It checks the gate, inlined into its caller, and writes the event out of line.
+/// Defines a function that writes an event. The function checks the gate, which is inlined into the function's
+/// caller; the code that writes the event is not inlined.
 macro_rules! event {
     (
         $(#[$doc:meta])*
@@ -91,7 +98,8 @@ macro_rules! event {
 }
 
 event! {
-    /// Begins a slice named `name` on the calling thread. The matching [`atrace_end`] on this thread ends it.
+    /// Begins a slice named `name` on the calling thread. The matching [`atrace_end`] on this thread ends the
+    /// slice.
     ///
     /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which always
     /// writes the end.
@@ -108,7 +116,7 @@ event! {
     fn atrace_begin(name: &str) => emit(Event::new(Kind::Begin, name))
 }
 
-/// Begins a slice as [`atrace_begin`] does, with arguments and any kind of name.
+/// Begins a slice as [`atrace_begin`] does, with arguments and a name of any type.
 ///
 /// # Examples
 ///
@@ -138,15 +146,15 @@ event! {
 event! {
     /// Begins an async slice, which may overlap other slices and end on any thread.
     ///
-    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. If several async slices of the process have
-    /// the same name and are open at the same time, their cookies must differ; otherwise the reader takes them for one
-    /// slice.
+    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. If several async slices of the process
+    /// have the same name and are open at the same time, their cookies must differ; otherwise a reader of the trace
+    /// takes them for one slice.
     #[doc(alias = "atrace_async_begin_body")]
     fn atrace_async_begin(name: &str, cookie: i32) => emit(Event::new(Kind::AsyncBegin(cookie.into()), name))
 }
 
 event! {
-    /// Begins an async slice as [`atrace_async_begin`] does, with any kind of name.
+    /// Begins an async slice as [`atrace_async_begin`] does, with a name of any type.
     fn atrace_async_begin_named(name: impl EventName, cookie: i32) =>
         emit_named(Event::of(Kind::AsyncBegin(cookie.into())), name)
 }
@@ -160,7 +168,8 @@ event! {
 }
 
 event! {
-    /// Ends an async slice as [`atrace_async_end`] does, with any kind of name. Its text must be that of the begin.
+    /// Ends an async slice as [`atrace_async_end`] does, with a name of any type. The text of the name must be that
+    /// of the begin.
     fn atrace_async_end_named(name: impl EventName, cookie: i32) =>
         emit_named(Event::of(Kind::AsyncEnd(cookie.into())), name)
 }
@@ -168,16 +177,17 @@ event! {
 event! {
     /// Begins an async slice on the track named `track_name`.
     ///
-    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The cookie must be unique among
-    /// the slices that are open on the track. In a viewer a track is a row. Without a track, all async slices of one name
-    /// share a row in the viewer.
+    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The cookie must be unique
+    /// among the slices that are open on the track. A viewer shows each track as a row. Async slices without a track
+    /// share one row for each name.
     #[doc(alias = "atrace_async_for_track_begin_body")]
     fn atrace_async_for_track_begin(track_name: &str, name: &str, cookie: i32) =>
         emit(Event::new(Kind::TrackBegin(cookie.into()), name).on(track_name))
 }
 
 event! {
-    /// Begins an async slice on a track as [`atrace_async_for_track_begin`] does, with arguments and any kind of name.
+    /// Begins an async slice on a track as [`atrace_async_for_track_begin`] does, with arguments and a name of any
+    /// type.
     fn atrace_async_for_track_begin_args(
         track_name: &str, name: impl EventName, cookie: i32, args: &[Arg<'_>]
     ) => emit_named(Event::of(Kind::TrackBegin(cookie.into())).on(track_name).with(&args), name)
@@ -200,7 +210,7 @@ event! {
     fn atrace_instant(name: &str) => emit(Event::new(Kind::Instant, name))
 }
 
-/// Marks a moment as [`atrace_instant`] does, with arguments and any kind of name.
+/// Marks a moment as [`atrace_instant`] does, with arguments and a name of any type.
 #[inline(always)]
 pub fn atrace_instant_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) {
     if let Some(glance) = gate::glance(tag) {
@@ -218,7 +228,7 @@ event! {
 }
 
 event! {
-    /// Marks a moment on a track as [`atrace_instant_for_track`] does, with arguments and any kind of name.
+    /// Marks a moment on a track as [`atrace_instant_for_track`] does, with arguments and a name of any type.
     fn atrace_instant_for_track_args(track_name: &str, name: impl EventName, args: &[Arg<'_>]) =>
         emit_named(Event::of(Kind::TrackInstant).on(track_name).with(&args), name)
 }
@@ -240,7 +250,7 @@ event! {
 }
 
 event! {
-    /// Sets a counter as [`atrace_int64`] does, with any kind of name.
+    /// Sets a counter as [`atrace_int64`] does, with a name of any type.
     fn atrace_counter(name: impl EventName, value: i64) => emit_named(Event::of(Kind::Int64(value)), name)
 }
 

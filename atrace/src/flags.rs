@@ -1,10 +1,11 @@
-//! Determines from the properties which tags are enabled in this process, by libcutils' rules:
+//! Determines from the properties which tags are enabled in this process, by the rules of libcutils:
 //!
-//! - `debug.atrace.tags.enableflags` is the mask of tags, as `strtoull(…, 0)` reads it. If it is not a number or too large,
-//!   no tag is enabled. If it is empty or not set, it is 0.
-//! - [`AtraceTag::App`] ignores the mask. It is enabled if one of the patterns `debug.atrace.app_0` … `app_{N-1}` matches
-//!   argv\[0\] (on a host also its last path component alone), where N is the value of `debug.atrace.app_number`.
-//! - [`AtraceTag::Always`] is enabled unless the mask is not a number.
+//! - `debug.atrace.tags.enableflags` is the mask of tags, a number that is parsed as by `strtoull(…, 0)`. If the text
+//!   is not a number, or the number is too large, no tag is enabled. An empty or missing property counts as 0.
+//! - [`AtraceTag::App`] does not depend on the mask. It is enabled if one of the patterns `debug.atrace.app_0` …
+//!   `app_{N-1}` matches argv\[0\] (on a host also its last path component alone), where N is the value of
+//!   `debug.atrace.app_number`.
+//! - [`AtraceTag::Always`] is enabled if the mask is a number, whatever the number is.
 //!
 //! Source: `libcutils/trace-dev.inc` of AOSP.
 
@@ -16,18 +17,19 @@ use atrace_sys::properties::Value;
 
 use crate::AtraceTag;
 
-/// The property with the mask of enabled tags. Every switch sets it, so its serial tells when to read the properties again.
+/// The property with the mask of enabled tags. Whoever switches tracing sets this property, so a change of its serial
+/// means that the properties must be read again.
 pub const FLAGS: &str = "debug.atrace.tags.enableflags";
 /// The property with the number of app patterns.
 pub(crate) const APP_NUMBER: &str = "debug.atrace.app_number";
 /// The prefix of the properties with the app patterns.
 pub(crate) const APP_PREFIX: &str = "debug.atrace.app_";
 
-/// The maximum number of patterns that are read. libcutils has no limit and would read as many patterns as a damaged
-/// number says.
+/// The maximum number of patterns that are read. libcutils has no maximum: if the property with the number is
+/// damaged, it reads that many patterns.
 pub(crate) const APPS_MAX: i32 = 1024;
 
-/// The key of an app pattern, on the stack.
+/// The name of the property that holds an app pattern, in a buffer on the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct AppKey {
     text: [u8; APP_PREFIX.len() + 11],
@@ -56,7 +58,7 @@ impl std::fmt::Write for AppKey {
     }
 }
 
-/// Returns the enabled tags. `get` reads a property.
+/// Returns the enabled tags. `get` returns the value of a property.
 pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
     let Some(flags) = flags(&get) else { return AtraceTag::empty() };
     let mut tags = AtraceTag::from_bits_retain(flags);
@@ -64,8 +66,8 @@ pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
     (tags | AtraceTag::Always) & AtraceTag::ValidMask
 }
 
-/// Returns the mask, or `None` if it is not a number. Out of line, because the property's value is on the stack, which may be
-/// a signal handler's.
+/// Returns the mask, or `None` if it is not a number. Not inlined, because the value of the property takes room on
+/// the stack, which may be a signal handler's small one.
 #[inline(never)]
 fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     match get(FLAGS) {
@@ -115,12 +117,13 @@ fn number_of(text: &Value) -> Option<u64> {
     number.filter(|&number| number != u64::MAX && rest.is_empty() && !text.is_empty())
 }
 
-/// Parses a value of [`FLAGS`] as [`parse_flags`] does. An empty text, or one that is not a number, is 0.
+/// Parses a value of [`FLAGS`] as [`parse_flags`] does. Returns 0 for a text that is empty or not a number.
 pub(crate) fn parse_flags_or_0(text: &[u8]) -> u64 {
     parse_flags(text).unwrap_or(0)
 }
 
-/// Parses a number as libcutils' `property_get_int32` does: anything may follow it.
+/// Parses the number at the start of a text, as libcutils' `property_get_int32` does. Any text may follow the
+/// number.
 fn parse_i32(text: &Value) -> Option<i32> {
     let (number, rest) = process::signed_number(text.as_c_str());
     let is_number = rest.count_bytes() < text.as_bytes().len();

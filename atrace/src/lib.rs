@@ -1,4 +1,5 @@
-//! ATrace for Rust: events in the kernel's trace buffer, where Perfetto draws them.
+//! ATrace for Rust: functions that write events into the kernel's trace buffer or into Perfetto's memory.
+//! Perfetto draws the events.
 //!
 //! ```
 //! use atrace::{AtraceTag, begin_scoped_event, atrace_int};
@@ -10,10 +11,10 @@
 //! # frame(3);
 //! ```
 //!
-//! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While it is on,
-//! an event costs one `write(2)` of a message on the stack, plus a few nanoseconds. Neither allocates. No function panics,
-//! blocks, raises a signal or changes errno, whatever the name, the state of the trace buffer or the content of the
-//! properties.
+//! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While it
+//! is on, an event costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event never allocates.
+//! The functions that write events never panic, block, raise a signal or change errno, whatever the name, the state
+//! of the trace buffer or the content of the properties.
 //!
 //! # When is tracing on?
 //!
@@ -24,8 +25,9 @@
 //! - [`AtraceTag::App`] is enabled if one of the patterns `debug.atrace.app_0` … matches the name of the process;
 //! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`.
 //!
-//! The first event after a switch notices it. [`atrace_is_tag_enabled`] tells whether expensive work for a trace is useful.
-//! [`watch()`](watch::watch) calls back when the enabled tags change.
+//! The first event after a switch of tracing notices the switch. [`atrace_is_tag_enabled`] returns whether a tag is
+//! enabled, for code that prepares data only for a trace. [`watch()`](watch::watch) calls a function when the enabled
+//! tags change.
 //!
 //! # Where do events go?
 //!
@@ -35,8 +37,8 @@
 //! | Linux host | `trace_marker`, which usually only root may open; if it can't be opened, tracing is off and [`sink()`] says why |
 //! | other systems | none |
 //!
-//! Environment variables change this, except in a process with elevated rights (`AT_SECURE`). If a variable has a wrong
-//! value, tracing is off, and one message on stderr says so.
+//! Environment variables change these rules, except in a process with elevated rights (`AT_SECURE`). If a variable
+//! has an invalid value, tracing is off in the process, and one message on stderr says so.
 //!
 //! | variable | value |
 //! |---|---|
@@ -46,95 +48,104 @@
 //! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768; by default 1024, and 32768 under `atrace run`. Pages that are never used take no memory. All that a program writes before the service has emptied it must fit; otherwise events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
-//! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that the program
-//! sets for itself comes too late. An event opens nothing, except that it reopens a marker that was closed. If opening failed
-//! for lack of descriptors or memory, these functions try again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`],
-//! [`atrace_update_tags`], [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
+//! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that
+//! the program sets for itself comes too late. An event opens no file, except that it reopens the marker if the
+//! program has closed it. If the backend could not be opened for lack of descriptors or memory, these functions try
+//! again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`],
+//! [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
 //!
 //! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and reasons of
-//! failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose descriptor has a high
-//! number, like the marker's. Root and the same user can read it. It is written when the properties were read after a
-//! switch, and in a few rarer cases; writing it needs no system call. The program may close the descriptor.
+//! failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose descriptor has a
+//! high number, as the marker's has. Only root and the same user can read the page. The process writes it after it
+//! has read the properties, and in a few rarer cases, without a system call. The program may close the descriptor.
 //!
-//! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13. Their
-//! events are written to `trace_marker`, in libcutils' format. libandroid supports only [`AtraceTag::App`], and neither
-//! instants nor tracks: an instant becomes a slice without duration, and a slice on a track becomes an async slice with the
-//! name of the track. Its async slices and counters need Android 10; before that they are dropped. libandroid decides by
-//! itself whether tracing is on, once more at each event. So the end of a slice is missing if tracing is switched off before
-//! the end.
+//! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13.
+//! Instead of calling a missing function, the event is written to `trace_marker`, in libcutils' format. libandroid
+//! supports only [`AtraceTag::App`], and neither instants nor tracks: an instant becomes a slice without duration,
+//! and a slice on a track becomes an async slice with the name of the track. libandroid has async slices and counters
+//! since Android 10; on older versions they are dropped. libandroid itself checks again, at each event, whether
+//! tracing is on. So the end of a slice is missing if tracing is switched off before the end.
 //!
 //! # Perfetto's service
 //!
-//! [`perfetto::connect`] makes the process a producer of Perfetto's tracing service. If a tracing session wants a tag, events
-//! with this tag go into memory that is shared with the service: without a system call, and without special rights. If the
-//! tag is enabled for ATrace as well, its events go to ATrace, unless the property `debug.atrace.prefer_sdk` has the tag's
-//! bit. No event goes to both. [`perfetto::record_to`] records the process into a file, without a service.
+//! [`perfetto::connect`] makes the process a producer of Perfetto's tracing service. If a session of the service
+//! wants a tag, events with this tag go into memory that is shared with the service: without a system call, and
+//! without special rights. If the tag is enabled for ATrace as well, its events go to ATrace, unless the property
+//! `debug.atrace.prefer_sdk` has the tag's bit. No event goes to both. [`perfetto::record_to`] records the process
+//! into a file, without a service.
 //!
-//! The same functions write events to ATrace's backends and to Perfetto's. [`atrace_is_tag_enabled`] and watches consider both, and
-//! [`atrace_set_tracing_enabled`] switches both off.
+//! The same functions write events for both, ATrace and Perfetto. [`atrace_is_tag_enabled`] and watches consider the
+//! tags of both, and [`atrace_set_tracing_enabled`] disables both.
 //!
-//! For Perfetto, the bytes of names are not replaced, and an event is cut at a few KiB. An end is dropped if its begin was not
-//! recorded in the same session. An event is lost and counted if it is written by a signal handler that interrupts another
-//! event of its thread.
+//! For Perfetto, names keep all their bytes, and an event of more than a few KiB is cut. An end is dropped if its
+//! begin was not recorded in the same session. An event is lost and counted if it is written by a signal handler that
+//! interrupts another event of its thread.
 //!
-//! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service is there, the event waits until the
-//! service has said which sessions exist, at most 5 s. It does not wait in a signal handler: on a signal stack, or while a
-//! signal that has a handler is blocked. Events that do not wait, or whose wait times out, are lost and counted.
+//! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service is there, the event waits
+//! until the service has said which sessions exist, at most 5 s. An event does not wait in a signal handler, that is,
+//! on a signal stack or while a signal that has a handler is blocked. Events that do not wait, or that wait in vain,
+//! are lost and counted.
 //!
 //! # Descriptors
 //!
-//! The descriptor of the marker stays open. It has the highest number that the soft limit allows, at most 4095. A program that
-//! closes descriptors which it did not open, and then opens files of its own, gets the lowest numbers, so it does not get
-//! this one.
+//! The descriptor of the marker stays open. Its number is the highest one that the soft limit allows, at most 4095. A
+//! program may close descriptors that it did not open; files that it opens then get the lowest free numbers, so none
+//! of them gets the marker's number.
 //!
-//! If the marker was closed, the next event opens it again and is not lost. If the program has opened another
-//! file meanwhile, and the file got the number of the descriptor, events are written into that file until the library notices:
+//! If the program has closed the marker, the next event opens it again and is not lost. But if the program has opened
+//! another file meanwhile, and this file got the marker's number, events are written into the file until the library
+//! notices:
 //!
-//! - The library checks this at a thread's first event and at each 256th event after that. So at most 255 events of a
-//!   thread are written to the wrong file (on Android, 256 of a stack), and as many of a forked child;
-//! - at each switch of tracing;
-//! - it also checks at once if a message is not accepted whole: by a socket without a peer, a full non-blocking pipe, or
-//!   a file open for reading only.
+//! - The library checks the descriptor at the first event of a thread, and at each 256th event after that. So at most
+//!   255 events of a thread are written to the wrong file (on Android, 256 events of a stack), and as many events of
+//!   a forked child;
+//! - it checks the descriptor at each switch of tracing;
+//! - it checks the descriptor at once if a message was not written whole, as happens with a socket without a peer, a
+//!   full non-blocking pipe, or a file that is open for reading only.
 //!
-//! Then the marker is opened at another number. If there is none, events are dropped ([`SinkInfo::dropped`]). Until the
-//! library notices, a pipe or socket with the marker's number may block or raise SIGPIPE.
+//! Then the library opens the marker again, with another number. If no number is free, events are dropped
+//! ([`SinkInfo::dropped`]). Until the library notices, an event may block or raise SIGPIPE if a pipe or socket has
+//! the marker's number.
 //!
-//! If events go to a regular file, the file must not grow past `RLIMIT_FSIZE`, which would raise SIGXFSZ. So no events are
-//! written to a file while such a limit is set. A limit that is set later is noticed in the same manner as a changed
-//! descriptor; so it must leave room for 256 KiB per thread, unless [`atrace_update_tags`] is called after setting it.
+//! If a regular file grew past the limit `RLIMIT_FSIZE`, the kernel would raise SIGXFSZ. So no events are written to
+//! a regular file while such a limit is set. The library notices a limit that is set later when it checks the
+//! descriptor; so the limit must leave room for 256 KiB per thread, unless [`atrace_update_tags`] is called after
+//! setting it.
 //!
 //! # Plugins
 //!
-//! A shared library that contains this crate stays loaded until the process ends. A host may `dlclose` it and load it again,
-//! and then has the same instance as before: the same statics, threads and descriptors. A library that was rebuilt in the
-//! meantime is only loaded from another path.
+//! A shared library that contains this crate stays loaded until the process ends. If a host calls `dlclose` and loads
+//! the library again, it gets the same instance as before: the same statics, threads and descriptors. To load a
+//! library that was rebuilt in the meantime, use another path.
 //!
 //! # Confinement
 //!
 //! A process that gives up system calls (seccomp) must call [`atrace_init`] before, and in a forked child
-//! [`atrace_update_tags`]. After that:
+//! [`atrace_update_tags`]. After these calls:
 //!
 //! - events and switches need `write` and `fstat` (`newfstatat` in new C libraries), and `prlimit64` if events go to a
 //!   regular file;
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
-//! - events for Perfetto ask now and then for the thread's id and name, and whether the thread is confined (`gettid`, `prctl`). A
-//!   process whose main thread is confined, or all of whose threads are confined, is no longer [attached](perfetto::attach) to
-//!   recordings;
+//! - events for Perfetto ask now and then for the thread's id and name, and whether seccomp confines the thread
+//!   (`gettid`, `prctl`). A process is no longer [attached](perfetto::attach) to recordings if its main thread, or
+//!   each of its threads, is confined; no longer [attached](perfetto::attach) to recordings;
 //! - reopening a marker that was closed needs more calls.
 //!
-//! [`atrace_init`] reads the name of the process and stores it, also for forked children. A program that changes the
-//! name must call [`atrace_update_tags`].
+//! [`atrace_init`] reads and stores the name of the process; a forked child inherits the stored name. A program that
+//! changes the name must call [`atrace_update_tags`].
 //!
 //! # Signal stacks
 //!
-//! After [`atrace_init`], an event in a signal handler, also one that notices a switch, needs 8 KiB of the signal stack, or
-//! 16 KiB in an unoptimised build. It needs more if the formatting of a name needs more. In addition, the kernel stores
-//! data there at a signal: at most `getauxval(AT_MINSIGSTKSZ)` bytes, between 1 and 12 KiB depending on the processor.
+//! After [`atrace_init`], an event in a signal handler needs 8 KiB of the signal stack, or 16 KiB in an unoptimised
+//! build, even if the event notices a switch of tracing. If formatting a name needs more stack, add that. In
+//! addition, the kernel stores data on the signal stack: at most `getauxval(AT_MINSIGSTKSZ)` bytes, between 1 and 12
+//! KiB depending on the processor.
 //!
 //! # The command
 //!
 //! `cargo install atrace-cli` installs the command `atrace`: `run` starts a program and saves its trace in a file for
-//! <https://ui.perfetto.dev>, and `doctor` explains why nothing is traced. This library does not depend on it.
+//! <https://ui.perfetto.dev>, and `doctor` explains why nothing is traced. This library does not depend on the
+//! command.
 //!
 //! # Names
 //!
@@ -144,13 +155,14 @@
 //! - the `<` of `</script>` becomes `?`, because Perfetto's reader takes `</script>` for the end of the trace;
 //! - `|` becomes `/`, except in the name of a begin.
 //!
-//! A message has at most 1023 bytes, libcutils' limit. A longer name is cut, between characters. The name of a track is cut
-//! only if it leaves no room for one character of the name and a cookie, so it is the same in all events of the track. An
-//! empty name stays empty in a begin and becomes `?` in other events, which Perfetto would refuse otherwise.
+//! A message has at most 1023 bytes, libcutils' limit. A longer name is cut, between characters. The name of a track
+//! is cut only if it leaves no room for one character of the event's name and a cookie, so the track has the same
+//! name in all of its events. An empty name stays empty in the begin of a slice. In other events it becomes `?`,
+//! because Perfetto refuses them with an empty name.
 //!
-//! AOSP's functions take a name as `&str`. The functions that end in `_args` or `_named`, and [`atrace_counter`], take any
-//! [`EventName`]: also `format_args!`, or a closure that writes the name piece by piece. They format nothing while the tag is
-//! off.
+//! AOSP's functions take a name as `&str`. The functions that end in `_args` or `_named`, and [`atrace_counter`],
+//! take any [`EventName`]: also `format_args!`, or a closure that writes the name piece by piece. These functions
+//! format nothing while the tag is off.
 //!
 //! # Arguments
 //!
@@ -160,7 +172,7 @@
 //! the number of arguments for which there was no room.
 //!
 //! A name may also be a [`Name`], a constant that is sent to Perfetto's service once. [`trace_name!`] and
-//! [`trace_method!`] make such a constant by themselves.
+//! [`trace_method!`] make such a constant.
 //!
 //! # Tracers
 //!
@@ -169,8 +181,9 @@
 //!
 //! # Pairing
 //!
-//! `atrace_begin` and `atrace_end` nest on each thread. They are stateless, as in C: if tracing is switched between a begin
-//! and its end, one of the two is missing. A [`ScopedEvent`] writes its end if and only if its begin was written.
+//! `atrace_begin` and `atrace_end` nest on each thread. They keep no state, like AOSP's functions: if tracing is
+//! switched between a begin and its end, one of the two is missing. A [`ScopedEvent`] writes its end if and only if
+//! its begin was written.
 //!
 //! # Fork
 //!
@@ -178,13 +191,13 @@
 //!
 //! # Signal handlers
 //!
-//! An event may be written in a signal handler, whatever the handler interrupts, and in a child that the handler forks. No
-//! function that an event calls allocates, takes a lock, starts a thread of the C library or changes errno. This does not
-//! cover the program's own code that formats a name or an argument. There are two exceptions:
+//! An event may be written in a signal handler, whatever the handler interrupts, and in a child that the handler
+//! forks. No function that an event calls allocates, takes a lock, starts a thread of the C library or changes errno.
+//! The program's own code that formats a name or an argument may do so. There are two exceptions:
 //!
 //! - libcutils takes a lock of its own when it reads its tags after a switch.
-//! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each thread.
-//!   glibc 2.36 allocates once for that. Before Android 10, all thread-locals are created in this manner.
+//! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each
+//!   thread. glibc 2.36 allocates once for that. On Android before version 10, this is true of all programs.
 //!
 //! # Features
 //!
@@ -193,8 +206,8 @@
 //!
 //! # Sources
 //!
-//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`). The format
-//! is read by the rules of Perfetto's systrace importer.
+//! The wire format and the rules of the properties are those of AOSP's libcutils (`libcutils/trace-dev.inc`).
+//! Perfetto's systrace importer reads the format.
 
 /// Tests the examples of the README.
 #[cfg(doctest)]
@@ -232,7 +245,7 @@ pub mod tags;
 pub mod tracer;
 pub mod watch;
 
-/// The types that threads share are these. In the models they are loom's.
+/// The types that threads share. In the loom models they are loom's types.
 mod sync {
     pub(crate) use atrace_sys::AtomicRef;
     pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

@@ -1,26 +1,28 @@
-//! The work that is done when the program or library is loaded, so that no event has to do it.
+//! The work that is done when the program or library is loaded, so that events do not have to do it.
 //!
 //! # Why
 //!
-//! An event may be written in a signal handler that interrupted the allocator, or in a child that was forked while another
-//! thread held a lock. An event can't reliably detect this. So no function that an event calls allocates, takes a lock or
-//! loads a library.
+//! An event may be written in a signal handler that interrupted the allocator, or in a child that was forked while
+//! another thread held a lock. An event can't reliably detect either case. So no function that an event calls
+//! allocates, takes a lock or loads a library.
 //!
 //! # What is done
 //!
 //! - A shared library that contains this crate, such as a plugin, is kept loaded until the process ends. `dlclose` does not
 //!   unmap it, because its threads, fork handlers and thread keys, its descriptors and its memory can't all be taken back.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
-//! - With `ATRACE_BACKEND=perfetto`, the memory that the first event needs to connect is prepared.
+//! - With `ATRACE_BACKEND=perfetto`, the memory is prepared that the first event needs in order to connect to
+//!   the service.
 //! - The memory file of the state page is prepared.
 //!
-//! If the sink could not be opened, calls outside of events try again (`atrace_init`, `sink`, `atrace_update_tags`, a watch …).
+//! If the sink could not be opened, some functions that write no events try again (`atrace_init`, `sink`,
+//! `atrace_update_tags`, a watch …).
 //!
 //! # When
 //!
-//! This happens before `main`: the system's loader calls the functions that the section `.init_array` lists (System V ABI,
-//! "Initialization and Termination Functions"), library by library. Events of a library that is initialised before this one
-//! are not written.
+//! The work is done before `main`: the system's loader calls the functions that the section `.init_array` lists
+//! (System V ABI, "Initialization and Termination Functions"), one library after the other. If another library is
+//! initialised before this one, the events that its initialisation writes are lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,12 +42,13 @@ static AT_LOAD: extern "C" fn() = at_load;
 /// Whether [`skip_load`] was called.
 static IS_SKIPPED: AtomicBool = AtomicBool::new(false);
 
-/// Makes this library do nothing when the program is loaded: it opens no file and creates no property store.
+/// Makes this library do nothing when the program is loaded: the library opens no file and creates no
+/// property store.
 ///
-/// It is for programs that switch or examine other programs and are not traced themselves, such as the command
-/// `atrace`. It must be called before the library's own initializer, which runs from `.init_array`. So call it from a
-/// section `.init_array.N` with N below 65535, which the linker places before `.init_array`. Later calls, such as
-/// [`sink()`](crate::sink()), open what they need.
+/// This is for programs that switch or examine other programs and are not traced themselves, such as the command
+/// `atrace`. The call must come before the library's own initializer, which runs from `.init_array`. So call this
+/// function from a section `.init_array.N` with N below 65535, which the linker places before `.init_array`. Later
+/// calls, such as [`sink()`](crate::sink()), open what they need.
 ///
 /// ```
 /// #[used]

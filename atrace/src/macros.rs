@@ -3,8 +3,8 @@
 /// Traces the rest of the function (or block) as a slice that is named by the function's path, such as
 /// `my_crate::Type::method`.
 ///
-/// The argument is the tag. While the tag is off, the macro costs only the check. It also works if the crate was renamed in
-/// `Cargo.toml`. Perfetto's service is sent the name once.
+/// The argument is the tag. While the tag is off, the macro costs only the check. The macro also works if the crate
+/// was renamed in `Cargo.toml`. The name is sent to Perfetto's service only once.
 ///
 /// # Examples
 ///
@@ -30,8 +30,8 @@ macro_rules! trace_method {
 
 /// Traces the rest of the function (or block) as a slice with a constant name and arguments.
 ///
-/// It calls [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a static [`Name`](crate::Name), so Perfetto's
-/// service is sent the name once.
+/// The macro calls [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a static [`Name`](crate::Name),
+/// so the name is sent to Perfetto's service only once.
 ///
 /// # Examples
 ///
@@ -58,14 +58,14 @@ macro_rules! trace_name {
     };
 }
 
-/// This is for the macros of this crate.
+/// Functions that only the macros of this crate call.
 #[doc(hidden)]
 pub mod private {
     pub use crate::name::Interned;
     pub use crate::scoped::begin_scoped_event_at;
 
-    /// Returns the path of the function in whose body the item `_marker`, named `here`, is defined. The item itself and the
-    /// closures and `async` blocks around it are left out.
+    /// Returns the path of the function in whose body the item `_marker`, named `here`, is defined. The path does not
+    /// contain `here`, nor the closures and `async` blocks around it.
     #[inline]
     pub fn path_of<T>(_marker: &T) -> &'static str {
         let path = std::any::type_name::<T>();

@@ -1,4 +1,5 @@
-//! Names of events: [`EventName`], and constant names, which Perfetto's service is sent once (they are *interned*).
+//! Names of events: [`EventName`], and constant names, which are *interned*: Perfetto's service is sent the text
+//! once, and later only a number.
 
 use std::fmt;
 
@@ -7,12 +8,12 @@ use crate::producer::{Number, hash};
 
 pub(crate) use self::source::{Source, Text};
 
-/// A constant name. Perfetto's service is sent the name once per thread and some chunks of memory, and a number with each
-/// event.
+/// A constant name. Each thread sends the text once to Perfetto's service, and again only after many events; an event
+/// has the number of the name.
 ///
 /// Define it as a `static`, and pass a reference to any function that takes an [`EventName`].
-/// [`trace_name!`](crate::trace_name) creates such a static by itself. For ATrace it is the same as
-/// its text.
+/// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole
+/// text.
 ///
 /// # Examples
 ///
@@ -39,12 +40,12 @@ impl Name {
     }
 }
 
-/// Identifies a constant name.
+/// Identifies a constant name, by the number of its callsite and a hash.
 #[derive(Debug)]
 pub struct Interned {
     number: Number,
-    /// The hash of the name, from which the number of a counter's track is made. It is 0 if the name is not that
-    /// of a counter.
+    /// The hash of the name, from which the number of a counter's track is made. It is 0 if no counter has this
+    /// name.
     hash: u64,
 }
 
@@ -91,10 +92,10 @@ mod source {
     use crate::message::WriteName;
     use crate::name::Interned;
 
-    /// The operations on a name that backends need. This trait can't be named outside of this crate, so
-    /// other types can't be names.
+    /// The operations on a name that backends need. Other crates can't name this trait, so their types can't
+    /// be names of events.
     pub trait Source: WriteName {
-        /// Returns the name if it exists as text, or `None` if it must be written.
+        /// Returns the name if it exists as text, or `None` if it must be formatted.
         fn text(&self) -> Option<Text<'_>>;
     }
 
@@ -102,7 +103,7 @@ mod source {
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Text<'a> {
         pub(crate) text: &'a str,
-        /// The identity of the name, if it is a constant.
+        /// The identity of the name if it is a constant, otherwise `None`.
         pub(crate) interned: Option<&'a Interned>,
     }
 }
@@ -114,7 +115,7 @@ impl<'a> Text<'a> {
         Self { text, interned: None }
     }
 
-    /// Returns the number of a constant name.
+    /// Returns the callsite number of a constant name, or `None` if the name is not a constant.
     #[inline]
     pub(crate) fn number(self) -> Option<&'a Number> {
         self.interned.map(|interned| &interned.number)

@@ -1,4 +1,4 @@
 //! Replaces `attach.rs` on systems without tracing.
 
-/// Does nothing: this system has no recordings.
+/// Does nothing: no recordings exist on this system.
 pub fn attach() {}

@@ -1,6 +1,6 @@
 //! Replaces `producer.rs` in a build without the feature `perfetto`, and on systems without tracing.
 //!
-//! It has the same items, which do nothing.
+//! This module has the same items as `producer.rs`. They do nothing.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ pub(crate) const TRACK_NAME_MAX: usize = 1024;
 pub const FLOW_ROOM: usize = 10;
 pub(crate) const EXISTS: bool = false;
 
-/// The number of a callsite. In this build there is no such value.
+/// The number of a callsite. In this build, it holds nothing.
 #[derive(Debug)]
 pub struct Number(());
 
@@ -147,7 +147,7 @@ impl<'a> Track<'a> {
     }
 }
 
-/// The backend that an event was written by.
+/// The backend that wrote an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     ByAtrace,
@@ -157,7 +157,7 @@ pub(crate) enum Written {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrackKey {
     kind: Type,
-    /// Whether this is the key of an async slice, which has a track of its own.
+    /// Whether this is the key of an async slice, which is a track by itself.
     is_of_async: bool,
     cookie: i64,
 }
@@ -218,7 +218,7 @@ impl fmt::Display for Standing {
     }
 }
 
-/// A recording of this process. In this build there is no such value.
+/// A recording of this process. In this build, no recording can exist.
 #[derive(Debug)]
 pub struct Recording(Infallible);
 
@@ -343,12 +343,12 @@ pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
     None
 }
 
-/// Returns no time.
+/// Returns 0, which stands for no time.
 pub fn now() -> u64 {
     0
 }
 
-/// Returns no flow.
+/// Returns 0, which stands for no flow.
 pub fn flow_number(_: u64) -> u64 {
     0
 }

@@ -1,8 +1,9 @@
 //! Perfetto as a backend: events become packets in memory that is shared with the tracing service, without system calls.
 //!
-//! [`connect`] makes this process a *producer* of Perfetto's data source `track_event`. The usual functions then also write
-//! events for Perfetto's tracing sessions. A session selects tags by AOSP's short names for them (`app`, `view`, `wm` …).
-//! If there is no service, or it goes away, the connection is retried with growing pauses; the program does not fail.
+//! [`connect`] makes this process a *producer* of Perfetto's data source `track_event`. The usual functions then also
+//! write events for Perfetto's tracing sessions. A session selects tags by AOSP's short names (`app`, `view`, `wm`
+//! …). If no service runs, or the service ends, the process tries again to connect, after pauses that grow; the
+//! program does not fail.
 //!
 //! In a build without the feature `perfetto`, and on systems without tracing, [`connect`] does nothing, and [`record_to`]
 //! returns an error.
@@ -18,9 +19,9 @@ use crate::{AtraceTag, producer, refresh, watch};
 
 /// Makes this process a producer of Perfetto's data source `track_event`, permanently.
 ///
-/// If there is a service, this waits until the service has sent the existing sessions: at most 100 ms, or 5 s with
-/// `ATRACE_BACKEND=perfetto`, as under `atrace run`. Events before that count as [lost](Status::lost) if a session wants
-/// them.
+/// If a service runs, this waits until the service has said which sessions exist: at most 100 ms, or 5 s with
+/// `ATRACE_BACKEND=perfetto`, as under `atrace run`. If a session wants an event, and the event is written before the
+/// service has said so, the event counts as [lost](Status::lost).
 ///
 /// From then on the process has one more thread, which runs no code of the program. Calling this again does nothing. A forked
 /// child connects at its first event, as a separate producer.
@@ -36,9 +37,10 @@ pub fn connect() {
 
 /// Records this process into a new file until the returned guard is dropped. <https://ui.perfetto.dev> opens the file.
 ///
-/// This needs no service and no special rights. The file gets the events of all tags, except of those that are enabled for
-/// ATrace and do not prefer Perfetto. Events are in the file a few milliseconds after they were written, at the latest when
-/// the guard is dropped. If the process is killed, the last events are missing. A forked child is not recorded.
+/// This needs no service and no special rights. The file gets the events of all tags, except tags that are enabled
+/// for ATrace and do not prefer Perfetto (property `debug.atrace.prefer_sdk`). Events are in the file a few
+/// milliseconds after they were written, at the latest when the guard is dropped. If the process is killed, the last
+/// events are missing. A forked child is not recorded.
 ///
 /// # Examples
 ///
@@ -55,8 +57,8 @@ pub fn connect() {
 ///
 /// # Errors
 ///
-/// Returns an error if the file can't be created, if there is no memory or no thread, if the process already records itself,
-/// or if a thread is still in the middle of an event of the previous recording.
+/// Returns an error if the file can't be created, if memory can't be allocated or a thread can't be started, if the
+/// process already records itself, or if a thread is still in the middle of an event of the previous recording.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
     first::enable_perfetto();
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;

@@ -1,6 +1,7 @@
 //! The parts of Perfetto's producer, the crate `atrace-perfetto`, that this crate uses.
 //!
-//! In a build without that crate, `no_perfetto.rs` replaces this module.
+//! In a build without the feature `perfetto`, and on systems without tracing, `no_perfetto.rs` replaces this
+//! module.
 
 pub use atrace_perfetto::args::{Encoder, FLOW_ROOM, Key as ArgKey, Scalar, flow};
 pub use atrace_perfetto::callsite::{About, Number, Site};
@@ -25,7 +26,8 @@ use crate::AtraceTag;
 /// Whether a process can be a producer in this build.
 pub(crate) const EXISTS: bool = true;
 
-/// Returns the tags that sessions want. In a forked child the first call connects the child.
+/// Returns the tags that Perfetto's sessions want. In a forked child, the first call connects the child to
+/// the service.
 #[inline(always)]
 pub(crate) fn tags() -> AtraceTag {
     AtraceTag::from_bits_retain(atrace_perfetto::producer::tags())

@@ -1,8 +1,8 @@
-//! Reads which tags are enabled, and publishes them at the gate.
+//! Reads which tags are enabled, and publishes them in the words of the gate.
 //!
-//! This code runs for an event if the gate can't be sure that the event's tag is off: the serial has changed, the gate is
-//! claimed, or the tag's bit is set. [`is_enabled`] answers at once if the gate's tags are known; otherwise [`read`] reads
-//! them.
+//! This code runs for an event if the gate can't be sure that the event's tag is off: the serial has changed, the
+//! gate is claimed, or the tag's bit is set. [`is_enabled`] reads nothing if the words of the gate are valid;
+//! otherwise it calls [`read`], which reads the properties.
 //!
 //! # Where the tags come from
 //!
@@ -12,18 +12,18 @@
 //! | libcutils | its tag mask, which becomes the gate's foreign word |
 //! | libandroid | its answer to "is tracing enabled?", for [`AtraceTag::App`] |
 //!
-//! A library may still give an old answer for a moment after a switch. Such an answer is not published: `sink/reload.rs`
-//! determines when libcutils' mask is current, `sink/debounce.rs` when libandroid's answer is settled. Until then every event
-//! asks.
+//! A library may still give an old answer for a moment after a switch. Such an answer is not published:
+//! `sink/reload.rs` determines when libcutils' mask is up to date, `sink/debounce.rs` when libandroid's answer is.
+//! Until then, every event asks the library.
 //!
-//! The tags of Perfetto's sessions are a word of the producer. The gate reads it as its foreign word. If libcutils' mask is
-//! already the foreign word, the sessions' tags are copied into the local word.
+//! Perfetto's producer stores the tags that sessions want in a word, which the gate reads as its foreign word. If the
+//! foreign word is already libcutils' mask, the sessions' tags are copied into the gate's local word.
 //!
 //! # Threading
 //!
-//! Events call [`is_enabled`] and [`read`]: in signal handlers, and in a child forked while another thread held a lock. So
-//! these neither allocate nor take a lock (libcutils takes a lock of its own when it reloads). Variables that need much
-//! stack are in separate functions, which are not inlined.
+//! Events call [`is_enabled`] and [`read`], also in signal handlers and in a child that was forked while another
+//! thread held a lock. So these functions neither allocate nor take a lock (libcutils takes a lock of its own when it
+//! reloads). Variables that need much stack are in separate functions that are not inlined.
 //!
 //! Each published result also updates the state page ([`crate::state`]).
 
@@ -41,21 +41,22 @@ use crate::producer;
 use crate::sink::{self, Sink, choice, first};
 use crate::state;
 
-/// The property with the tags that prefer Perfetto, if they are enabled for both backends.
+/// The property with the tags whose events go to Perfetto, if the tags are enabled for both ATrace and
+/// Perfetto.
 const PREFER: &str = "debug.atrace.prefer_sdk";
-/// The value of [`PREFER`] when it was last read.
+/// The tags of the property [`PREFER`] when it was last read.
 static PREFERRED: AtomicU64 = AtomicU64::new(0);
-/// Whether tracing is disabled in this process by [`set_enabled`].
+/// Whether tracing is disabled in this process by [`set_enabled`]`(false)`.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether `tag` is enabled for at least one backend; for callers whose check at the gate did not
-/// say "off".
+/// Returns whether `tag` is enabled for at least one backend. Call this only after the gate's check, whose
+/// result is `glance`, has found that the tag may be enabled.
 #[inline(always)]
 pub(crate) fn is_enabled(glance: Glance, tag: AtraceTag) -> bool {
     glance.is_sure() || refreshed().intersects(tag & AtraceTag::ValidMask)
 }
 
-/// Returns the enabled tags. It may open the sink, so it allocates: an event must not call it.
+/// Returns the enabled tags. This may open the sink and therefore allocate, so an event must not call it.
 pub(crate) fn tags() -> AtraceTag {
     choice::chosen();
     gate::tags().unwrap_or_else(refreshed)
@@ -88,12 +89,13 @@ pub(crate) fn is_disabled() -> bool {
     DISABLED.load(Ordering::SeqCst)
 }
 
-/// Returns the tags that prefer Perfetto, if they are enabled for both backends.
+/// Returns the tags whose events go to Perfetto, if the tags are enabled for both ATrace and Perfetto.
 pub(crate) fn preferred() -> AtraceTag {
     AtraceTag::from_bits_retain(PREFERRED.load(Ordering::Relaxed))
 }
 
-/// Called on the socket thread when the tags that sessions want, or the state of the connection, have changed.
+/// Makes the gate notice that the tags that sessions want, or the state of the connection, have changed. The
+/// socket thread calls this.
 fn sessions_changed() {
     // The first session of a process that only looked for one (`attach.rs`).
     if !first::is_perfetto_enabled()
@@ -108,8 +110,8 @@ fn sessions_changed() {
     }
 }
 
-/// Returns how long to wait before the tags must be read again, because the last answer is not sure yet. Returns `None`
-/// if it is sure.
+/// Returns how long to wait before the tags must be read again, because a library's last answer may be out of date.
+/// Returns `None` if the answer is up to date.
 pub(crate) fn look_again_after() -> Option<Duration> {
     let is_settled = gate::published().is_some() || choice::present().is_settled();
     (!is_settled).then_some(sink::APART)
@@ -125,7 +127,8 @@ pub(crate) fn set_enabled(enabled: bool) {
     update();
 }
 
-/// Reads the properties again even if the watched serial is the same. A change of an app pattern does not change that serial.
+/// Reads the properties again even if the serial at the gate is the same, because a change of an app pattern does not
+/// change that serial.
 pub(crate) fn update() {
     let _undisturbed = Undisturbed::new();
     process::reread_argv0();
@@ -155,7 +158,7 @@ pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
     }
 }
 
-/// Returns the serial that the gate must watch.
+/// Returns the serial that the gate must compare.
 fn serial(properties: &'static Properties) -> Serial {
     match properties.find(flags::FLAGS) {
         // Without a word that can be loaded, this asks the property system for the serial.
@@ -170,15 +173,16 @@ fn serial(properties: &'static Properties) -> Serial {
     }
 }
 
-/// Makes each event choose its backend from now on, and makes the next event read the tags again. Async-signal-safe, also on a
-/// bare thread.
+/// Makes each event choose its backend from now on, and makes the next event read the tags again. Async-signal-safe.
+/// A thread without thread-locals may call it, too.
 pub(crate) fn choose_per_event() {
     first::choose_per_event();
     see_sessions(choice::present());
     gate::forget();
 }
 
-/// Makes the gate see the tags of Perfetto's sessions, unless the foreign word is libcutils' mask.
+/// Lets the gate read the tags of Perfetto's sessions as its foreign word, unless that word is libcutils'
+/// mask.
 fn see_sessions(sink: &'static Sink) {
     if !matches!(sink, Sink::Cutils(_))
         && let Some(tags) = producer::tags_word()
@@ -187,14 +191,14 @@ fn see_sessions(sink: &'static Sink) {
     }
 }
 
-/// Registers [`sessions_changed`].
+/// Registers [`sessions_changed`] to be called by the socket thread.
 pub(crate) fn follow_sessions() {
     static SESSIONS_CHANGED: fn() = sessions_changed;
     producer::on_change(&SESSIONS_CHANGED);
 }
 
-/// Makes the gate see the tags of Perfetto's sessions, and reads which tags prefer Perfetto. Out of line, because the
-/// property's value is on the stack, which may be a signal handler's.
+/// Lets the gate read the tags of Perfetto's sessions, and reads the property [`PREFER`]. Not inlined, because the
+/// value of the property takes room on the stack, which may be a signal handler's small one.
 #[cold]
 #[inline(never)]
 fn follow_perfetto(sink: &'static Sink) {
@@ -207,9 +211,10 @@ fn follow_perfetto(sink: &'static Sink) {
     }
 }
 
-/// Reads which tags are enabled for ATrace, publishes them at the gate, and returns them. Events call it.
+/// Reads which tags are enabled for ATrace, publishes them at the gate, and returns them. An event may call
+/// this.
 fn read() -> AtraceTag {
-    /// A serial that prevents publication, so that every event asks again.
+    /// A serial with which nothing can be published, so that every event reads the tags again.
     const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
 
     static FAILED: fn() = state::publish;

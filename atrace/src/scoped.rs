@@ -7,10 +7,12 @@ use crate::slice::Slice;
 
 /// A guard that ends its slice when it is dropped.
 ///
-/// It writes the end if and only if the begin was written. So the trace stays balanced even if tracing is switched in
-/// between. In a forked child it writes nothing, because the slice belongs to the parent.
+/// The guard writes the end if and only if the begin was written. So each begin in the trace has its end, even if
+/// tracing is switched between them. In a forked child the guard writes nothing, because the slice belongs to the
+/// parent.
 ///
-/// It can't be sent to another thread, because slices nest on their thread:
+/// The guard can't be sent to another thread, because an end closes the youngest slice of the thread that
+/// writes it:
 ///
 /// ```compile_fail,E0277
 /// use atrace::{AtraceTag, begin_scoped_event};
@@ -19,7 +21,7 @@ use crate::slice::Slice;
 /// std::thread::spawn(move || drop(event));
 /// ```
 ///
-/// `mem::forget` of a guard loses the end.
+/// If the guard is passed to `mem::forget`, the end is never written.
 #[derive(Debug)]
 #[must_use = "the event ends when this is dropped"]
 pub struct ScopedEvent {
@@ -48,7 +50,7 @@ pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
     ScopedEvent { slice: Slice::begin_text(tag, name) }
 }
 
-/// Begins a slice as [`begin_scoped_event`] does, with arguments and any kind of name.
+/// Begins a slice as [`begin_scoped_event`] does, with arguments and a name of any type.
 ///
 /// # Examples
 ///
@@ -63,7 +65,8 @@ pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg
     ScopedEvent { slice: Slice::begin_args(tag, name, args) }
 }
 
-/// Begins a slice with the constant name that `interned` identifies. `name` returns its text. For the macros of this crate.
+/// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name. Only the
+/// macros of this crate call this.
 #[inline(always)]
 pub fn begin_scoped_event_at(
     tag: AtraceTag,

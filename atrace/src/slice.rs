@@ -1,8 +1,8 @@
 //! Slices that know whether their begin was written, for tracers: [`Slice`] and [`TrackSlice`].
 //!
-//! An end must be written by the backend that wrote the begin, whatever is enabled by then. A forked child has copies of its
-//! parent's slices and must not end them: its generation ([`atrace_sys::fork`]) is another one. So a [`Slice`] has an *origin*
-//! in one word:
+//! An end must be written by the backend that wrote the begin, whatever is enabled by then. A forked child has copies
+//! of its parent's slices and must not end them; it is recognised by its process generation ([`atrace_sys::fork`]),
+//! which differs from the parent's. So a [`Slice`] has an *origin*, which is one word:
 //!
 //! ```text
 //! by ATrace      the generation of the process
@@ -23,12 +23,12 @@ use crate::message::Kind;
 use crate::name::{EventName, Interned};
 use crate::producer::{self, Site, Track, TrackKey, Type, Written};
 
-/// Where the begin of a slice was written: the process, the backend and, for Perfetto's, the tags. The end is written by
-/// the same backend.
+/// Says where the begin of a slice was written: the process, the backend and, for Perfetto's backend, the tags. The
+/// end must be written by the same backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SliceOrigin(NonZeroU64);
 
-/// How a slice must be ended.
+/// The backend by which a slice must be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SliceEnd {
     ByAtrace,
@@ -36,10 +36,11 @@ enum SliceEnd {
 }
 
 const TAGS: u64 = AtraceTag::ValidMask.bits();
-/// Marks a slice of Perfetto's. No generation uses this bit.
+/// The bit of the word that marks a slice in Perfetto's memory. The generation of a process never has this
+/// bit.
 const BY_PERFETTO: u64 = 1 << 63;
 
-/// Returns the word of a slice of Perfetto's, without its tags.
+/// Returns the origin of a slice in Perfetto's memory, without its tags.
 #[inline(always)]
 fn by_perfetto(generation: Generation) -> u64 {
     generation.number() << TAGS.trailing_ones() | BY_PERFETTO
@@ -72,10 +73,11 @@ impl SliceOrigin {
 
 /// A slice of the calling thread that knows whether its begin was written.
 ///
-/// It is for code that itself records which slices are open, such as a `tracing` subscriber. Other code should use
-/// [`ScopedEvent`](crate::ScopedEvent), which ends its slice when it is dropped. Dropping a `Slice` writes no end.
+/// It is for code that itself records which slices are open, such as a `tracing` subscriber. Dropping a `Slice`
+/// writes no end. Other code should use [`ScopedEvent`](crate::ScopedEvent), which ends its slice when it is
+/// dropped.
 ///
-/// It is neither `Send` nor `Sync`, because an end closes a slice of the thread that writes the end.
+/// It is neither `Send` nor `Sync`, because an end closes the youngest slice of the thread that writes it.
 ///
 /// ```compile_fail,E0277
 /// fn is_send<T: Send>() {}
@@ -95,13 +97,14 @@ impl Slice {
         Self { origin: None, _not_send: PhantomData }
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote the begin, no end will be
+    /// written.
     #[inline(always)]
     pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
         Self { origin: written.and_then(|written| SliceOrigin::now(written, tag)), _not_send: PhantomData }
     }
 
-    /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with any kind of name.
+    /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with a name of any type.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, name: impl EventName) -> Self {
         Self::begin_args(tag, name, &[])
@@ -124,8 +127,8 @@ impl Slice {
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
 
-    /// Begins a slice with the constant name that `interned` identifies. `name` returns its text, and is called only if the gate
-    /// does not say "off".
+    /// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name; it is
+    /// called only if the tag may be enabled.
     #[inline(always)]
     pub(crate) fn begin_at(tag: AtraceTag, interned: &Interned, name: impl FnOnce() -> &'static str) -> Self {
         gate::glance(tag)
@@ -135,13 +138,13 @@ impl Slice {
     /// Returns whether the begin was written.
     ///
     /// For Perfetto the result is also true if the begin was [lost](crate::perfetto::Status::lost) because the memory
-    /// was full. The end is then lost, too.
+    /// was full. In that case the end is lost, too.
     #[inline(always)]
     pub fn is_written(&self) -> bool {
         self.origin.is_some()
     }
 
-    /// Writes the end if this process wrote the begin, whatever tags are enabled by now.
+    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile.
     #[inline(always)]
     pub fn end(self) {
         if let Some(origin) = self.origin {
@@ -180,9 +183,9 @@ fn end_slice(origin: SliceOrigin) {
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
     by: Option<Generation>,
-    /// The tags, if the begin is in Perfetto's memory; else empty.
+    /// The tags, if the begin is in Perfetto's memory. Otherwise empty.
     tags: AtraceTag,
-    /// How many sessions had begun when the slice did.
+    /// How many sessions of Perfetto's had begun when the slice began.
     begun: u32,
 }
 
@@ -193,7 +196,8 @@ impl TrackSlice {
         Self { by: None, tags: AtraceTag::Never, begun: 0 }
     }
 
-    /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with any kind of name.
+    /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with a name of
+    /// any type.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Self {
         #[inline(never)]
@@ -210,10 +214,11 @@ impl TrackSlice {
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, track_name, name, cookie))
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote it, the slice has no end.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote the begin, no end will be
+    /// written.
     ///
-    /// Sessions are counted after the begin was written. So a session that begins after the begin was written and
-    /// before the sessions are counted may get an end without a begin, but never a begin without its end.
+    /// The sessions are counted after the begin was written. So if a session begins between the two, it may get
+    /// an end without a begin, but no session ever gets a begin without its end.
     #[inline]
     pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
         written.map_or(Self::none(), |written| {
@@ -222,14 +227,15 @@ impl TrackSlice {
         })
     }
 
-    /// Returns a slice whose begin was written for the sessions that had begun before `begun`.
+    /// Returns a slice whose begin was written for the first `begun` sessions.
     #[inline(always)]
     pub(crate) fn in_sessions(begun: Option<u32>, tags: AtraceTag) -> Self {
         begun.map_or(Self::none(), |begun| Self { by: Some(generation()), tags, begun })
     }
 
     /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
-    /// [`Slice::end_with`], and happened at `time`, in nanoseconds of `CLOCK_BOOTTIME`, unless that is 0 ([`now`]).
+    /// [`Slice::end_with`], and its timestamp is `time`, in nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). If
+    /// `time` is 0, the timestamp is the present time.
     ///
     /// [`now`]: crate::tracer::now
     #[inline(always)]

@@ -1,8 +1,10 @@
-//! The state page: describes this process's tracing for other processes, such as `atrace doctor`.
+//! The state page: a text that describes the tracing of this process, for other processes such as `atrace
+//! doctor`.
 //!
-//! The page is text, with one `key value` per line. It is published again after the properties were read, when events can't be
-//! written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when Perfetto's sessions or the
-//! connection change. So an event writes it only if it is the first one after a switch, or if it fails.
+//! The page has one `key value` per line. The process writes it again after it has read the properties, when events
+//! can't be written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when
+//! Perfetto's sessions or the connection change. So an event writes the page only if it is the first event after a
+//! switch of tracing, or if it can't be written.
 //!
 //! The keys:
 //!
@@ -31,8 +33,8 @@ use crate::producer;
 use crate::sink::{choice, first};
 use crate::status::status;
 
-/// The serial and the tags that were last read from the gate, for use while the gate is claimed. The half for the tags
-/// has no bit for `NotReady`, so [`PARKED`] stands for it.
+/// The serial and the tags that were last read from the gate, for use while a thread reads the properties. The half
+/// for the tags has no bit for `NotReady`, so [`PARKED`] stands for that tag.
 static LAST: AtomicU64 = AtomicU64::new(0);
 const PARKED: u64 = 1 << 31;
 
@@ -41,7 +43,8 @@ fn packed(serial: u32, tags: AtraceTag) -> u64 {
     u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
-/// Publishes these tags, unless they were the last ones; for tags that are never published at the gate.
+/// Publishes `tags` in the state page, unless they were the last ones that were published. This is for tags
+/// that are never published at the gate.
 pub(crate) fn publish_unsure(tags: AtraceTag) {
     let tags = packed(0, tags);
     if LAST.swap(tags, Ordering::Relaxed) != tags {
@@ -67,8 +70,8 @@ pub(crate) fn publish() {
     state::publish(&describe);
 }
 
-/// Returns the text of this process's state page as of now. This also works in a process that publishes no state page: on
-/// Android, and with `ATRACE_STATE=none`.
+/// Returns the text of the state page, with the present values. This also works in a process that has no state page:
+/// on Android, and with `ATRACE_STATE=none`.
 ///
 /// ```
 /// let state = atrace::state::text();

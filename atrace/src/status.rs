@@ -5,7 +5,7 @@ use std::fmt;
 use crate::AtraceTag;
 use crate::producer::{self, Standing, category};
 
-/// The state of the connection to Perfetto's service: see [`status`].
+/// The state of this process's connection to Perfetto's service, which [`status`] returns.
 #[derive(Clone, Debug)]
 pub struct Status {
     standing: Standing,
@@ -46,8 +46,8 @@ impl Status {
         self.tags
     }
 
-    /// Returns how many events were lost: because the memory was full, because a signal handler interrupted an event of the
-    /// same thread, or because the service had not yet said which sessions exist.
+    /// Returns how many events were lost: because the memory was full, because a signal handler wrote them while it
+    /// interrupted another event of its thread, or because the service had not yet said which sessions exist.
     pub fn lost(&self) -> u64 {
         self.lost
     }

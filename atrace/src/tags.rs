@@ -1,8 +1,8 @@
-//! Tags: each names the part of the system that an event belongs to, and tracing is switched on by
+//! Tags: each tag names the part of the system to which an event belongs. Tracing is switched on for each
 //! tag.
 //!
-//! [`AtraceTag`] is at the top of the crate, too. AOSP's `libatrace_rust` has it in both places, so code that names this
-//! module compiles with either.
+//! [`AtraceTag`] is at the top of the crate, too. AOSP's `libatrace_rust` has it in both places, so code that was
+//! written for `libatrace_rust` compiles with this crate.
 //!
 //! ```
 //! use atrace::tags::AtraceTag;
@@ -15,12 +15,12 @@ use atrace_sys::bindings as c;
 use bitflags::bitflags;
 
 bitflags! {
-    /// A set of tags. An event is written if one of its tags is enabled.
+    /// A set of tags. An event is written if at least one of its tags is enabled.
     ///
     /// The bits are those of libcutils (`cutils/trace.h`). Bits without a constant are kept unchanged.
-    /// [`Always`](Self::Always) is enabled wherever tracing is on, [`Never`](Self::Never) nowhere.
-    /// [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches
-    /// the other tags.
+    /// [`Always`](Self::Always) is enabled if tracing is on in the process; [`Never`](Self::Never) is never enabled.
+    /// [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags`
+    /// switches the other tags.
     ///
     /// # Examples
     ///
@@ -33,10 +33,10 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     #[allow(non_upper_case_globals)] // AOSP's names.
     pub struct AtraceTag: u64 {
-        /// No tag: such an event is never written.
+        /// No tag. An event with this tag is never written.
         #[doc(alias = "ATRACE_TAG_NEVER")]
         const Never = c::ATRACE_TAG_NEVER;
-        /// Written whenever this process traces at all.
+        /// A tag whose events are written whenever this process traces at all.
         #[doc(alias = "ATRACE_TAG_ALWAYS")]
         const Always = c::ATRACE_TAG_ALWAYS;
         /// Graphics.
@@ -69,10 +69,11 @@ bitflags! {
         /// Camera.
         #[doc(alias = "ATRACE_TAG_CAMERA")]
         const Camera = c::ATRACE_TAG_CAMERA;
-        /// Hardware modules. Combine it with the tag of the hardware's purpose.
+        /// Hardware modules. Combine this tag with that of the hardware's purpose, such as
+        /// [`Camera`](Self::Camera).
         #[doc(alias = "ATRACE_TAG_HAL")]
         const Hal = c::ATRACE_TAG_HAL;
-        /// Programs. It is enabled in processes whose name matches a pattern of `debug.atrace.app_*`.
+        /// Programs. The tag is enabled in processes whose name matches a pattern of `debug.atrace.app_*`.
         #[doc(alias = "ATRACE_TAG_APP")]
         const App = c::ATRACE_TAG_APP;
         /// Resource loading.
@@ -123,8 +124,8 @@ bitflags! {
         /// The highest tag.
         #[doc(alias = "ATRACE_TAG_LAST")]
         const Last = c::ATRACE_TAG_LAST;
-        /// Not a tag of events. [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) returns it while tracing is
-        /// disabled in this process.
+        /// This is not a tag for events. [`atrace_get_enabled_tags`](crate::atrace_get_enabled_tags) returns it while
+        /// tracing is disabled in this process.
         #[doc(alias = "ATRACE_TAG_NOT_READY")]
         const NotReady = c::ATRACE_TAG_NOT_READY;
         /// All the bits that the properties can switch.

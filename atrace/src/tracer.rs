@@ -1,27 +1,29 @@
-//! Everything that a tracer built on this crate needs, such as a `tracing` subscriber: one check for several events,
-//! slices that know whether they were written, callsites, and arguments that the tracer encodes itself.
+//! All that a tracer needs that is built on this crate, such as a `tracing` subscriber: one check for several
+//! events, slices that know whether their begin was written, callsites, and arguments that the tracer encodes
+//! itself.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
 //!
 //! # One check for several events
 //!
-//! A check has two steps. [`PreparedTag::glance`] is the gate's check: a few inlined instructions, which usually say "off". If
-//! they do not, [`Glance::enabled`] determines whether a tag is enabled, and chooses the backend. The resulting [`Enabled`]
-//! writes any number of events without another check.
+//! A check has two steps. [`PreparedTag::glance`] is the gate's check: a few inlined instructions, which usually find
+//! that tracing is off. Otherwise [`Glance::enabled`] determines whether a tag is enabled, and chooses the backend.
+//! The resulting [`Enabled`] writes any number of events without another check.
 //!
-//! At the place where an event is written, a tracer should inline only the glance, and call the rest of its code only if it
-//! gets a [`Glance`].
+//! At the place where an event is written, a tracer should inline only [`PreparedTag::glance`], and call the rest of
+//! its code only if it gets a [`Glance`].
 //!
 //! # Callsites and arguments
 //!
 //! For Perfetto, a tracer can describe its callsites once and encode arguments with their types:
 //!
-//! 1. It has a static [`Number`] for each callsite, and a type that implements [`About`] for the callsite's target, place and
-//!    names of arguments. Both make a [`Site`].
-//! 2. For each event it encodes the arguments with an [`Encoder`], under the keys of [`Site::key`].
-//! 3. It passes both to the functions of [`Enabled`] that end in `_at`, if [`Enabled::is_perfetto`] returns true.
+//! 1. The tracer has a static [`Number`] for each callsite, and a type that implements [`About`]: it returns the
+//!    callsite's target, source location and names of arguments. A [`Site`] combines the two.
+//! 2. For each event the tracer encodes the arguments with an [`Encoder`], under the keys of [`Site::key`].
+//! 3. It passes the site and the encoded arguments to the functions of [`Enabled`] that end in `_at`, if
+//!    [`Enabled::is_perfetto`] returns true.
 //!
-//! For ATrace's backends it writes the arguments into the name, as text.
+//! For ATrace's backends the tracer writes the arguments into the name, as text.
 //!
 //! # Names
 //!
@@ -44,7 +46,7 @@ pub use crate::producer::{About, ArgKey, Encoder, FLOW_ROOM, Number, Scalar, Sit
 pub use crate::sink::first::is_perfetto_enabled;
 pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 
-/// A check at the gate that did not say "off": the tags may be enabled.
+/// The result of a check at the gate which found that at least one of the tags may be enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
     found: gate::Glance,
@@ -90,15 +92,16 @@ impl PreparedTag {
         Self { tag, mask: gate::Mask::of(tag) }
     }
 
-    /// Checks at the gate whether one of the tags may be enabled. `None` means that certainly none of
-    /// them is.
+    /// Checks at the gate whether at least one of the tags may be enabled. Returns `None` if certainly none
+    /// of them is.
     #[inline(always)]
     pub fn glance(self) -> Option<Glance> {
         self.mask.glance().map(|found| Glance { found, tag: self.tag })
     }
 
-    /// Checks at the gate whether a session of Perfetto's may want one of the tags. It takes fewer instructions than
-    /// [`glance`](Self::glance). False is certain; true says nothing about the backend of the next event.
+    /// Checks at the gate whether a session of Perfetto's may want one of the tags. This takes fewer instructions
+    /// than [`glance`](Self::glance). If it returns false, no session wants them; if it returns true, the next event
+    /// may still go to another backend.
     #[inline(always)]
     pub fn may_be_in_session(self) -> bool {
         producer::EXISTS && self.mask.is_foreign()
@@ -112,14 +115,14 @@ impl Glance {
         self.tag
     }
 
-    /// Determines whether one of the tags is enabled. If it is, the returned value writes events.
+    /// Determines whether at least one of the tags is enabled. If so, returns a value that writes events.
     #[inline(always)]
     pub fn enabled(self) -> Option<Enabled> {
         backend::enabled_inlined(self.found, self.tag).map(|backend| Enabled { backend, tag: self.tag })
     }
 }
 
-/// A tag that was found enabled, and the backend for its events.
+/// A tag that is enabled, and the backend for its events.
 ///
 /// Its functions write events without another check, even if tracing is switched off meanwhile. So use it only for events of
 /// the same moment, and do not store it.
@@ -160,27 +163,29 @@ impl Enabled {
         self.backend.write_f64(self.tag, name, value);
     }
 
-    /// Writes an instant with encoded arguments into Perfetto's memory. Without a name it has the name of its callsite.
+    /// Writes an instant with encoded arguments into Perfetto's memory. If `name` is `None`, the event has the name
+    /// of its callsite.
     #[inline(always)]
     pub fn instant_at(self, site: &Site<'_>, name: Option<&str>, args: &[u8]) {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
         producer::traced(Type::Instant, backend::valid(self.tag), site, name, 0, args);
     }
 
-    /// Begins a slice with encoded arguments in Perfetto's memory. Without a name it has the name of its callsite. The slice is
-    /// part of the flow `flow` ([`flow_number`]), unless that is 0.
+    /// Begins a slice with encoded arguments in Perfetto's memory. If `name` is `None`, the slice has the name of its
+    /// callsite. If `flow` is not 0, the slice is part of that flow (see [`flow_number`]).
     #[inline(always)]
     pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Slice {
         let (name, tags) = (name.map(|name| cut(name, TRACK_NAME_MAX)), backend::valid(self.tag));
         Slice::by(producer::traced(Type::Begin, tags, site, name, flow, args), self.tag)
     }
 
-    /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. Without a name it has the name of its callsite.
-    /// The slice is part of the flow `flow` ([`flow_number`]), unless that is 0. It began at `time`, in nanoseconds of
-    /// `CLOCK_BOOTTIME`, unless that is 0 ([`now`]). A reader of a trace that is still being written may discard events that come
-    /// late.
+    /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. If `name` is `None`, the slice has
+    /// the name of its callsite. If `flow` is not 0, the slice is part of that flow (see [`flow_number`]). If `time`
+    /// is not 0, the slice began at that time, in nanoseconds of `CLOCK_BOOTTIME` (see [`now`]). A program that reads
+    /// the trace while it is still being written may discard events with an old `time`.
     ///
-    /// Threads remember some tracks that they have described. So a track that is used again and again costs less.
+    /// Each thread remembers some tracks that it has described. So a track that is used again and again costs
+    /// less.
     #[inline(always)]
     pub fn begin_on_track_at(
         self,
@@ -197,8 +202,8 @@ impl Enabled {
     }
 }
 
-/// Counts the tracers that cache which tags are enabled, for the process's state page. `began` tells whether one was added or
-/// removed.
+/// Counts the tracers that cache which tags are enabled, for the process's state page. `began` is true if a tracer
+/// was added, and false if a tracer was removed.
 pub fn note_filter(began: bool) {
     state::note_filter(began);
 }

@@ -1,4 +1,5 @@
-//! Reads and sets the properties that switch tracing, as one step where the system allows it.
+//! Reads and sets the properties that switch tracing. Where the system allows it, reading and setting are one
+//! atomic step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,12 @@ use super::error::{Error, failed};
 use crate::AtraceTag;
 use crate::flags::{self, APPS_MAX, AppKey, FLAGS};
 
-/// The properties that a [`Control`](super::Control) shares with its switches.
+/// The properties that a [`Control`](super::Control) shares with the [`Switched`](super::Switched) values
+/// that it returned.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     owner: Owner,
-    /// The time to wait for other threads and processes that switch.
+    /// How long to wait for other threads and processes that are changing the same properties.
     pub(super) patience: Duration,
 }
 
@@ -57,25 +59,26 @@ pub(super) trait Read {
         AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
     }
 
-    /// Returns the slots of the list of patterns.
+    /// Returns the slots of the list of app patterns.
     ///
-    /// A slot whose pattern was removed is empty; the patterns after it do not move. So the list is valid at each moment. If
-    /// patterns moved, and the process that moves one were killed, that pattern would be listed twice or not at all.
+    /// If a pattern is removed, its slot becomes empty; the patterns after it do not move. So the list is valid at
+    /// each moment. If patterns moved, and a process were killed while it moved a pattern, that pattern would be
+    /// listed twice or not at all.
     fn slots(&self) -> Vec<Vec<u8>> {
         let number = flags::app_number(|key| self.value(key)).min(APPS_MAX);
         (0..number).map(|index| self.text(AppKey::new(index).as_str())).collect()
     }
 
-    /// Returns the patterns in force, byte for byte.
+    /// Returns the app patterns that are in force, byte for byte.
     fn patterns(&self) -> Vec<Vec<u8>> {
         self.slots().into_iter().filter(|slot| !slot.is_empty()).collect()
     }
 }
 
-/// Read and write access to the properties as one step.
+/// Read and write access to the properties, for a change that is one step.
 pub(super) trait Access: Read {
     fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error>;
-    /// Returns whether other processes are prevented from setting properties during this step.
+    /// Returns whether the system prevents other processes from setting properties during this step.
     fn is_alone(&self) -> bool;
 }
 

@@ -1,10 +1,11 @@
-//! The error of a switch.
+//! The error of switching tracing on or off.
 
 use std::fmt;
 
 use atrace_sys::properties;
 
-/// The reason why a switch failed. `source` is the error of the property store, if there was one.
+/// The reason why tracing could not be switched. `source` returns the error of the property store, if there
+/// was one.
 #[derive(Debug)]
 pub struct Error {
     context: String,

@@ -1,7 +1,8 @@
 //! Switches tracing on and off by setting properties, as the command `atrace` does on Android.
 //!
-//! A switch reaches every process that reads the same properties: on Android all processes, on a host the processes of the
-//! same user. The returned [`Switched`] lists the properties that were set, and takes the switch back when it is dropped.
+//! A switch of tracing reaches every process that reads the same properties: on Android all processes, on a host the
+//! processes of the same user. The functions of [`Control`] return a [`Switched`], which lists the properties that
+//! were set. Dropping it undoes the changes.
 //!
 //! ```no_run
 //! use atrace::control::Control;
@@ -15,16 +16,16 @@
 //!
 //! # Simultaneous switches
 //!
-//! *Hosts.* A switch is one step under the lock of the property store ([`Properties::transaction`]). Processes and threads
-//! that switch wait for each other, at most as long as [`Control::patience`] says; no change is lost. The lock is held until
-//! it is released or its holder ends. A caller that could not get the lock in that time gets an error and has changed
-//! nothing. A [`Switched`] that can't get the lock when it is dropped reports on stderr that the switch stays. If a process
-//! is killed in the middle of a switch, the list of patterns is still valid, but other processes may notice the change only
-//! at the next switch.
+//! *Hosts.* A change is made in one step, under the lock of the property store ([`Properties::transaction`]).
+//! Processes and threads that change properties wait for each other, for at most [`Control::patience`]; no change is
+//! lost. The lock is held until it is released or the process that holds it ends. A caller that does not get the lock
+//! in time gets an error and has changed nothing. If a [`Switched`] does not get the lock when it is dropped, it
+//! prints on stderr that its changes stay. If a process is killed in the middle of a change, the list of patterns is
+//! still valid, but other processes may notice the change only at the next one.
 //!
-//! *Android* has no such lock. The threads of one process take turns. A switch checks twice, 10 ms apart, whether another
-//! process has undone it; if so, it sets the properties again, up to eight times. Setting `debug.atrace.*` needs the rights
-//! of the shell or of root.
+//! *Android* has no such lock. The threads of one process take turns. After a change, the process checks twice, 10 ms
+//! apart, whether another process has undone the change. If so, it sets the properties again, up to eight times.
+//! Setting `debug.atrace.*` needs the rights of the shell or of root.
 
 mod access;
 mod error;
@@ -49,8 +50,8 @@ pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
 pub use crate::flags::{FLAGS, parse_flags};
 
-/// The property that is set when a Perfetto service begins to listen. Its value, a process id, is only information
-/// for users.
+/// The property that is set when a Perfetto service begins to listen. Its value, a process id, is information for
+/// users.
 const SERVICE: &str = "debug.atrace.service";
 
 /// Access to the properties that switch tracing.
@@ -64,7 +65,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// Returns an error if they can't be opened.
+    /// Returns an error if the properties can't be opened.
     pub fn open() -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
         let own = Properties::open().map_err(failed("opening the properties"))?;
@@ -75,14 +76,14 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// Returns an error if they can't be opened. Only root may open those of other users.
+    /// Returns an error if the properties can't be opened. Only root may open the properties of another user.
     pub fn open_user(uid: u32) -> Result<Self, Error> {
         let _errno = ErrnoGuard::new();
         Self::other(Properties::open_uid(uid), || format!("opening the properties of user {uid}"))
     }
 
-    /// Opens the property store at `path`, on a host, and creates it if it does not exist. The store is closed when this
-    /// control, its clones and their [`Switched`] values are dropped.
+    /// Opens the property store at `path`, on a host, and creates the store if it does not exist. The store is closed
+    /// when this control, its clones and the [`Switched`] values that they returned are dropped.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Control {
         Self::other(Properties::open_path(path), || format!("opening the properties at {}", path.display()))
     }
 
-    /// Opens the existing property store at `path`, on a host. Creates nothing.
+    /// Opens the property store at `path`, on a host. The store must exist: it is not created.
     ///
     /// # Errors
     ///
@@ -112,20 +113,20 @@ impl Control {
         Ok(Self { properties: Shared::new(Owner::Sharers(Arc::new(opened))) })
     }
 
-    /// Sets how long a switch, and taking it back, waits for others that switch at the same time. The default is
-    /// two seconds.
+    /// Sets how long a change of the properties, and undoing the change, wait for other threads and processes
+    /// that change them at the same time. The default is two seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.properties.patience = patience;
         self
     }
 
-    /// Returns the properties themselves, for a caller that needs the text of a property as it is stored.
+    /// Returns the property store, for a caller that needs the text of a property as it is stored.
     pub fn properties(&self) -> &Properties {
         self.properties.properties()
     }
 
-    /// Informs processes that look for a Perfetto service (see [`attach`](crate::perfetto::attach)) that there is one now. It
-    /// enables nothing: it sets a property of its own, and this wakes those processes.
+    /// Tells the processes that look for a service of Perfetto's (see [`attach`](crate::perfetto::attach)) that one
+    /// has started. Sets a property that only these processes wait for, and enables no tag.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl Control {
             .map_err(failed("announcing a service"))
     }
 
-    /// Returns the app patterns in force. Bytes that are not UTF-8 are replaced.
+    /// Returns the app patterns that are in force. Bytes that are not UTF-8 are replaced.
     pub fn patterns(&self) -> Vec<String> {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
@@ -161,10 +162,10 @@ impl Control {
         self.enable_pattern(this_process()?)
     }
 
-    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host its last path
-    /// component may match alone.
+    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host, a
+    /// pattern may also match only the last path component of argv\[0\].
     ///
-    /// `*` matches any text, including `/`. `?` and `[…]` are special, too; a backslash is not.
+    /// In a pattern, `*` matches any text, including `/`. `?` and `[…]` are special, too; a backslash is not.
     ///
     /// # Errors
     ///
@@ -173,13 +174,14 @@ impl Control {
         self.enable_pattern(pattern.as_bytes().to_vec())
     }
 
-    /// Enables the pattern as [`enable`](Self::enable) does, unless it is already listed more than `beside` times.
+    /// Enables the pattern as [`enable`](Self::enable) does, if the list has it at most `beside` times.
     ///
-    /// The check and the change are one step, so the pattern is not listed needlessly even if others switch at the same time.
+    /// The check and the change are one step, so the pattern is not listed more often than needed even if other
+    /// processes change the list at the same time.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`enable`](Self::enable).
+    /// Returns an error in the same cases as [`enable`](Self::enable).
     pub fn enable_once(&self, pattern: &str, beside: usize) -> Result<Switched, Error> {
         self.enable_beside(pattern.as_bytes().to_vec(), beside)
     }
@@ -218,7 +220,7 @@ impl Control {
         })
     }
 
-    /// Removes the app pattern `pattern`, as often as it is listed.
+    /// Removes the app pattern `pattern` from the list, every time that it is listed.
     ///
     /// # Errors
     ///
@@ -227,8 +229,8 @@ impl Control {
         self.disable_where(usize::MAX, |other| other == pattern.as_bytes())
     }
 
-    /// Removes the app pattern `pattern` once, at its last place in the list. This undoes one [`enable`](Self::enable), which
-    /// another process may have called.
+    /// Removes the app pattern `pattern` once, at its last place in the list. So it undoes one call of
+    /// [`enable`](Self::enable), perhaps the call of another process.
     ///
     /// # Errors
     ///
@@ -254,10 +256,12 @@ impl Control {
         })
     }
 
-    /// Enables these tags in every process, in addition to those that are enabled now. [`AtraceTag::App`] has no effect here.
+    /// Enables `tags` in every process, in addition to the tags that are enabled now. [`AtraceTag::App`] has no
+    /// effect here.
     ///
-    /// The mask does not count how many callers want a tag. If two callers enable the same tag, only the first caller's
-    /// [`Switched`] takes it back, even if the second caller's is still in use.
+    /// The mask of enabled tags does not count how many callers want a tag. If two callers enable the same tag, only
+    /// the [`Switched`] of the first caller disables the tag again, even if the [`Switched`] of the second is still
+    /// in use.
     ///
     /// # Errors
     ///
@@ -266,7 +270,7 @@ impl Control {
         self.change_tags(tags, AtraceTag::empty())
     }
 
-    /// Disables these tags in every process.
+    /// Disables `tags` in every process.
     ///
     /// # Errors
     ///
@@ -285,7 +289,7 @@ impl Control {
         })
     }
 
-    /// Applies a switch as one step. If a part fails, the parts before it are undone.
+    /// Changes the properties in one step. If a part of the change fails, the parts before it are undone.
     fn switch(
         &self,
         how: impl FnOnce(&mut Switched, &mut dyn Access) -> Result<(), Error>,

@@ -16,8 +16,8 @@ pub(super) fn this_process() -> Result<Vec<u8>, Error> {
 
 /// Returns a pattern of at most 91 bytes that matches the process name `name`.
 ///
-/// The pattern is the name with its special characters in brackets. If that is too long, it is `*` and the end of the name,
-/// from a `/` if possible.
+/// The pattern is the name with its special characters in brackets. If that is too long, the pattern is `*` and the
+/// end of the name, from a `/` if possible.
 pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {
@@ -29,7 +29,8 @@ pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     [b"*", literal(&name[start..]).as_slice()].concat()
 }
 
-/// Returns a pattern that matches only `text`. Special characters are in brackets, because a backslash escapes nothing here.
+/// Returns a pattern that matches only `text`. Special characters are in brackets, because a backslash escapes
+/// nothing in a pattern.
 fn literal(text: &[u8]) -> Vec<u8> {
     text.iter().fold(Vec::new(), |mut pattern, &byte| {
         match byte {

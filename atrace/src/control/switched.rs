@@ -1,25 +1,27 @@
-//! Sets the properties of a switch, and takes the switch back.
+//! Sets the properties that switch tracing, and undoes the changes.
 //!
 //! # Order
 //!
-//! Processes read the properties again when the flags property is set, which holds the mask of tags. So a switch of patterns
-//! changes the list first, and then sets the flags property to the value that it already has.
+//! The property `debug.atrace.tags.enableflags` holds the mask of enabled tags. Processes read all properties again
+//! when that property is set. So after a change of the app patterns, the property is set to the value that it already
+//! has.
 //!
-//! The list of patterns has slots (`debug.atrace.app_0` …) and a length (`debug.atrace.app_number`). A new pattern takes the
-//! first empty slot, or a new slot at the end; the length is set after the slot. Removing a pattern empties its slot. Then
-//! the list is shortened to its last pattern. So the list is valid after each step, even if the process is killed.
+//! The list of app patterns has slots (`debug.atrace.app_0` …) and a length (`debug.atrace.app_number`). A new
+//! pattern takes the first empty slot, or a new slot at the end; the length is set after the slot. To remove a
+//! pattern, its slot is emptied, and then the list is shortened to end after its last pattern. So the list is valid
+//! after each step, even if the process is killed.
 //!
 //! # Taking back
 //!
-//! A switch records its steps as [`Undo`]. They are undone in reverse order, based on the properties at that time: a pattern is
-//! searched for again, and only the tags that this switch has changed are changed back. The flags get their old text again, if
-//! that text still means the tags that are wanted.
+//! Each step of a change is recorded as an [`Undo`]. The steps are undone in reverse order, in the properties as they
+//! are by then: a pattern is searched for again, and only the tags that this change has switched are switched back.
+//! The mask of tags gets its old text again, if that text still means the tags that are wanted.
 //!
 //! # Without a lock
 //!
-//! On Android another process may set the properties at the same time. So after it has added a pattern or changed the mask, a
-//! switch checks twice, [`PAUSE`] apart, whether the change still holds. If not, it repeats the change, up to [`ATTEMPTS`]
-//! times.
+//! On Android another process may set the properties at the same time. So after a pattern was added or the mask was
+//! changed, the process checks twice, [`PAUSE`] apart, whether the change still holds. If not, it repeats the change,
+//! up to [`ATTEMPTS`] times.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,13 +34,13 @@ use super::error::{Error, failed};
 use crate::AtraceTag;
 use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey, FLAGS};
 
-/// The number of times that a property is set if other processes undo it.
+/// The maximum number of times that a property is set if other processes undo the change.
 const ATTEMPTS: usize = 8;
 /// The time between the two checks whether a property still has its value.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Returns whether the condition `so` holds now and still holds a moment later. If no other process can set properties,
-/// there is nothing to check.
+/// Returns whether the condition `so` holds now and still holds after [`PAUSE`]. If no other process can set
+/// properties, there is nothing to check.
 fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
     store.is_alone()
         || so(store) && {
@@ -55,7 +57,7 @@ fn slot_key(index: usize) -> AppKey {
     AppKey::new(i32::try_from(index).unwrap_or(APPS_MAX))
 }
 
-/// A property that a switch has set.
+/// A property that was set, with its values before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
@@ -73,7 +75,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// A step that undoes a part of a switch.
+/// A step that undoes a part of a change.
 #[derive(Debug)]
 pub(super) enum Undo {
     RemovePattern(Vec<u8>),
@@ -81,12 +83,13 @@ pub(super) enum Undo {
     Tags { on: AtraceTag, off: AtraceTag },
 }
 
-/// The changes of a switch, which are taken back when this is dropped.
+/// The changes of the properties that a function of [`Control`](super::Control) made. Dropping this undoes
+/// them.
 ///
-/// Only this switch is undone. Patterns and tags that other processes have switched since then stay. `Display` lists the
-/// properties, one per line.
+/// Only these changes are undone. Patterns and tags that other processes have changed since then stay. `Display`
+/// lists the changed properties, one per line.
 ///
-/// In a forked child nothing is taken back, because the switch belongs to the parent.
+/// In a forked child, dropping a copy undoes nothing, because the changes belong to the parent.
 #[derive(Debug)]
 #[must_use = "the switch is taken back when this is dropped"]
 pub struct Switched {
@@ -94,7 +97,7 @@ pub struct Switched {
     by: Generation,
     changes: Vec<Change>,
     pub(super) undo: Vec<Undo>,
-    /// The text that the flags were set to, and their text before.
+    /// The text to which the mask of enabled tags was set, and its text before.
     flags: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -117,16 +120,17 @@ impl Switched {
         &self.changes
     }
 
-    /// Makes the switch permanent: it is not taken back.
+    /// Makes the changes permanent: they are not undone when this is dropped.
     pub fn keep(mut self) {
         self.undo.clear();
     }
 
-    /// Takes the switch back now.
+    /// Undoes the changes now.
     ///
     /// # Errors
     ///
-    /// Returns an error if a property can't be set. (A drop reports such an error on stderr.)
+    /// Returns an error if a property can't be set. (If this is dropped instead, such an error is printed on
+    /// stderr.)
     pub fn restore(mut self) -> Result<(), Error> {
         let restored = self.take_back();
         self.undo.clear(); // The drop must not try again.
@@ -193,7 +197,7 @@ impl Switched {
         self.set(store, slot_key(index).as_str(), b"")
     }
 
-    /// Shortens the list so that it ends after the last pattern.
+    /// Shortens the list of app patterns so that it ends after its last pattern.
     pub(super) fn shorten(&mut self, store: &mut dyn Access) -> Result<(), Error> {
         let slots = store.slots();
         let number = slots.iter().rposition(|slot| !slot.is_empty()).map_or(0, |last| last + 1);
@@ -208,9 +212,10 @@ impl Switched {
         self.set(store, APP_NUMBER, number.to_string().as_bytes())
     }
 
-    /// Sets the flags: the tags of `change` are switched on and off, or the flags keep their value.
+    /// Sets the mask of enabled tags. The tags of `change` are enabled and disabled, in this order; without
+    /// `change` the mask keeps its value.
     ///
-    /// Every switch ends with this, because processes read the properties again only when the flags are set.
+    /// Every change ends with this, because processes read the properties again only when the mask is set.
     pub(super) fn announce(
         &mut self,
         store: &mut dyn Access,
@@ -271,10 +276,12 @@ mod tests {
     use super::super::access::{Owner, Read};
     use super::*;
 
-    /// A store in which another process sets properties right after we do, as can happen on Android.
+    /// A property store in which another process sets a property right after this process has set one, as can
+    /// happen on Android.
     struct Disturbed<'a> {
         store: &'a Properties,
-        /// After we set the first key, the other process sets the second key to this value. Each entry is used once.
+        /// The properties that the other process sets. After this process has set the first key, the other process
+        /// sets the second key to this value. Each entry is used once.
         others: Vec<(&'a str, &'a str, &'a str)>,
     }
 

@@ -1,9 +1,9 @@
-//! The gate: the check that each event makes first, whether its tag is enabled.
+//! The gate: the check that each event makes first. It determines whether the event's tag may be enabled.
 //!
 //! # Why
 //!
-//! Tracing is off nearly always, so "off" must cost next to nothing. But tracing is switched from outside, by other
-//! processes, so the answer can't be cached without a way to notice a switch.
+//! Tracing is off nearly always, so an event must cost next to nothing while it is off. But other processes switch
+//! tracing on and off, so the enabled tags can't be cached without a way to notice a switch.
 //!
 //! # How it works
 //!
@@ -13,24 +13,24 @@
 //! - the *current serial*, in the property store;
 //! - the *local word*: the serial and the enabled tags at the time when the properties were last
 //!   read;
-//! - the *foreign word*: enabled tags that other code maintains, either libcutils or Perfetto's
-//!   producer.
+//! - the *foreign word*: enabled tags that other code stores, either libcutils or Perfetto's producer.
 //!
-//! If the serials are equal, the local word is not claimed by a thread that reads the properties, and both words have the
-//! tag's bit clear, then the tag is off. [`Gate::look`] and [`Mask`] arrange the words so that a single test covers all
-//! three conditions. The check is inlined into the caller; it makes no call and takes no lock.
+//! The tag is off if the serials are equal, no thread has claimed the local word in order to read the properties, and
+//! neither the local nor the foreign word has the tag's bit set. [`Gate::look`] and [`Mask`] arrange the words so
+//! that a single test covers all three conditions. The check is inlined into the caller; it makes no call and takes
+//! no lock.
 //!
-//! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the properties
-//! right now, `refresh.rs` reads them again. So the first event after a switch notices it: no answer is ever stale, and
-//! nothing is polled.
+//! In all other cases the caller leaves the fast path. If the serial has changed, or a thread is reading the
+//! properties right now, `refresh.rs` reads them again. So the first event after a switch notices the switch: no
+//! event acts on old tags, and no thread polls.
 //!
-//! A flags property that does not exist yet has no serial. Until it exists, the gate watches the serial of the whole
-//! store, which changes when a property is added.
+//! A flags property that does not exist yet has no serial. Until the property exists, the gate compares the serial
+//! of the whole property store, which changes when a property is added.
 //!
 //! # Threading
 //!
-//! `word.rs` explains how threads publish what they read, without locks. A child that was forked at any moment finds
-//! nothing locked.
+//! `word.rs` explains how threads publish the tags that they have read, without locks. So a forked child never
+//! inherits a held lock.
 
 mod word;
 
@@ -42,15 +42,17 @@ use crate::AtraceTag;
 use crate::producer::{ASK, COMPARE};
 use crate::sync::AtomicRef;
 
-/// A bit of the local word: `atrace_set_tracing_enabled(false)` has disabled tracing in this process.
+/// The bit of the local word which says that `atrace_set_tracing_enabled(false)` has disabled tracing in this
+/// process.
 pub(crate) const PARKED: u64 = 1 << 31;
-/// The bits in the exclusive-or of the local word and the current serial, of which at least one is
-/// set if the tags are not known.
+/// The bits that show that the properties must be read again. They are bits of the exclusive-or of the local
+/// word and the current serial: at least one of them is set if the serial has changed or the local word is
+/// claimed.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
-/// A serial that never changes: for a process in which tracing can't be switched on, or while the local word
-/// stays claimed.
+/// A serial that never changes. It is used in a process in which tracing can't be switched on, and while
+/// every event must read the properties.
 pub(crate) static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
 static NO_TAGS: AtomicU64 = AtomicU64::new(0);
 
@@ -61,8 +63,8 @@ pub(crate) static GATE: Gate = Gate {
     claims: AtomicU32::new(0),
 };
 
-/// The bits that a check at the gate found, if it did not say "off". They are bits of enabled tags, of a changed serial,
-/// or of a claim.
+/// The bits that a check at the gate found when the tag may be enabled: bits of enabled tags, of a changed serial, or
+/// of a claim of the local word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Glance(u64);
 
@@ -76,7 +78,7 @@ pub(crate) fn glance(tag: AtraceTag) -> Option<Glance> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     local: u64,
-    /// Only the bits of tags.
+    /// Only the bits of tags: the mask for the foreign word.
     foreign: u32,
 }
 
@@ -95,7 +97,8 @@ impl Mask {
         (found != 0).then_some(Glance(found))
     }
 
-    /// Checks whether the foreign word has one of the tags. False is certain, until the serial changes.
+    /// Returns whether the foreign word has one of the tags. If it returns false, the word has none of them
+    /// until the serial changes.
     #[inline(always)]
     pub(crate) fn is_foreign(self) -> bool {
         GATE.foreign.get().load(Ordering::Relaxed) as u32 & self.foreign != 0
@@ -103,16 +106,17 @@ impl Mask {
 }
 
 impl Glance {
-    /// Returns true if the tag is certainly enabled, and false if the enabled tags are not known.
+    /// Returns true if the tag is certainly enabled. Returns false if the properties must be read to know the
+    /// enabled tags.
     #[inline(always)]
     pub(crate) fn is_sure(self) -> bool {
         self.0 & CHANGED == 0
     }
 }
 
-/// Returns true if `word` is the foreign word, and at least one of `tags` is enabled in it, and none of them in the local
-/// word. False is not certain. The caller must have found at the gate that one of the tags may be enabled: this function
-/// does not compare serials.
+/// Returns true if `word` is the foreign word and enables at least one of `tags`, and the local word enables none of
+/// them. If it returns false, that may still be so. The caller must have found at the gate that one of the tags may
+/// be enabled: this function does not compare serials.
 #[inline(always)]
 pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
     let local = GATE.local.load(Ordering::Acquire);
@@ -123,13 +127,13 @@ pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
         && foreign & tags != 0
 }
 
-/// Returns the enabled tags, or `None` if they are not known.
+/// Returns the enabled tags, or `None` if the properties must be read to know them.
 pub(crate) fn tags() -> Option<AtraceTag> {
     let (local, foreign) = GATE.look();
     (local & CHANGED == 0 && foreign & COMPARE == 0).then(|| tags_of(local, foreign))
 }
 
-/// Returns the enabled tags of the local word, or `None` if they are not known.
+/// Returns the enabled tags of the local word, or `None` if the properties must be read to know them.
 pub(crate) fn local_tags() -> Option<AtraceTag> {
     let (local, _) = GATE.look();
     (local & CHANGED == 0).then(|| tags_of(local, 0))
@@ -140,7 +144,8 @@ pub(crate) fn forget() {
     GATE.claim();
 }
 
-/// Returns the serial and the tags that were published last, or `None` while the local word is claimed.
+/// Returns the serial and the tags that were last published in the local word, or `None` while a thread has
+/// claimed the word in order to read the properties.
 pub(crate) fn published() -> Option<(u32, AtraceTag)> {
     let local = GATE.local.load(Ordering::Acquire);
     let tags = tags_of(local, GATE.foreign.get().load(Ordering::Relaxed));

@@ -9,26 +9,27 @@
 //!
 //! # Claims
 //!
-//! Several threads may read the properties at once, and a slow thread must not overwrite the result of a later one. This
-//! is optimistic concurrency control with a version number (Kung and Robinson, "On Optimistic Methods for Concurrency
-//! Control", 1981):
+//! Several threads may read the properties at once, and a slow thread must not overwrite the result of a thread that
+//! read later. The protocol is optimistic concurrency control with a version number (Kung and Robinson, "On
+//! Optimistic Methods for Concurrency Control", 1981):
 //!
-//! 1. A thread *claims* the local word: it replaces the word by a claim with a number that no other claim has.
+//! 1. A thread *claims* the local word: it replaces the word by a number that no other claim has.
 //! 2. It reads the serial, then the properties.
-//! 3. It publishes the result by a compare-and-swap, which succeeds only if its claim is still in the word.
+//! 3. It publishes the tags by a compare-and-swap, which succeeds only if the word still has the thread's
+//!    claim.
 //!
 //! A later claim makes the earlier thread's publication fail; the later thread's result is at least as new. While the word
 //! is claimed, every event reads the properties itself. No thread waits.
 //!
 //! # The serial's word
 //!
-//! The reference `serial` changes at most twice: to the serial of the whole store, and, once the flags property exists, to
-//! that of the property. The first thread that finds the property takes a second claim of the gate, and sets the reference `serial`
-//! while it holds that claim. Threads whose claim is older, and which perhaps found no property, can't publish any more.
-//! Threads that claim later find the property.
+//! The reference `serial` changes at most twice: to the serial of the whole store, and, once the flags property
+//! exists, to the serial of that property. The first thread that finds the property claims the local word a second
+//! time, and then sets `serial`. Threads with an older claim may have found no property, but they can't publish any
+//! more. Threads that claim later find the property.
 //!
-//! An event whose two loads fall on either side of this change compares words that do not belong together. If they happen
-//! to be equal, the event takes tracing for off although it is on. The next event does not.
+//! An event may load one word before this change and the other word after it. It then compares words that do not
+//! belong together. If they happen to be equal, the event is lost, as if tracing were off. The next event is not.
 
 use crate::sync::AtomicRef;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -42,16 +43,16 @@ pub(crate) struct Gate {
     pub(crate) serial: AtomicRef<AtomicU32>,
     pub(crate) local: AtomicU64,
     pub(crate) foreign: AtomicRef<AtomicU64>,
-    /// The number of claims so far.
+    /// The number of claims so far, for the number of the next claim.
     pub(crate) claims: AtomicU32,
 }
 
-/// A serial: its word, and the value that the word had before the properties were read. The word changes when they may have
-/// changed.
+/// A serial: a reference to its word, and the value that the word had before the properties were read. The word
+/// changes whenever the properties may have changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Serial {
-    /// `None` if there is no word to load. Then nothing can be published, and every event reads the properties
-    /// itself.
+    /// The word, or `None` if there is no word to load. Without a word nothing can be published, and every
+    /// event reads the properties itself.
     pub(crate) word: Option<&'static AtomicU32>,
     pub(crate) value: u32,
     /// Whether this serial belongs to the flags property, rather than to the whole store.
@@ -70,8 +71,8 @@ impl Gate {
         (local, self.foreign.get().load(Ordering::Relaxed))
     }
 
-    /// Claims the local word and returns the claim. Properties that the caller reads from now on may be published in place
-    /// of the claim, unless another claim follows.
+    /// Claims the local word and returns the claim. The caller then reads the properties, and may publish the result
+    /// unless another thread has claimed the word since.
     pub(super) fn claim(&self) -> u64 {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
         let claim = u64::from(number) << SERIAL_SHIFT | CLAIMED;
@@ -81,10 +82,12 @@ impl Gate {
         claim
     }
 
-    /// Claims the word, calls `serial` to read the serial and then `find` to read the enabled tags, and publishes the result.
+    /// Claims the local word, calls `serial` to read the serial and then `find` to read the enabled tags, and
+    /// publishes the tags.
     ///
-    /// `find` returns the bits to publish, or `None` if they must not be published, and the answer for the caller. Returns the
-    /// answer, and whether the bits were published. `nothing` is the word to which `serial` refers at first.
+    /// `find` returns two values: the bits to publish, or `None` if they must not be published; and the result for
+    /// the caller. `read` returns the result, and whether the bits were published. `nothing` is the word to which
+    /// `serial` refers at first.
     pub(crate) fn read<T>(
         &self,
         nothing: &'static AtomicU32,

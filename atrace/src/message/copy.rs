@@ -1,13 +1,14 @@
-//! Copies a text, and scans it for *suspect* bytes, which must be replaced in a message or may have to be.
+//! Copies a text, and scans it for *suspect* bytes: bytes that must be replaced in a message, or that may
+//! have to be.
 //!
-//! Suspect are control characters (below 0x20, and 0x7f), `<`, and on request `|`.
+//! Suspect bytes are control characters (below 0x20, and 0x7f), `<`, and `|` if the caller asks for it.
 //!
 //! - *Short texts*, less than 32 bytes, are copied as two pieces of a fixed size, which may overlap. The same pieces are
 //!   tested, 16 bytes at a time.
-//! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of the bytes,
-//!   the minimum of the bytes xor `<` (and of the bytes xor `|`), and the maximum of the bytes as signed numbers. A lane has
-//!   seen a suspect byte exactly if the first value is below 0x20, the second is 0, or the third is 0x7f. So the pass has no
-//!   branches for suspects.
+//! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of
+//!   the bytes, the minimum of the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of
+//!   the bytes as signed numbers. A lane has seen a suspect byte exactly if the first value is below 0x20, the second
+//!   is 0, or the third is 0x7f. So the pass needs no branch for each byte.
 
 use std::mem::MaybeUninit;
 
@@ -53,7 +54,7 @@ pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     }
 }
 
-/// Does the same as [`copy`], for less than [`SHORT`] bytes.
+/// Does the same as [`copy`], for texts of less than [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
@@ -81,7 +82,7 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     Suspects::of(u128::from(both[0]) << 64 | u128::from(both[1]), bar).any()
 }
 
-/// Which of 16 bytes are suspect.
+/// Tells which of 16 bytes are suspect.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Suspects(std::arch::x86_64::__m128i);
@@ -118,7 +119,7 @@ impl Suspects {
     }
 }
 
-/// Whether one of 16 bytes is suspect.
+/// Tells whether one of 16 bytes is suspect.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 struct Suspects(bool);
@@ -142,8 +143,9 @@ impl Suspects {
     }
 }
 
-/// Returns whether one of the eight bytes is suspect. The tests set the high bit of each byte's lane; no carry crosses a lane,
-/// so the result is exact. (Cf. H. S. Warren, "Hacker's Delight", "Find first 0-byte".)
+/// Returns whether one of the eight bytes of `word` is suspect. The tests set the high bit of each byte that is
+/// suspect; no carry goes from one byte to the next, so the result is exact. (Cf. H. S. Warren, "Hacker's Delight",
+/// "Find first 0-byte".)
 #[cfg(any(test, not(target_arch = "x86_64")))]
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -163,7 +165,7 @@ fn word_is_suspect(word: u64, bar: bool) -> bool {
     fine & HIGH != HIGH
 }
 
-/// Does the same as [`copy`], for [`SHORT`] bytes and more.
+/// Does the same as [`copy`], for texts of at least [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_long<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool {
@@ -190,8 +192,8 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 
 /// Does the same as [`copy_plain`] with explicit vectors, in half the time.
 ///
-/// It takes pointers: if references told the compiler that the texts do not overlap, it would make two passes, `memcpy`
-/// first.
+/// The texts are passed as pointers: if references told the compiler that the texts do not overlap, it would make two
+/// passes, the first one a `memcpy`.
 ///
 /// # Safety
 ///
@@ -256,7 +258,8 @@ mod tests {
         assert_eq!(found, suspect, "{:?} bar {bar}", from.escape_ascii().to_string());
     }
 
-    /// Checks a text without suspects, with each of the values at this place in turn.
+    /// Checks a text without suspect bytes in which the byte at `place` is replaced by each of `values` in
+    /// turn.
     fn check_at(copy: Copy, text: &mut [u8], place: usize, values: impl Iterator<Item = u8>) {
         let before = text[place];
         for value in values.step_by(if cfg!(miri) { 37 } else { 1 }) {
@@ -268,14 +271,14 @@ mod tests {
         text[place] = before;
     }
 
-    /// The values near a suspect byte: next to it, or different in one bit.
+    /// Returns the byte values near a suspect one: next to it, or different in one bit.
     fn edges() -> impl Iterator<Item = u8> {
         let is_near = |value: u8, edge: u8| value.abs_diff(edge) <= 1 || (value ^ edge).count_ones() == 1;
         (0..=255).filter(move |&value| [0, 0x1f, 0x7f, b'<', b'|'].iter().any(|&edge| is_near(value, edge)))
     }
 
-    /// Puts the byte values near those that are replaced at each position of texts of these lengths, and all 256 byte
-    /// values at three positions.
+    /// Checks texts of these lengths: at each position of the text with the byte values near a suspect one, and at
+    /// three positions with all 256 byte values.
     fn check_all(copy: Copy, lengths: impl Iterator<Item = usize>) {
         for length in lengths {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();
@@ -297,8 +300,8 @@ mod tests {
         }
     }
 
-    /// Checks pairs of suspects of all kinds, where one could undo the other: in the same lane of two vectors, and in two
-    /// lanes of one vector.
+    /// Checks texts with two suspect bytes of all kinds, where the second byte could hide the first: in the same lane
+    /// of two vectors, and in two lanes of one vector.
     fn check_pairs(copy: Copy, length: usize) {
         const SUSPECTS: [u8; 4] = [b'\n', 0x7f, b'<', b'|'];
         let mut text = vec![b'a'; length];
@@ -323,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Processors other than x86-64 scan short texts by words.
+    /// Checks the scan by eight-byte words, which processors other than x86-64 use for short texts.
     #[test]
     fn words_are_looked_at() {
         let by_words: Copy = |from, to, bar| {
@@ -336,7 +339,7 @@ mod tests {
         check_pairs(by_words, 16);
     }
 
-    /// Text that was copied without a scan is scanned in place later.
+    /// Checks the scan of a text that was copied unscanned before.
     #[test]
     fn texts_are_looked_at_in_place() {
         let in_place: Copy = |from, to, bar| {

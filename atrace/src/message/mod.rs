@@ -2,7 +2,8 @@
 //!
 //! # Format
 //!
-//! A message is `KIND|pid|…`, at most 1023 bytes. The format is libcutils'; the reader is Perfetto's systrace importer.
+//! A message is `KIND|pid|…`, at most 1023 bytes. The format is that of libcutils. Perfetto's systrace importer reads
+//! it.
 //!
 //! # Replacement
 //!
@@ -15,17 +16,17 @@
 //!
 //! # Truncation
 //!
-//! A text that is too long is cut at a character boundary. The name is cut first. A track is cut only if it leaves no room for
-//! one character of a name and the longest cookie. So a track has the same text in all of its events.
+//! A text that is too long is cut at a character boundary. The name is cut first. A track is cut only if it leaves no
+//! room for one character of a name and the longest cookie. So the name of a track is the same in all of its events.
 //!
 //! # Speed
 //!
-//! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need a replacement
-//! ([`copy`]). Only if there is such a byte, the text is processed again, byte by byte. Of a text, at most as many bytes are
-//! read as fit into the message.
+//! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need a
+//! replacement ([`copy`]). Only if there is such a byte, the text is processed again, byte by byte. Bytes of a text
+//! that do not fit into the message are not read.
 //!
-//! Everything is inlined into one function for each kind of event. In an unoptimised build that function would need 7 KiB of
-//! stack, more than a signal handler has. So with `debug_assertions` its parts are not inlined.
+//! The encoder is inlined into one function for each kind of event. In an unoptimised build such a function would
+//! need 7 KiB of stack, more than a signal handler has. So with `debug_assertions` its parts are not inlined.
 
 #![expect(
     unsafe_code,
@@ -48,13 +49,14 @@ use atrace_sys::process::ProcessId;
 use self::copy::{copy, has_suspect, is_unsafe};
 pub use self::pieces::TextBuffer;
 
-/// The longest message: libcutils' buffer of 1024 bytes less its NUL.
+/// The maximum length of a message in bytes: libcutils' buffer of 1024 bytes less its NUL.
 pub(crate) const MESSAGE_MAX: usize = 1023;
 
-/// Bytes that stay free after a track: a `|`, one character of a name, a `|`, and the longest cookie (`-2147483648`).
+/// The number of bytes that stay free after the name of a track: for a `|`, one character of a name, a `|`, and the
+/// longest cookie (`-2147483648`).
 const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
-/// The kind of a message, with the number that the message ends with.
+/// The kind of a message. Some kinds have a number, with which the message ends.
 ///
 /// All numbers have one type, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are in the
 /// range of an `i32`.
@@ -103,31 +105,31 @@ impl Kind {
     }
 }
 
-/// Which bytes of a text are replaced.
+/// Determines which bytes of a text are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replacement {
     /// Control characters and `|`.
     ControlsAndBar,
-    /// Control characters: in the name of a begin.
+    /// Only control characters, as in the name of a slice's begin.
     Controls,
-    /// None: such a text is not part of a message.
+    /// No bytes: the text is not part of a message.
     Nothing,
 }
 
-/// The positions of the texts in a message: start and end.
+/// The positions of the track and the name in a message: the start and the end of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts {
     track: (u16, u16),
     name: (u16, u16),
 }
 
-/// A message: a buffer and the length of its content.
+/// A message: a buffer, and how many bytes of it are used.
 pub(crate) struct Message {
-    /// Initialised up to `len`. The buffer has one byte more than a message, for the NUL of a C
-    /// string.
+    /// The bytes of the message, initialised up to `len`. The buffer has one byte more than a message, for
+    /// the NUL of a C string.
     buffer: [MaybeUninit<u8>; MESSAGE_MAX + 1],
     len: usize,
-    /// Whether a `<` was written, which may belong to `</script>`.
+    /// Whether the message contains a `<`, which may belong to `</script>`.
     has_angle: bool,
 }
 
@@ -138,7 +140,8 @@ impl Message {
         Self { buffer: [const { MaybeUninit::uninit() }; MESSAGE_MAX + 1], len: 0, has_angle: false }
     }
 
-    /// Builds `KIND|pid`, then `|track` and `|name` if given, and `|number` if the kind has one. Returns where the texts are.
+    /// Builds `KIND|pid`, then `|track` and `|name` if given, and `|number` if the kind has one. Returns the
+    /// positions of the track and the name.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn encode(
@@ -191,8 +194,8 @@ impl Message {
         texts
     }
 
-    /// Calls `name` to write a text that is not part of a message, and returns the text. Nothing is replaced. It is cut
-    /// at the length of a message.
+    /// Calls `name` to write a text that is not part of a message, and returns the text. No bytes are replaced. A
+    /// text that is longer than a message is cut.
     #[inline(always)]
     pub(crate) fn plain(&mut self, name: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         let (first, limit, replacement) = (NOWHERE, MESSAGE_MAX, Replacement::Nothing);
@@ -200,8 +203,8 @@ impl Message {
         self.as_str()
     }
 
-    /// Replaces an empty name at `start` by `?`. In the last text of the line, a name that consists of spaces counts as
-    /// empty, because the reader trims spaces there.
+    /// Replaces an empty text at `start` by `?`. If the text is the last one of the line (`last`), a text of spaces
+    /// only counts as empty, because the reader of the trace trims spaces there.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_empty(&mut self, start: usize, last: bool) {
@@ -267,8 +270,8 @@ impl Message {
         }
     }
 
-    /// Appends `text` with its replacements, cut so that the message does not become longer than `limit`. Returns whether the
-    /// text was not cut.
+    /// Appends `text` with its replacements, cut so that the message does not become longer than `limit`. Returns
+    /// true if the whole text fitted.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn text(&mut self, text: &str, limit: usize, replacement: Replacement) -> bool {
@@ -284,7 +287,7 @@ impl Message {
         whole
     }
 
-    /// Makes the replacements in the text from `start` onwards, which was appended unchanged.
+    /// Makes the replacements in the part of the message from `start` on, which was appended unchanged.
     #[inline(never)]
     fn check(&mut self, start: usize, replacement: Replacement) {
         // SAFETY: as in `bytes`; `&mut self` makes the reference exclusive.
@@ -299,7 +302,7 @@ impl Message {
         }
     }
 
-    /// Returns the content.
+    /// Returns the bytes of the message.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -307,7 +310,7 @@ impl Message {
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.len) }
     }
 
-    /// Returns the content as text.
+    /// Returns the message as text.
     #[inline(always)]
     fn as_str(&self) -> &str {
         // SAFETY: the content is made of ASCII and of strings that were cut between characters. Replacements change only
@@ -315,8 +318,8 @@ impl Message {
         unsafe { str::from_utf8_unchecked(self.bytes()) }
     }
 
-    /// Returns the track and the name as C strings, which are empty if the message has none. The byte after each text becomes a
-    /// NUL, until [`restore`](Self::restore).
+    /// Returns the track and the name as C strings. A C string is empty if the message has no such text. The byte
+    /// after each text is overwritten by a NUL, until [`restore`](Self::restore) is called.
     #[inline(always)]
     pub(crate) fn c_strings(&mut self, texts: Texts) -> (&CStr, &CStr) {
         self.put_behind(texts, 0);
@@ -363,7 +366,7 @@ fn cut(text: &str, room: usize) -> &str {
     text.get(..end).unwrap_or("")
 }
 
-/// Writes `from` to `to` with the replacements, and returns whether there was a `<`.
+/// Writes `from` to `to` with the replacements. Returns whether `from` has a `<`.
 #[cold]
 #[inline(never)]
 fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], replacement: Replacement) -> bool {
@@ -375,7 +378,7 @@ fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], replacement: Replacement) ->
     has_angle
 }
 
-/// Returns the byte, or its replacement.
+/// Returns the replacement of a byte, or the byte itself if it needs none.
 #[inline(always)]
 fn replaced(byte: u8, replacement: Replacement) -> u8 {
     match byte {
@@ -388,25 +391,27 @@ fn replaced(byte: u8, replacement: Replacement) -> u8 {
 
 /// Writes the name of an event directly into its message.
 ///
-/// Bytes are replaced, and the name is cut, as the crate's documentation says ([Names](crate#names)). When the message is
-/// full, further text is ignored and [`is_full`](Self::is_full) returns true. The functions of [`fmt::Write`] then return an
-/// error, so that `write!` of a huge value stops early.
+/// Bytes are replaced, and a long name is cut: see [Names](crate#names). When the message is full, further text is
+/// ignored and [`is_full`](Self::is_full) returns true. The functions of [`fmt::Write`] then return an error, so that
+/// `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
-    /// The length at which the message's name begins; a piece that is appended there is the first one of the name. The first
-    /// piece is scanned while it is copied, because many names are a single piece.
+    /// The length of the message at which its name begins. A piece of text that is appended at this length is the
+    /// first piece of the name. The first piece is scanned while it is copied, because many names consist of one
+    /// piece.
     first: usize,
-    /// The length that the message may have after the name. It is lowered to the current length when a text was
-    /// cut.
+    /// The maximum length of the message after the name. When a text was cut, this is set to the current
+    /// length.
     limit: usize,
     replacement: Replacement,
-    /// Whether the name has text that was not scanned, or that was found to need a second pass. A formatter writes many
-    /// small pieces, and scanning each of them costs several times as much as scanning all of them at the end.
+    /// Whether the name has a piece that was not scanned yet, or in which a byte was found that must be replaced. A
+    /// formatter writes many small pieces, and scanning each of them costs several times as much as scanning all of
+    /// them at the end.
     unchecked: bool,
 }
 
-/// A value that writes the name of an event. This is a trait, because its functions can be inlined into each caller,
-/// unlike a closure that several callers share.
+/// A value that writes the name of an event. It is a trait, not a closure, because the functions of a trait can be
+/// inlined into each caller.
 pub trait WriteName {
     /// Writes the name.
     fn write(self, writer: &mut NameWriter<'_>);
@@ -419,7 +424,7 @@ impl<F: FnOnce(&mut NameWriter<'_>)> WriteName for F {
     }
 }
 
-/// A value of [`NameWriter::first`] that no piece begins at: then no piece is scanned while it is
+/// A value of [`NameWriter::first`] that is never a message's length. No piece is then scanned while it is
 /// copied.
 const NOWHERE: usize = usize::MAX;
 
@@ -438,13 +443,13 @@ impl NameWriter<'_> {
         self.push_str(itoa::Buffer::new().format(number));
     }
 
-    /// Returns whether the name has no room left. Then nothing more is written.
+    /// Returns whether the message is full. Further text is ignored.
     pub fn is_full(&self) -> bool {
         self.message.len >= self.limit
     }
 
-    /// Appends the text of `value`. If formatting it panics, `<panicked>` replaces the rest, and the panic ends here: a tracer
-    /// must not stop its program because a value can't be formatted.
+    /// Appends the text of `value`. If the formatting panics, `<panicked>` replaces the rest of the text, and the
+    /// panic is caught: a tracer must not stop its program because a value can't be formatted.
     pub fn push_fmt(&mut self, value: fmt::Arguments<'_>) {
         if let Some(text) = value.as_str() {
             return self.push_str(text);

@@ -1,7 +1,8 @@
-//! Appends pieces of text to a message unchanged; replacements are made later.
+//! Appends pieces of text to a message unchanged. Bytes are replaced later.
 //!
-//! A formatter writes many small pieces. Scanning each of them for bytes that must be replaced would cost several times as much
-//! as scanning the whole name at its end. So pieces set [`NameWriter::unchecked`], and [`Message::encode`] scans the name.
+//! A formatter writes many small pieces. Scanning each of them for bytes that must be replaced would cost several
+//! times as much as scanning the whole name at its end. So the functions here set [`NameWriter::unchecked`], and
+//! [`Message::encode`] scans the name.
 
 use std::fmt;
 
@@ -14,7 +15,7 @@ use super::{Message, NameWriter, cut};
 impl NameWriter<'_> {
     /// Appends the pieces one after the other, as [`push_str`](Self::push_str) does with each.
     ///
-    /// It is fast for constants, because the compiler knows their lengths where it is inlined.
+    /// This is fast for constant texts: the function is inlined, and the compiler knows the lengths.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn push_pieces<const N: usize>(&mut self, pieces: [&str; N]) {
@@ -37,7 +38,8 @@ impl NameWriter<'_> {
         self.message.len = at;
     }
 
-    /// Appends the pieces as far as they fit. After a piece that was cut, nothing more is appended.
+    /// Appends the pieces one after the other, as far as there is room. After a piece that was cut, nothing
+    /// more is appended.
     #[inline(never)]
     pub fn push_what_fits(&mut self, pieces: &[&str]) {
         self.unchecked = true;

@@ -1,7 +1,8 @@
-//! A second, simple implementation of the text format, and properties that hold for every message. Tests compare the encoder
-//! with it.
+//! A second, simple implementation of the text format, and the properties that every message must have. Tests compare
+//! the encoder with this implementation.
 //!
-//! The tests in this folder and the fuzz target use it. The fuzz target includes `Kind` and `Message` itself.
+//! The tests in this folder and the fuzz target use this module. The fuzz target includes the source files of
+//! `Kind` and `Message`.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use atrace_sys::process::ProcessId;
 
 use super::{Kind, Message, NameWriter};
 
-/// The parts of an event.
+/// The parts of an event: the input of the encoder.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) kind: Kind,
@@ -18,10 +19,10 @@ pub(crate) struct Event {
     pub(crate) name: String,
 }
 
-/// A method of writing a text.
+/// A function that appends a text to a name.
 type Push = fn(&mut NameWriter<'_>, &str);
 
-/// Builds each kind of event, with the number cut to the kind's range.
+/// Builds each kind of event, with the number truncated to the range of the kind.
 pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
     |_| Kind::Begin,
     |_| Kind::End,
@@ -51,7 +52,7 @@ impl Event {
         (track.then_some(&*self.track), name.then_some(&*self.name), number)
     }
 
-    /// Returns the message of the encoder under test, and its C strings.
+    /// Returns three results of the encoder under test: the message, and its two C strings.
     pub(crate) fn encode(&self) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         self.encode_by(0, |writer, name| writer.push_str(name))
     }
@@ -89,7 +90,7 @@ impl Event {
         (bytes, track, name)
     }
 
-    /// Returns the message that the documentation describes.
+    /// Returns the message that the documentation of the format describes.
     fn expected(&self) -> String {
         let (track, name, number) = self.fields();
         let mut message = format!("{}|{}", char::from(self.kind.letter()), self.pid);
@@ -117,7 +118,7 @@ impl Event {
         message.replace("</script>", "?/script>") + &number
     }
 
-    /// Checks all promises about this event's message.
+    /// Checks that the encoder's message for this event has all the properties that are promised.
     pub(crate) fn check(&self) {
         let (bytes, c_track, c_name) = self.encode();
         let (track, name, number) = self.fields();

@@ -77,7 +77,7 @@ fn random_events_are_as_promised() {
     }
 }
 
-/// Characters of every width at every offset around the cut.
+/// Checks texts with characters of every width, at every offset around the position of the cut.
 #[test]
 fn a_cut_is_between_characters_at_every_offset() {
     let (step, wides, kinds) = if cfg!(miri) { (19, 1, 1) } else { (1, 6, KINDS.len()) };
@@ -94,7 +94,7 @@ fn a_cut_is_between_characters_at_every_offset() {
     }
 }
 
-/// Every byte that a text can contain, alone and at each place of a short text.
+/// Checks every byte that a text can contain, alone and at each position of a short text.
 #[test]
 fn every_character_is_as_promised_at_every_place() {
     let places = if cfg!(miri) { 2 } else { 40 };
@@ -149,7 +149,8 @@ fn after_a_cut_nothing_more_is_written() {
     assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
 }
 
-/// Texts of the lengths at which the way of copying changes. No copy touches the bytes around its text.
+/// Checks texts of the lengths at which another method of copying is used. No copy may touch the bytes around
+/// its text.
 #[test]
 fn pieces_of_every_length_are_copied() {
     let text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ".repeat(20);
@@ -199,8 +200,8 @@ fn integers_of_every_width_are_decimal() {
     assert_eq!(message.bytes(), format!("B|1|{} {} 0-1", i128::MIN, u128::MAX).as_bytes());
 }
 
-/// A panic payload that panics when it is dropped, with a second payload that panics when it is dropped, too. The second is
-/// not dropped.
+/// Checks a panic whose payload panics when it is dropped, with a second payload that would also panic when it is
+/// dropped. The second payload is not dropped.
 #[test]
 #[cfg_attr(miri, ignore = "what is thrown last is left where it is, on purpose")]
 fn what_is_thrown_may_throw_as_it_is_dropped() {

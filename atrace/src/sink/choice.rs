@@ -1,7 +1,7 @@
 //! Chooses the sink of this process: once, when the library is loaded (`load.rs`).
 //!
-//! The sink never changes after that, with one exception. If nothing could be opened for lack of descriptors or memory,
-//! calls that may allocate try again. An event never chooses, because that allocates.
+//! The sink never changes after that, with one exception. If no sink could be opened for lack of descriptors or
+//! memory, functions that may allocate try again. An event never chooses a sink, because choosing allocates.
 //!
 //! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its sink;
 //! the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a reference.
@@ -18,14 +18,14 @@ use crate::producer::{self, Standing};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
-/// Returns the current sink, without choosing one.
+/// Returns the current sink. Chooses none if none was chosen yet.
 #[inline(always)]
 pub(crate) fn present() -> &'static Sink {
     SINK.get()
 }
 
-/// Returns where this process's events go. If the sink has not been chosen, or could not be opened for lack of descriptors
-/// or memory, it is chosen now. This allocates, so a signal handler must not call it.
+/// Returns where this process's events go. If the sink has not been chosen, or could not be opened for lack of
+/// descriptors or memory, this function chooses it now. It then allocates, so a signal handler must not call it.
 pub fn sink() -> SinkInfo {
     let info = chosen().info();
     let (standing, _) = producer::standing();
@@ -43,15 +43,15 @@ pub(crate) fn for_event() -> &'static Sink {
     if cfg!(any(miri, no_tracing)) { chosen() } else { present() }
 }
 
-/// Returns the sink, choosing it if necessary, and starts Perfetto's socket thread if the first event would start it. It
-/// allocates, so an event must not call it.
+/// Returns the sink. Chooses it if no sink was chosen yet, and starts Perfetto's socket thread if the process would
+/// otherwise start it at its first event. This allocates, so an event must not call it.
 pub(crate) fn chosen() -> &'static Sink {
     let sink = choose_now();
     producer::start_if_expected();
     sink
 }
 
-/// Returns the sink, choosing it if necessary.
+/// Returns the sink, and chooses it if no sink was chosen yet.
 pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
     if !present.is_waiting() {
@@ -81,11 +81,11 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
 }
 
-/// The variables that select a sink. If one is set, a missing sink is an error and is reported. If none is set, a missing
-/// sink is normal, because only root may open the marker.
+/// The variables that select a sink. If one of them is set and no sink can be opened, an error is printed. If none is
+/// set, it is normal that there is no sink, because only root may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
 
-/// Chooses as the crate's documentation says.
+/// Chooses the sink by the rules in the crate's documentation.
 fn choose() -> Result<Sink, Failure> {
     let Some(backend) = process::variable("ATRACE_BACKEND") else { return by_default() };
     match backend.as_encoded_bytes() {

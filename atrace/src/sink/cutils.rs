@@ -1,4 +1,4 @@
-//! libcutils as a sink: its functions write events, and its tag mask tells which tags are enabled.
+//! libcutils as a sink: its functions write events, and its mask of tags says which tags are enabled.
 //!
 //! An old libcutils lacks functions. Events for which it has no function are written to the marker, in libcutils' format, if the
 //! marker can be opened.
@@ -35,9 +35,9 @@ impl CutilsSink {
         Ok(Self { library, marker, properties, reload: Reload(AtomicU64::new(0)) })
     }
 
-    /// Makes the library read the flags until its mask belongs to the serial that `now` returns. By itself it would not notice
-    /// a property that is created late. Returns the value that `now` returned with that serial, or `None` if the mask is not
-    /// certain to be current.
+    /// Makes the library read its tags until its mask belongs to the serial that `now` returns. Without this call,
+    /// the library would not notice a property that is created late. Returns the second value that `now` returned
+    /// with that serial, or `None` if the mask may still be out of date.
     pub(crate) fn follow<T>(&self, now: impl Fn() -> (u32, T)) -> Option<T> {
         self.reload.follow(generation().number(), now, || {
             self.library.init();
@@ -45,7 +45,8 @@ impl CutilsSink {
         })
     }
 
-    /// Calls a function of the library that makes it read its tags, and marks its mask as stale.
+    /// Calls `read`, which calls a function that makes the library read its tags, and marks the library's
+    /// mask as out of date.
     pub(crate) fn reload(&self, read: impl Fn(&Cutils)) {
         self.reload.force(generation().number(), || read(&self.library));
     }

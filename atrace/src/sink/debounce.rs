@@ -3,26 +3,28 @@
 //! # The problem
 //!
 //! libandroid asks libcutils. In libcutils the first thread that sees a new serial stores it *before* it reads the
-//! properties. Between these two steps libcutils gives all other threads the old answer.
+//! properties. Between these two steps libcutils gives the old answer to all other threads.
 //!
 //! # The solution
 //!
-//! An answer is *settled* once the same answer was given, for the same serial, more than [`APART`] earlier. Until then the
-//! gate publishes nothing, and every event asks libandroid. No thread waits.
+//! An answer is *settled* once the same answer was given, for the same serial, more than [`APART`] earlier. While an
+//! answer is not settled, it is not published at the gate, and every event asks libandroid. No thread waits.
 //!
-//! If a thread of the program stays longer than [`APART`] between the two steps of libcutils, the old answer may be taken for
-//! settled. It then holds until the next switch.
+//! If a thread of the program stays longer than [`APART`] between the two steps of libcutils, the old answer may
+//! become settled. It is then used until the next switch of tracing.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The time between two equal answers after which the answer is settled.
+/// An answer is settled once the library has given it twice, at least this time apart.
 pub(crate) const APART: Duration = Duration::from_millis(10);
 
-/// `serial, 32 bits | known, 1 | enabled, 1 | settled, 1 | milliseconds, 29 bits`
+/// One word, from the highest bit: the serial (32 bits); whether the library was asked at all (1 bit); its
+/// answer, whether tracing is enabled (1 bit); whether the answer is settled (1 bit); and a time in
+/// milliseconds (29 bits).
 ///
-/// The first of the latest equal answers, and the time when it was given.
+/// The serial, the answer and the time are those of the first of the latest equal answers.
 #[derive(Debug)]
 pub(crate) struct Debounce(pub(crate) AtomicU64);
 
@@ -33,8 +35,8 @@ const SETTLED: u64 = 1 << 29;
 const MILLISECONDS: u64 = SETTLED - 1;
 
 impl Debounce {
-    /// Calls `ask` for the answer at this serial. Returns the answer, and whether it is settled. `now` returns a monotonic
-    /// time.
+    /// Calls `ask` for the library's answer at this serial. Returns whether tracing is enabled, and whether that
+    /// answer is settled. `now` returns a monotonic time.
     pub(crate) fn ask(
         &self,
         serial: u32,
@@ -100,7 +102,7 @@ mod tests {
         assert!(ask((1 << 29) + 6, 6, true));
     }
 
-    /// The time an answer takes does not count: a slow one may be as old as its question.
+    /// The time that an answer takes does not count: a slow answer may be as old as its question.
     #[test]
     fn the_time_between_the_answers_counts() {
         let answers = Debounce(AtomicU64::new(0));

@@ -1,7 +1,9 @@
-//! The reference that an event loads first: the sink, or the mark that the backend is chosen for each event.
+//! The reference that an event loads first. It refers to the sink, or says that the backend is chosen for
+//! each event.
 //!
-//! While a process is not a producer of Perfetto's service, this is its sink, and an event pays nothing for the choice of a
-//! backend. Once it is a producer, this is [`Sink::PerEvent`], and `backend.rs` chooses for each event.
+//! While a process is not a producer of Perfetto's service, the reference is that of its sink, so choosing a backend
+//! costs an event nothing. In a producer, the reference is that of [`Sink::PerEvent`], and `backend.rs` chooses for
+//! each event.
 
 use atrace_sys::AtomicRef;
 
@@ -12,7 +14,7 @@ pub(super) static UNCHOSEN: Sink = Sink::Unchosen;
 static PER_EVENT: Sink = Sink::PerEvent;
 static FIRST: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
-/// Returns the present reference.
+/// Returns the reference.
 #[inline(always)]
 pub(crate) fn present() -> &'static Sink {
     FIRST.get()
@@ -38,10 +40,10 @@ pub(crate) fn choose_per_event() {
     FIRST.set(&PER_EVENT);
 }
 
-/// Returns whether `sink` is the mark that the backend is chosen for each event.
+/// Returns whether `sink` is [`Sink::PerEvent`], which means that the backend is chosen for each event.
 ///
-/// It compares addresses. The compiler would merge another test of the variant with the test before it, which would make
-/// the path to the marker slower.
+/// The addresses are compared. The compiler would merge a test of the enum's variant with the test before it, which
+/// would make events for the marker slower.
 #[inline(always)]
 pub(crate) fn is_per_event(sink: &'static Sink) -> bool {
     producer::EXISTS && std::ptr::eq(sink, &PER_EVENT)

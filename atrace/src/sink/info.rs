@@ -1,12 +1,12 @@
-//! The description of the sink for the program.
+//! The public description of the sink of this process.
 
 use std::fmt;
 
-/// The kind of backend that this process's events go to.
+/// The kind of backend to which the events of this process go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SinkKind {
-    /// There is none: tracing is off in this process.
+    /// No backend: tracing is off in this process.
     None,
     /// The kernel's ring buffer, through `trace_marker`.
     Tracefs,
@@ -14,7 +14,7 @@ pub enum SinkKind {
     File,
     /// A character device that `ATRACE_MARKER` names.
     Device,
-    /// libcutils.
+    /// The library libcutils.
     Cutils,
     /// The functions `ATrace_*` of libandroid.
     Ndk,
@@ -22,7 +22,7 @@ pub enum SinkKind {
     Perfetto,
 }
 
-/// Where this process's events go, and why. `Display` writes it as text for users.
+/// Describes where the events of this process go, and why. `Display` formats the description for users.
 ///
 /// # Examples
 ///

@@ -20,7 +20,8 @@ impl MarkerSink {
         Ok(Self { marker, properties: open::properties()? })
     }
 
-    /// Writes an event, and returns whether it was written. Inlined like [`Message`]'s functions.
+    /// Writes an event, and returns whether it was written. It is inlined where the functions of [`Message`]
+    /// are.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(&self, event: &Event<'_>) -> bool {

@@ -1,15 +1,16 @@
 //! ATrace's sinks: libcutils, libandroid, and the kernel's marker.
 //!
-//! A process has at most one sink. `choice.rs` chooses it when the program is loaded, and [`Sink::write`] writes an event to
-//! it. Each sink has a file here, which also opens it. The system interfaces that a sink needs are in `atrace-sys`.
+//! A process has at most one sink. `choice.rs` chooses it when the program is loaded, and [`Sink::write`] writes an
+//! event to it. Each sink has a file in this folder, with the code that opens and writes it. The system interfaces
+//! that a sink needs are in `atrace-sys`.
 //!
 //! # How to add a sink
 //!
-//! For a file or a library:
+//! To add a sink that is a file or a library:
 //! - add a variant to [`Sink`] and an arm to each function below (the compiler does not find all of them),
 //! - add a line to `choice.rs`,
 //! - add its description for users to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
-//! - make `refresh.rs` detect when it is switched on,
+//! - make `refresh.rs` detect that tracing is switched on,
 //! - add a line to `row/model.rs` in the benches, so that it is measured.
 //!
 //! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend` (`backend.rs`).
@@ -40,14 +41,15 @@ use crate::event::Event;
 use crate::message::{Kind, Message, Texts, WriteName};
 use crate::producer::Written;
 
-/// A destination of messages, with the properties that switch it.
+/// A destination of ATrace's messages, with access to the properties that switch it on.
 #[derive(Debug)]
 pub(crate) enum Sink {
     /// The sink has not been chosen yet.
     Unchosen,
-    /// There is no sink, for this reason. Events of ATrace are dropped.
+    /// There is no sink, for this reason. Events for ATrace are dropped.
     Off(Failure),
-    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only [`first`] has this value.
+    /// The backend is chosen for each event: the sink, or Perfetto's memory. Only the reference in [`first`]
+    /// has this value.
     PerEvent,
     Marker(MarkerSink),
     Cutils(CutilsSink),
@@ -55,7 +57,7 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, without checking whether its tag is enabled. Out of line.
+    /// Writes an event, without checking whether its tag is enabled. Not inlined.
     #[inline(never)]
     pub(crate) fn write(&self, event: &Event<'_>) -> Option<Written> {
         let mut message = Message::new();
@@ -63,8 +65,8 @@ impl Sink {
         self.deliver(event.kind, &mut message, texts)
     }
 
-    /// Writes an event as [`write`](Self::write) does, with this name. Inlined like [`Message`]'s functions: not
-    /// in unoptimised builds, where the callers' stack frames would become large.
+    /// Writes an event as [`write`](Self::write) does, with this name. It is inlined only in optimised builds;
+    /// in others the stack frames of the callers would become large.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write_named(&self, event: &Event<'_>, name: impl WriteName) -> Option<Written> {
@@ -101,7 +103,7 @@ impl Sink {
         }
     }
 
-    /// Returns whether the last answer of a library about the enabled tags is sure. If the answer is not sure, the
+    /// Returns whether the last answer of a library about the enabled tags is up to date. If it is not, the
     /// library must be asked again soon.
     pub(crate) fn is_settled(&self) -> bool {
         match self {
@@ -111,7 +113,8 @@ impl Sink {
         }
     }
 
-    /// Returns whether a sink may still be chosen: none was chosen yet, or opening failed for a temporary reason.
+    /// Returns whether a sink may still be chosen: no choice was made yet, or opening failed for a temporary
+    /// reason.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self, Self::Unchosen | Self::Off(Failure { may_pass: true, .. }))
     }
@@ -162,7 +165,7 @@ impl Sink {
         SinkInfo { kind: self.kind(), detail, dropped }
     }
 
-    /// Writes the description for other processes: lines of the state page ([`crate::state`]).
+    /// Writes the description of the sink for other processes, as lines of the state page ([`crate::state`]).
     pub(crate) fn describe(&self, text: &mut Text<'_>) {
         text.line("sink", format_args!("{:?}", self.kind()));
         match self {

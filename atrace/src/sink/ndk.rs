@@ -15,7 +15,8 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct NdkSink {
     library: Ndk,
-    /// The serial of the flags property tells when to ask the library again whether tracing is enabled.
+    /// The properties. A changed serial of the flags property says that the library must be asked again
+    /// whether tracing is enabled.
     pub(super) properties: &'static Properties,
     debounce: Debounce,
     loaded: Instant,
@@ -28,7 +29,8 @@ impl NdkSink {
         Ok(Self { library, properties, debounce: Debounce(AtomicU64::new(0)), loaded: Instant::now() })
     }
 
-    /// Asks the library whether tracing is enabled. Returns the answer, and whether it is settled.
+    /// Asks the library whether tracing is enabled. Returns its answer, and whether this answer can be used
+    /// until the serial changes (it is *settled*).
     pub(crate) fn ask(&self, serial: u32) -> (bool, bool) {
         self.debounce.ask(serial, || self.loaded.elapsed(), || self.library.is_enabled())
     }
@@ -37,11 +39,11 @@ impl NdkSink {
         self.debounce.is_settled()
     }
 
-    /// Writes the event by the most similar function. Returns false if this libandroid is too old to have that
-    /// function.
+    /// Writes the event by the library's function that fits it best. Returns false if this libandroid is too
+    /// old to have that function.
     ///
-    /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the track,
-    /// because the end of a slice on a track has no other name.
+    /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the
+    /// track, because a message that ends a slice on a track has the name of the track, but not that of the slice.
     pub(super) fn write(&self, kind: Kind, message: &mut Message, texts: Texts) -> bool {
         let _errno = ErrnoGuard::new();
         let library = &self.library;

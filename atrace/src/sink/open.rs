@@ -8,7 +8,7 @@ use atrace_sys::marker::{Marker, MarkerError};
 use atrace_sys::process;
 use atrace_sys::properties::{Error as PropertiesError, ErrorKind, Properties};
 
-/// Why events go nowhere.
+/// The reason why there is no sink, so that events go nowhere.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(super) reason: String,
@@ -59,8 +59,8 @@ pub(super) fn properties() -> Result<&'static Properties, Failure> {
     Ok(Properties::try_open()?)
 }
 
-/// Returns `None` if it could not be opened and the sink can work without it. Returns an error if `variable` requests it, or
-/// if a later attempt may succeed.
+/// Returns the value of `opened`, or `None` if it could not be opened and the sink can work without it. Returns the
+/// error if the environment variable `variable` has a value, or if a later attempt may succeed.
 pub(super) fn if_there<T>(opened: Result<T, Failure>, variable: &str) -> Result<Option<T>, Failure> {
     match opened {
         Ok(opened) => Ok(Some(opened)),

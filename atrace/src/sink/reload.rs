@@ -1,4 +1,5 @@
-//! Makes libcutils reload its tags after a switch, and tells when its mask is *current*.
+//! Makes libcutils read its tags again after a switch of tracing, and tells when its mask of tags is up to
+//! date (*current*).
 //!
 //! # The problem
 //!
@@ -7,18 +8,21 @@
 //!
 //! # The solution
 //!
-//! One word counts the threads that are reloading. The mask is current only after a reload during which no other thread
-//! reloaded. If several overlapped, the last one to finish leaves the mask stale, and each of them reloads once more. While
-//! the mask is stale, every event asks for a reload. No thread waits.
+//! One word counts the threads that are reloading. The mask is current only after a reload during which no other
+//! thread reloaded. If several reloads overlapped, the last one to finish leaves the mask marked as out of date, and
+//! each of the threads reloads once more. While the mask is out of date, every event reloads. No thread waits.
 //!
-//! The count belongs to one process: a forked child does not have the threads of its parent that were reloading, so it
-//! starts anew.
+//! The count belongs to one process. A forked child does not have the threads of its parent that were reloading, so
+//! its count starts at zero.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// `serial, 32 bits | process, 16 | current, 1 | overlapped, 1 | reading, 14 bits`
+/// One word, from the highest bit: the serial of the last reload (32 bits); the process (16 bits); whether
+/// the mask is current (1 bit); whether reloads overlapped (1 bit); and how many threads are reloading (14
+/// bits).
 ///
-/// The low 16 bits of the process's generation identify the process whose threads are counted.
+/// The process is identified by the low 16 bits of its generation, a number that differs from that of each of
+/// its ancestors.
 #[derive(Debug)]
 pub(crate) struct Reload(pub(crate) AtomicU64);
 
@@ -51,13 +55,14 @@ impl Reload {
         None
     }
 
-    /// Calls `read`, which changes the library's mask without changing a serial. The mask is stale after it.
+    /// Calls `read`, which changes the library's mask without changing a serial. After that the mask counts
+    /// as out of date.
     pub(crate) fn force(&self, process: u64, read: impl Fn()) {
         let process = process << PROCESS_SHIFT & PROCESS;
         self.reading(process, process, &read);
     }
 
-    /// Calls `read`, and sets the word to `after` if no other thread reloaded meanwhile.
+    /// Calls `read`. If no other thread reloaded meanwhile, sets the word to `after`.
     fn reading(&self, process: u64, after: u64, read: &impl Fn()) {
         self.change(|word| match word & READING {
             _ if word & PROCESS != process => process | 1,

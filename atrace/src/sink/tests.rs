@@ -1,4 +1,4 @@
-//! Reloads that overlap, in the orders that threads and forks can cause.
+//! Tests of reloads that overlap, in the orders that threads and forks can cause.
 
 use std::cell::Cell;
 

@@ -1,13 +1,14 @@
-//! Calls back when the enabled tags change.
+//! Calls functions of the program when the enabled tags change.
 //!
 //! A program that only writes events does not need a watch, because the gate notices each switch. A watch is for code that
 //! caches something that depends on the tags, such as the interest cache of `tracing`.
 //!
 //! # How it works
 //!
-//! Watches share a thread, which starts with the first watch and stops with the last. It sleeps in the kernel until the
-//! properties change (a futex on the serial). A change of Perfetto's sessions wakes it, too. No signal is delivered on it.
-//! `watch/notifier.rs` makes sure that each callback is called for the last change, in order and never twice at once.
+//! Watches share a thread, which starts with the first watch and stops with the last. It sleeps in the kernel until
+//! the properties change (a futex on the serial). A change of Perfetto's sessions wakes the thread, too. No signal is
+//! delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change, that the
+//! calls are in the order of the changes, and that a callback is never called by two threads at once.
 //!
 //! # Cost
 //!
@@ -17,12 +18,13 @@
 //!
 //! # Ticks
 //!
-//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second. So the data
-//! that the tracer left to the next event of a thread is written even if there is no next event.
+//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second.
+//! The tracer may hold data back until a thread's next event; the tick writes that data even if the thread has no
+//! next event.
 //!
 //! # Forks
 //!
-//! A forked child has no watch until it begins one of its own, whatever its parent had.
+//! A forked child has no watch until it begins one, even if its parent had watches.
 
 mod notifier;
 
@@ -44,12 +46,12 @@ use crate::producer;
 use crate::sink::{choice, first};
 use crate::{AtraceTag, refresh};
 
-/// A callback. Its arguments are the tags that it was last called with, and the tags now.
+/// A callback. Its arguments are the tags of its last call, and the tags that are enabled now.
 type Callback = Arc<dyn Fn(BackendTags, BackendTags) + Send + Sync>;
 
 /// A guard that keeps a callback registered. Dropping it ends the watch.
 ///
-/// The callback may still be running when the drop returns.
+/// When the drop returns, the callback may still be running on another thread.
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
 pub struct Watch {
@@ -58,10 +60,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns the tags that were last reported to the callbacks, or, before any report, those enabled when the watch began.
+    /// Returns the tags that were last reported to the callbacks. If nothing was reported yet, returns the tags that
+    /// were enabled when the watch began.
     ///
-    /// Each later change is reported. So a caller that starts from these tags misses no change. It is meant for the process
-    /// that began the watch.
+    /// Each later change is reported. So a caller that starts from these tags misses no change. Call this only in the
+    /// process that began the watch.
     pub fn tags(&self) -> AtraceTag {
         self.watchers.notifier.last().union()
     }
@@ -85,9 +88,9 @@ impl Drop for Watch {
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
 /// The callback runs on the watching thread, or on a thread that calls [`atrace_set_tracing_enabled`] or
-/// [`atrace_update_tags`]. It is never called twice at once, and calls are in the order of the changes. If several changes
-/// happen before the callback returns, only the last is reported. It is not called for the tags that are enabled now. A panic
-/// in it is caught.
+/// [`atrace_update_tags`]. It is never called by two threads at once, and the calls are in the order of the changes.
+/// If several changes happen before the callback returns, only the last change is reported. It is called only for
+/// changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
 /// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the callback is
 /// never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
@@ -117,8 +120,9 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
 /// Does the same as [`watch`], on a thread without file descriptors, so that system calls of the program's other threads stay
 /// as fast as before.
 ///
-/// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an empty
-/// descriptor table of its own. On kernels before 5.9 it is an ordinary thread.
+/// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an
+/// empty descriptor table of its own. On kernels before 5.9 the thread is an ordinary one, with the descriptors of
+/// the process.
 ///
 /// # Errors
 ///
@@ -127,7 +131,8 @@ pub fn watch_without_descriptors(callback: impl Fn(AtraceTag) + Send + Sync + 's
     DETACHED.add(Arc::new(with_tags(callback)))
 }
 
-/// Adapts a callback that does not distinguish backends: it is called only if the union of their tags changes.
+/// Adapts a callback that does not distinguish backends: it is called only if the union of all backends' tags
+/// changes.
 fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) {
     move |before, now| {
         if before.union() != now.union() {
@@ -136,8 +141,8 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) 
     }
 }
 
-/// Calls `callback` as [`watch`] does, but without the tags, and also when a tag becomes enabled for another backend than
-/// before. If `has_descriptors` is false, the thread is that of [`watch_without_descriptors`].
+/// Calls `callback` as [`watch`] does, but without the tags, and also if the backend for which a tag is enabled
+/// changes. If `has_descriptors` is false, the callback runs on the thread of [`watch_without_descriptors`].
 ///
 /// # Errors
 ///
@@ -152,8 +157,8 @@ const TICK: Duration = Duration::from_millis(50);
 
 static ON_TICK: OnceRef<fn()> = OnceRef::new();
 
-/// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of the
-/// process has an effect; a forked child has its parent's `body`, and calls it once it has a watch.
+/// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of
+/// the process has an effect; a forked child calls its parent's `body` once the child has a watch.
 ///
 /// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never called.
 pub fn on_tick(body: &'static fn()) {
@@ -161,7 +166,8 @@ pub fn on_tick(body: &'static fn()) {
     start_ticks();
 }
 
-/// Makes sure that there is a watching thread for the ticks, if a tracer has asked for them and this process may have sessions.
+/// Makes sure that there is a watching thread for the ticks, if a tracer has called [`on_tick`] and this process may
+/// have sessions.
 pub(crate) fn start_ticks() {
     static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
     if ON_TICK.get().is_some() && first::is_perfetto_enabled() {
@@ -170,8 +176,8 @@ pub(crate) fn start_ticks() {
     }
 }
 
-/// Calls the tick, if there is work for it and the last one was long enough ago: a thread wakes for other reasons as well, and
-/// there may be several threads. Returns the time until the next tick.
+/// Calls the tracer's tick, if a session wants events and the last tick was long enough ago: the thread wakes for
+/// other reasons as well, and there may be two threads. Returns the time until the next tick.
 fn tick() -> Option<Duration> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let is_wanted = |word: &AtomicU64| word.load(Ordering::Relaxed) & AtraceTag::ValidMask.bits() != 0;
@@ -192,17 +198,18 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether the calling thread was started for a watch. A callback on such a thread has no function of the program
-/// among its callers.
+/// Returns whether the calling thread was started for a watch. If so, no function of the program is among the callers
+/// of the callback.
 pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
 
-/// How often a switch by the program looks whether the callbacks on another thread have ended: for a second at most.
+/// How many times a function that switches tracing checks whether the callbacks on another thread have ended, which
+/// takes at most a second.
 const LOOKS: u32 = 5000;
 
-/// Calls the callbacks if the tags have changed; for changes that the properties do not show. If another thread calls them
-/// already, waits for it, so that the switch has taken effect when the function of the program returns.
+/// Calls the callbacks if the tags have changed, after a change that the properties do not show. If another thread is
+/// calling them already, waits for that thread, so that the callbacks have run when the program's function returns.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
     let mut looks = 0..LOOKS;
@@ -217,8 +224,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Called on the socket thread when the tags that sessions want have changed. It wakes the watching threads, and calls no
-/// callback itself.
+/// Wakes the watching threads when the tags that sessions want have changed. The socket thread calls this; it calls
+/// no callback itself.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
@@ -245,9 +252,10 @@ impl WatchThread {
 
 struct Watchers {
     detached: bool,
-    /// Whether the thread must not sleep: it was told to stop, or the tags of Perfetto's sessions have changed.
+    /// Whether the thread must not sleep, because it must stop or because the tags of Perfetto's sessions have
+    /// changed.
     is_nudged: AtomicBool,
-    /// The thread, if no change of a property wakes it.
+    /// The thread, if a change of a property does not wake it.
     sleeper: OnceLock<std::thread::Thread>,
     /// The callbacks, and the flag that tells the thread to stop.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
@@ -342,7 +350,7 @@ impl Watchers {
         }
     }
 
-    /// Wakes the thread, so that it looks again.
+    /// Wakes the thread, so that it checks the tags again.
     #[inline(never)]
     fn nudge(&self) {
         self.is_nudged.store(true, Ordering::Release);
@@ -354,7 +362,7 @@ impl Watchers {
         }
     }
 
-    /// Calls the callbacks if the tags differ from those reported last.
+    /// Calls the callbacks if the enabled tags differ from the tags that were reported last.
     fn deliver(&self) {
         self.notifier.notify(BackendTags::now, |callback, before, now| {
             // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
@@ -377,11 +385,11 @@ fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
     choice::present().properties()
 }
 
-/// Wakes the thread that was told to stop, repeatedly until it has dropped its reference to `stop`. A single wake may come
-/// just before the thread falls asleep.
+/// Wakes a thread that must stop, again and again until the thread has dropped its reference to `stop`. A single wake
+/// may come just before the thread falls asleep.
 ///
-/// This takes a few milliseconds at most. The thread may be the calling one, or the system may be unable to wake it; then it
-/// ends a little later.
+/// The thread ends within a few milliseconds. If it is the calling thread, or if the system is unable to wake it, it
+/// ends a little later, and this function does not wait for it.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {

@@ -1,8 +1,8 @@
 //! Calls callbacks when a value changes: in order, and never two calls at once.
 //!
-//! One thread notifies at a time. A thread that arrives meanwhile sets a flag and returns; the notifying thread then looks
-//! once more. So the last change is always reported, changes before it may be skipped, and no thread waits for a callback here.
-//! The lock is not held during callbacks.
+//! One thread notifies at a time. A thread that arrives meanwhile sets a flag and returns; the notifying thread then
+//! compares the value once more. So the last change is always reported, earlier changes may be skipped, and no thread
+//! waits for a callback. The lock is not held during callbacks.
 
 use std::sync::PoisonError;
 
@@ -18,7 +18,7 @@ pub(super) struct Registered<T, C, S> {
     pub(super) last: T,
     /// Whether a thread is notifying.
     pub(super) notifying: bool,
-    /// Whether the notifying thread must look once more.
+    /// Whether the notifying thread must compare the value once more.
     pub(super) again: bool,
     /// The watching thread, if there is one.
     pub(super) thread: Option<S>,
@@ -40,7 +40,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
 
     /// Adds a callback, and returns its id. For the first callback, `now` becomes the last value, so it is not reported.
     ///
-    /// If there is no watching thread, calls `look` to start one. `look` may decide that none is needed.
+    /// If there is no watching thread, calls `look` to start it. `look` returns `None` if no thread is
+    /// needed.
     pub(super) fn add<E>(
         &self,
         callback: C,
@@ -60,8 +61,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         Ok(id)
     }
 
-    /// Removes a callback. If it was the last callback, the watching thread is returned as well, for the caller
-    /// to stop.
+    /// Removes a callback. Returns the callback and, if it was the last one, the watching thread, which the
+    /// caller must stop.
     pub(super) fn remove(&self, id: u64) -> (Option<C>, Option<S>) {
         let mut state = self.lock();
         let found = state.callbacks.iter().position(|(other, _)| *other == id);
@@ -70,7 +71,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         (callback, thread)
     }
 
-    /// If the value of `now` differs from the last one, calls each callback with both, through `call`.
+    /// If the value of `now` differs from the last value, calls each callback with the last and the present
+    /// value, through `call`.
     pub(super) fn notify(&self, now: impl Fn() -> T, call: impl Fn(C, T, T)) {
         let mut state = self.lock();
         state.again = true;
