@@ -8,33 +8,34 @@
 //! ```
 //!
 //! A chunk goes through these states: the producer takes a free chunk ([`take`]) and completes it ([`complete`]); the
-//! service reads it ([`begin_reading`]) and frees it ([`free`]). With the last chunk of a page, the service clears
-//! the page's whole word, so that the page can be divided anew. Each side changes only the bits of its own chunk, by
-//! atomic read-modify-write operations.
+//! service reads it ([`begin_reading`]) and frees it ([`free`]). When the service frees the last chunk of a page, it
+//! clears the whole word of the page, so that the page can be divided anew. Each side changes only the bits of its
+//! own chunk, by atomic read-modify-write operations.
 //!
-//! A word may have been written by a faulty or hostile peer. So it is used only to choose among chunks that exist.
+//! A faulty or hostile process may have written a word. So a word is used only to choose among chunks that exist.
 //!
 //! Source: Perfetto's `shared_memory_abi.h`.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The size of a page. Its smallest chunks must hold a thread's first packets; its largest chunk must be full before
-/// it holds [`PACKETS_MAX`] packets.
+/// The size of a page, in bytes. The smallest chunks of a page must hold a thread's first packets; the largest chunk
+/// must be full before it holds [`PACKETS_MAX`] packets.
 pub const PAGE: usize = 8192;
-/// The size of the header of a page, before its chunks.
+/// The size of the header at the start of a page, in bytes.
 pub const PAGE_HEADER: usize = 8;
-/// The size of the header of a chunk, before its packets.
+/// The size of the header at the start of a chunk, in bytes.
 pub const CHUNK_HEADER: usize = 8;
 /// The maximum number of chunks of a page.
 pub const CHUNKS_MAX: u32 = 14;
-/// The maximum number of packets of a chunk: its count has ten bits.
+/// The maximum number of packets of a chunk. The count in the chunk's header has ten bits.
 pub const PACKETS_MAX: u16 = 1023;
 
-/// A flag of a chunk, above the count of its packets: the first packet began in the writer's previous chunk.
+/// A flag of a chunk, stored above the count of its packets: the first packet began in the writer's previous
+/// chunk.
 pub const CONTINUES: u16 = 1;
-/// A flag of a chunk: the last packet continues in the writer's next chunk.
+/// A flag of a chunk, as [`CONTINUES`]: the last packet continues in the writer's next chunk.
 pub const GOES_ON: u16 = 2;
-/// The bit where the flags begin.
+/// The lowest bit of the flags, above the count of packets.
 pub const FLAGS_SHIFT: u32 = 10;
 
 const LAYOUT_SHIFT: u32 = 28;
@@ -47,9 +48,9 @@ const COMPLETE: u32 = 3;
 /// How a page is divided into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One chunk, for a thread that writes much.
+    /// One chunk in a page, for a thread that writes much.
     Whole,
-    /// Fourteen chunks, for threads that write little.
+    /// Fourteen chunks in a page, for threads that write little.
     Small,
 }
 
@@ -80,7 +81,7 @@ pub const fn chunk_size(page: usize, chunks: u32) -> usize {
     ((page - PAGE_HEADER) / chunks as usize) & !3
 }
 
-/// Returns the number of chunks of a page with this word; 0 if it is not divided.
+/// Returns the number of chunks into which a page with this word is divided, or 0 if the page is not divided.
 pub const fn chunks_of(word: u32) -> u32 {
     match (word & LAYOUT_MASK) >> LAYOUT_SHIFT {
         1 => 1,
@@ -92,8 +93,8 @@ pub const fn chunks_of(word: u32) -> u32 {
     }
 }
 
-/// Producer: takes a free chunk of a page with this layout, dividing the page if necessary. Returns the chunk's
-/// index.
+/// For the producer: takes a free chunk of a page with this layout, and first divides the page if necessary.
+/// Returns the chunk's index.
 pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
     let mut word = header.load(Ordering::Relaxed);
     loop {
@@ -112,13 +113,13 @@ pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
     }
 }
 
-/// Producer: marks a chunk as complete.
+/// For the producer: marks a chunk as complete.
 pub fn complete(header: &AtomicU32, chunk: u32) {
     // Release: a reader that sees the state also sees the packets.
     header.fetch_or((COMPLETE ^ BEING_WRITTEN) << (2 * chunk), Ordering::Release);
 }
 
-/// Service: begins to read a chunk. Returns false if it is not complete.
+/// For the service: begins to read a chunk. Returns false if the chunk is not complete.
 pub fn begin_reading(header: &AtomicU32, chunk: u32) -> bool {
     let word = header.load(Ordering::Acquire);
     let is_complete = chunk < chunks_of(word) && state(word, chunk) == COMPLETE;
@@ -128,7 +129,7 @@ pub fn begin_reading(header: &AtomicU32, chunk: u32) -> bool {
     is_complete
 }
 
-/// Service: frees a chunk that it has read.
+/// For the service: frees a chunk that it has read.
 pub fn free(header: &AtomicU32, chunk: u32) {
     let mut word = header.load(Ordering::Relaxed);
     loop {

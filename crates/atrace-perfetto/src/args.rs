@@ -1,9 +1,9 @@
-//! Encoding of typed arguments, on the stack.
+//! Encodes typed arguments of an event, in a buffer on the stack.
 //!
 //! Arguments are encoded before the thread is pinned and before shared memory is touched, because formatting a value
-//! runs code of the program, which may trace, panic or fork. The buffer has a fixed size (`ARGS_MAX`). A text that
-//! does not fit is cut and ends in `…`; arguments that do not fit are left out, and an argument `left_out` has their
-//! number.
+//! runs code of the program. That code may write events, panic or fork. The buffer has a fixed size (`ARGS_MAX`). A
+//! text that does not fit is cut and ends in `…`; arguments that do not fit are left out, and their number is the
+//! value of an additional argument, `left_out`.
 
 #![expect(unsafe_code, reason = "the buffer on the stack is not initialised before use")]
 
@@ -15,31 +15,33 @@ use atrace_sys::text::{SHORT, as_uninit, cut, put};
 
 use crate::proto::{Writer, varint_len};
 
-/// The size of the buffer for all arguments of an event.
+/// The size of the buffer for all arguments of an event, in bytes.
 pub(crate) const ARGS_MAX: usize = 2048;
-/// The room reserved for the argument `left_out`.
+/// The number of bytes that are reserved for the argument `left_out`.
 const LEFT_OUT_ROOM: usize = 24;
-/// The room that an argument needs in addition to its texts.
+/// The number of bytes that an argument needs in addition to its texts.
 const HEAD_ROOM: usize = 32;
-/// The longest text of a value.
+/// The maximum length of an argument's value that is a text, in bytes.
 const VALUE_MAX: usize = 1000;
-/// The longest text of an event that is written without a cut, in several chunks if necessary.
+/// The maximum length of a name or value that is written uncut, in several chunks if necessary, in bytes.
 pub const WHOLE_MAX: usize = 64 << 10;
 /// A bit of [`Encoder::left_out`]: a text was cut.
 const IS_CUT: u32 = 1 << 31;
-/// The longest name of a track, and of an event that has anything besides a name.
+/// The maximum length in bytes of the name of a track, and of the name of an event that has other fields
+/// besides the name.
 pub const TRACK_NAME_MAX: usize = 1024;
-/// The longest name of an argument.
+/// The maximum length of the name of an argument, in bytes.
 pub(crate) const NAME_MAX: usize = 64;
-/// The end of a text that was cut.
+/// The characters that end a text that was cut.
 const CUT: &str = "…";
 
-/// How an encoded argument is named.
+/// The name of an encoded argument, as a text or as a number.
 #[derive(Clone, Copy, Debug)]
 pub enum Key<'a> {
-    /// By its name.
+    /// The name as a text.
     Text(&'a str),
-    /// Named by its callsite's number and its index there; the name was interned.
+    /// The number of the callsite, and the index of the argument there. The name was interned under a number
+    /// that is made of both.
     Interned(u32, u32),
 }
 
@@ -57,7 +59,7 @@ pub struct Scalar {
     bits: u64,
 }
 
-/// The key of a `double_value`. Its bits are not encoded as a varint.
+/// The protobuf key of a `double_value`. Its bits are not encoded as a varint.
 const FLOAT: u8 = 0x29;
 
 impl From<bool> for Scalar {
@@ -90,13 +92,13 @@ impl From<f64> for Scalar {
 
 /// Encodes arguments as fields of Perfetto's `TrackEvent`.
 pub struct Encoder {
-    /// The bytes up to `len` are initialised.
+    /// The encoded bytes. Only the first `len` bytes are initialised.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// The position where the text being written must end at the latest, so that [`CUT`] still fits behind it;
-    /// 0: the text was already cut.
+    /// The position where the text that is being written must end at the latest, so that [`CUT`] still fits
+    /// behind the text. It is 0 once the text was cut.
     limit: usize,
-    /// How many arguments were left out, and [`IS_CUT`].
+    /// How many arguments were left out, together with the bit [`IS_CUT`].
     left_out: u32,
 }
 
@@ -124,7 +126,7 @@ impl Encoder {
         ARGS_MAX - LEFT_OUT_ROOM - self.len
     }
 
-    /// Returns the next `len` bytes, if there is room.
+    /// Reserves the next `len` bytes and returns them, or `None` if there is no room.
     #[inline(always)]
     fn next(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
         self.bytes.get_mut(self.len..self.len + len)
@@ -156,7 +158,7 @@ impl Encoder {
         self.put([value as u8]);
     }
 
-    /// Writes the length of the bytes from `start` onwards into the two bytes before `start`.
+    /// Writes the length of the bytes from `start` on into the two bytes before `start`.
     #[inline(always)]
     fn close(&mut self, start: usize) {
         let len = self.len - start;
@@ -166,7 +168,7 @@ impl Encoder {
         }
     }
 
-    /// Adds an argument; `value` writes its value. If there is no room, the argument is left out.
+    /// Adds an argument. `value` writes the argument's value. If there is no room, the argument is left out.
     #[inline(always)]
     fn argument(&mut self, key: Key<'_>, value: impl FnOnce(&mut Self)) {
         let start = self.len + 3;
@@ -188,7 +190,7 @@ impl Encoder {
         self.close(start);
     }
 
-    /// Begins an argument that is named by its text. Returns false if there is no room.
+    /// Begins an argument whose name is given as a text. Returns false if there is no room.
     #[inline(never)]
     fn put_name(&mut self, name: &str) -> bool {
         let name = cut(name, NAME_MAX);
@@ -227,10 +229,10 @@ impl Encoder {
         self.text(key, |encoder| _ = encoder.write_str(value));
     }
 
-    /// Adds a formatted value. If formatting panics, the value is the text written so far, followed by
-    /// `<panicked>`.
+    /// Adds a formatted value. If the formatting panics, the value is the text that was written before,
+    /// followed by `<panicked>`.
     ///
-    /// Returns false if it has panicked.
+    /// Returns false if the formatting panicked.
     #[inline]
     pub fn formatted(&mut self, key: Key<'_>, value: fmt::Arguments<'_>) -> bool {
         let mut is_whole = true;
@@ -244,7 +246,7 @@ impl Encoder {
         is_whole
     }
 
-    /// Makes the event part of a flow.
+    /// Makes the event part of the flow with this number.
     #[inline]
     pub fn flow(&mut self, number: u64) {
         if self.room() >= FLOW_ROOM {
@@ -273,8 +275,8 @@ impl Encoder {
         self.left_out == 0
     }
 
-    /// Returns the encoded fields. If arguments were left out, the last field is `left_out` with their
-    /// number.
+    /// Returns the encoded fields. If arguments were left out, the last field is the argument `left_out`,
+    /// whose value is their number.
     #[inline]
     pub fn finish(&mut self) -> &[u8] {
         if self.left_out > 0 {
@@ -312,7 +314,7 @@ impl Encoder {
     }
 }
 
-/// Appends to the value being written. A text that does not fit is cut, and `…` marks the cut.
+/// Appends text to the value that is being written. Text that does not fit is cut, and `…` marks the cut.
 impl fmt::Write for Encoder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // The rare cases are in another function, so this one needs no stack frame.
@@ -327,7 +329,7 @@ impl fmt::Write for Encoder {
     }
 }
 
-/// Takes encoded bytes, piece by piece.
+/// A function that gets encoded bytes, piece by piece.
 pub type Put<'a> = dyn FnMut(&[u8]) + 'a;
 
 /// Encodes an argument that is not a text, and passes the bytes to `put`.
@@ -342,8 +344,8 @@ pub fn put_scalar(name: &str, Scalar { field, bits }: Scalar, put: &mut Put<'_>)
     put(writer.finish().unwrap_or_default());
 }
 
-/// Encodes a text of up to [`WHOLE_MAX`] bytes as an argument, and passes the bytes to `put`. A longer one is cut and ends in
-/// `…`.
+/// Encodes a text of up to [`WHOLE_MAX`] bytes as an argument, and passes the bytes to `put`. A longer text is cut
+/// and then ends in `…`.
 pub fn put_text(name: &str, text: &str, put: &mut Put<'_>) {
     let (text, end) =
         if text.len() > WHOLE_MAX { (cut(text, WHOLE_MAX - CUT.len()), CUT) } else { (text, "") };
@@ -361,7 +363,7 @@ pub fn put_text(name: &str, text: &str, put: &mut Put<'_>) {
 /// The size of an encoded flow.
 pub const FLOW_ROOM: usize = 10;
 
-/// Returns a flow as a field of an event.
+/// Encodes a flow as a field of an event.
 #[inline(always)]
 pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
     let [a, b, c, d, e, f, g, h] = number.to_le_bytes();

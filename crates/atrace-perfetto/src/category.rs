@@ -1,4 +1,5 @@
-//! Categories: each tag has one, with AOSP's short name. Sessions choose tags by these names.
+//! Categories: each tag is a category of Perfetto's, with AOSP's short name. Sessions choose tags by these
+//! names.
 //!
 //! Source: AOSP, `libs/tracing_perfetto`, and Perfetto's `track_event_config.proto`.
 
@@ -6,7 +7,7 @@ use crate::proto::Reader;
 
 use crate::names::Names;
 
-/// The names, in the order of the tags' bits.
+/// The names of the tags, in the order of the tags' bits.
 const NAMES: Names = Names(
     "always graphics input view webview wm am syncmanager audio video camera hal app res dalvik rs bionic power \
     packagemanager ss database network adb vibrator aidl nnapi rro thermal",
@@ -19,7 +20,7 @@ pub(crate) const ALL: u64 = (1 << COUNT) - 1;
 /// The field of a `DataSourceConfig` that configures track events.
 pub(crate) const TRACK_EVENT_CONFIG: u32 = 113;
 
-/// Returns the name of the tag with this bit; an empty text if there is no such tag.
+/// Returns the name of the tag with this bit, or an empty text if there is no such tag.
 pub fn name(bit: u32) -> &'static str {
     NAMES.at(bit as usize)
 }
@@ -28,7 +29,7 @@ pub fn name(bit: u32) -> &'static str {
 ///
 /// The rules are those of Perfetto's C++ SDK. For each category the first matching entry decides, in this order: the
 /// exact name in "enabled", then in "disabled"; a prefix, which ends at the entry's first `*`; a `*` at the start.
-/// A category that no entry matches is on.
+/// If no entry matches a category, the session wants it.
 pub(crate) fn wanted(config: &[u8]) -> u64 {
     const DISABLED: u32 = 1;
     const ENABLED: u32 = 2;

@@ -1,18 +1,20 @@
-//! Timestamps of `CLOCK_BOOTTIME` without a system call: the processor's counter, scaled.
+//! Timestamps of `CLOCK_BOOTTIME` without a system call: they are computed from the processor's counter (the
+//! TSC).
 //!
 //! # Scaling
 //!
-//! An *anchor* is a pair of a counter value and the time at that moment, with the counter's speed. A timestamp is the
-//! anchor's time plus the ticks since then, scaled. The kernel slews its clock and not the counter, so the thread
-//! that serves sessions makes a new anchor each second. If the counter is more than two seconds past the anchor, or
-//! before it (the thread was descheduled, the machine slept), the system's clock is read instead.
+//! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the
+//! anchor's time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but
+//! not that of the counter, so the socket thread makes a new anchor each second. If the counter is more than two
+//! seconds past the anchor, or before it (because the thread was descheduled or the machine slept), the system's
+//! clock is read instead.
 //!
 //! # Reading an anchor
 //!
 //! The anchors are a double-buffered seqlock. The writer fills the older of two buffers and then increments `made`,
-//! whose lowest bit selects the newer one. A reader loads `made`, the words of that buffer, and `made` again. If it
-//! has changed, the words may be of different anchors, and the reader asks the system. Readers never wait, so a
-//! writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language Memory
+//! whose lowest bit selects the newer one. A reader loads `made`, the words of that buffer, and `made` again. If
+//! `made` has changed, the words may be of different anchors, and the reader asks the system. Readers never wait,
+//! so a writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language Memory
 //! Models?", 2012, for the fences.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -22,33 +24,35 @@ pub use atrace_sys::clock::asked;
 use atrace_sys::fork::Turn;
 use atrace_sys::timer::{counter, has_counter};
 
-/// An older anchor is not used.
+/// The maximum age of an anchor, in nanoseconds.
 const AGE_MAX_NS: u64 = 2_000_000_000;
-/// The shortest time from which the counter's speed is measured.
+/// The shortest time over which the counter's speed is measured, in nanoseconds.
 const BASE_MIN_NS: u64 = 20_000_000;
-/// Speeds are fixed-point numbers: nanoseconds per tick, times 2^32.
+/// The number of fractional bits of a speed. A speed is a fixed-point number: nanoseconds per tick, times
+/// 2^32.
 const SHIFT: u32 = 32;
 
-/// An anchor: the ticks, the time in nanoseconds, the speed, and how many ticks after the anchor a counter value may be
-/// scaled (0: the anchor must not be used).
+/// An anchor: the ticks, the time in nanoseconds, the speed, and for how many ticks after the anchor it may be used
+/// (0: never).
 type Anchor = [AtomicU64; 4];
 
 /// The two buffers of the seqlock. At any time only one thread writes.
 #[derive(Debug)]
 struct Anchors {
-    /// How many anchors were made. The lowest bit selects the newest.
+    /// The number of anchors that were made. Its lowest bit selects the buffer of the newest anchor.
     made: AtomicU32,
     anchors: [Anchor; 2],
 }
 
 impl Anchors {
-    /// Creates an instance without an anchor.
+    /// Creates the buffers without an anchor.
     const fn new() -> Self {
         Self { made: AtomicU32::new(0), anchors: [const { [const { AtomicU64::new(0) }; 4] }; 2] }
     }
 
-    /// Returns the time of the counter value that `ticks` returns, or `None` if no recent anchor exists. `ticks` is
-    /// called only if there is an anchor, because without one the process may not be allowed to read the counter.
+    /// Returns the time of the counter value that `ticks` returns, or `None` if there is no recent anchor. `ticks`
+    /// is called only if there is an anchor, because without one the process may not be allowed to read the
+    /// counter.
     #[inline(always)]
     fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
@@ -69,7 +73,7 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor: the counter had the value `ticks` at the time `ns`, and has this speed.
+    /// Makes an anchor: at the time `ns`, the counter had the value `ticks` and this speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
         // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
         // `made` has changed since; so it rejects what it has read.
@@ -83,11 +87,11 @@ impl Anchors {
     }
 }
 
-/// The measured speed of the counter. The thread that makes the anchors compares both clocks over some seconds.
+/// The measured speed of the counter. The thread that makes the anchors compares the counter with the system's
+/// clock over some seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    /// Two pairs of a counter value and a time. The speed is measured from the older pair to the
-    /// present.
+    /// Two pairs of a counter value and a time. The speed is that between the older pair and the present.
     older: Option<(u64, u64)>,
     newer: (u64, u64),
     per_tick: u64,
@@ -99,8 +103,8 @@ impl Speed {
 
     /// Updates the speed with a pair of a counter value and a time. Returns 0 while the speed is unknown.
     ///
-    /// If the speed changes by more than a clock is ever slewed (0.1 %), the machine has slept, and the measurement
-    /// starts anew.
+    /// If the speed changes by more than the kernel ever adjusts its clock (0.1 %), the machine has slept, and the
+    /// measurement starts anew.
     fn learn(&mut self, ticks: u64, ns: u64) -> u64 {
         let Some((older_ticks, older_ns)) = self.older else { return self.forget(ticks, ns) };
         let since = ns.wrapping_sub(older_ns);
@@ -133,10 +137,9 @@ impl Speed {
     }
 }
 
-/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds, or `None` if there are no
-/// ticks.
+/// Returns the speed of a counter that counts `ticks` in `ns` nanoseconds, or `None` if `ticks` is 0.
 ///
-/// Both are shifted right until `ns` has at most 32 bits; then the division fits into one word.
+/// Both numbers are shifted right until `ns` has at most 32 bits; then the division fits into one word.
 fn speed_of(ns: u64, ticks: u64) -> Option<u64> {
     let more = (u64::BITS - SHIFT).saturating_sub(ns.leading_zeros());
     ((ns >> more) << SHIFT).checked_div(ticks >> more)
@@ -151,8 +154,8 @@ pub fn now() -> u64 {
     ANCHORS.scale(counter).unwrap_or_else(asked)
 }
 
-/// Returns whether the counter may be used. Only the first call asks the system, because a process may later give up
-/// the right to open files.
+/// Returns whether the counter may be used. Only the first call asks the system, because the process may later give
+/// up the right to open files.
 pub fn prepare() -> bool {
     static IS_USABLE: OnceRef<bool> = OnceRef::new();
     *IS_USABLE.get_or(|| if has_counter() { &true } else { &false })
@@ -161,7 +164,7 @@ pub fn prepare() -> bool {
 /// Makes an anchor if the counter may be used.
 #[inline(never)]
 pub fn anchor(speed: &mut Speed) {
-    /// If two threads do this at once, one of them makes the anchor.
+    /// If two threads call this at once, only one of them makes the anchor.
     static TURN: Turn = Turn::new();
     if prepare() {
         TURN.run(|| make_anchor(speed));
@@ -220,7 +223,8 @@ mod tests {
         assert_eq!(speed.learn(19_200_000 * 60, 90_000_000_000), 0);
     }
 
-    /// Whatever the counter is, the time is between two times of the system's clock.
+    /// Whatever the counter does, a timestamp lies between two times of the system's clock that were read
+    /// before and after it.
     #[test]
     #[cfg_attr(miri, ignore = "no clock of the time since the start of the machine")]
     fn now_is_the_systems_time() {

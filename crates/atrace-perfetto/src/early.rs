@@ -1,7 +1,7 @@
-//! Counting events that are lost before the service has said which sessions exist.
+//! Counts events that are lost before the service has said which sessions exist.
 //!
-//! Counts go to shared memory as soon as the connection has any, so that the service can read them however the
-//! process ends. Until then they are in [`Shared`].
+//! The counts are in shared memory as soon as the connection has some, so that the service can read them
+//! however the process ends. Until then, they are in [`Shared`].
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -9,10 +9,10 @@ use crate::event::Event;
 use crate::memory::{Arena, Loss};
 use crate::pool::Shared;
 
-/// The shared memory of the connection; null if there is none.
+/// The shared memory of the connection, or null if there is none.
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns the shared memory of the connection.
+/// Returns the shared memory of the connection, if there is any.
 pub(crate) fn arena() -> Option<&'static Arena> {
     // SAFETY: null, or a reference to an arena, which lives forever.
     #[expect(unsafe_code, reason = "events find the arena through an atomic pointer")]
@@ -21,7 +21,8 @@ pub(crate) fn arena() -> Option<&'static Arena> {
     }
 }
 
-/// Sets the shared memory of the connection: after connecting, after the connection was lost, and in a forked child.
+/// Sets the shared memory of the connection: after the process has connected, after it has lost the connection, and
+/// in a forked child.
 ///
 /// Async-signal-safe.
 pub(crate) fn set_arena(arena: Option<&'static Arena>) {
@@ -29,8 +30,7 @@ pub(crate) fn set_arena(arena: Option<&'static Arena>) {
     ARENA.store(pointer, Ordering::SeqCst);
 }
 
-/// Counts a lost event. Returns true if the event begins a slice of the thread. The end of that slice will be lost as
-/// well.
+/// Counts a lost event. Returns true if the event begins a slice of the thread, whose end will then be lost as well.
 #[inline(never)]
 pub(crate) fn lose(shared: &Shared, event: &Event<'_>) -> bool {
     if event.opens() < 0 {
@@ -60,10 +60,11 @@ fn count(shared: &Shared) {
     publish(shared);
 }
 
-/// Moves the count to shared memory, if there is any.
+/// Moves the count of lost events to shared memory, if there is any.
 ///
-/// Both this thread, after it has counted, and the socket thread, after it has set the memory, call this. The
-/// accesses are sequentially consistent, so at least one of the two threads sees the other's write.
+/// A thread that has counted an event calls this, and so does the socket thread after it has set the shared
+/// memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
+/// write.
 #[inline(never)]
 pub(crate) fn publish(shared: &Shared) {
     if let Some(arena) = arena() {

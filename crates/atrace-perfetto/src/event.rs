@@ -2,53 +2,53 @@
 
 use crate::callsite::Site;
 
-/// The type of an event; the numbers are those of `TrackEvent.Type`.
+/// The type of an event. The numbers are those of Perfetto's `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Type {
     /// A slice begins.
     Begin = 1,
-    /// The track's innermost slice ends.
+    /// The innermost open slice of the track ends.
     End = 2,
     /// An event without a duration.
     Instant = 3,
-    /// A counter's new value.
+    /// A counter gets a new value.
     Counter = 4,
 }
 
-/// Identifies a track, together with its name; and the type of the event on it.
+/// Identifies a track, together with the track's name, and says the type of the event on the track.
 ///
-/// All of this is packed into one word, so that an event on a track is passed in registers.
+/// All of this is packed into one word, so that an event on a track can be passed in registers.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackKey(u64);
 
-/// The bit where the type starts. Below the type are a cookie of 32 bits and, in bits 0 and 1, the kind of
+/// The lowest bit of the type. Below the type are a cookie of 32 bits and, in bits 0 and 1, the kind of
 /// track.
 const KIND_SHIFT: u32 = 56;
 
 impl TrackKey {
-    /// An instant on a named track.
+    /// The key of an instant on a named track.
     pub const INSTANT: Self = Self::new(Type::Instant, 2);
-    /// A counter.
+    /// The key of a counter.
     pub const COUNTER: Self = Self::new(Type::Counter, 3);
 
     const fn new(kind: Type, number: u64) -> Self {
         Self((kind as u64) << KIND_SHIFT | number)
     }
 
-    /// An async slice with this cookie. Such a slice has a track of its own.
+    /// Returns the key of an async slice with this cookie. Such a slice is a track by itself.
     #[inline(always)]
     pub const fn of_async(kind: Type, cookie: i64) -> Self {
         Self::new(kind, (cookie as u32 as u64) << 2)
     }
 
-    /// A slice with this cookie on a named track.
+    /// Returns the key of a slice with this cookie on a named track.
     #[inline(always)]
     pub const fn named(kind: Type, cookie: i64) -> Self {
         Self::new(kind, (cookie as u32 as u64) << 2 | 1)
     }
 
-    /// Returns the number without the type.
+    /// Returns the key as a number, without the type of the event.
     #[inline(always)]
     pub(crate) const fn number(self) -> u64 {
         self.0 & ((1 << KIND_SHIFT) - 1)
@@ -70,21 +70,21 @@ impl TrackKey {
         (self.0 >> 2) as i32 as i64
     }
 
-    /// Returns whether this is the key of an async slice, which has a track of its own.
+    /// Returns whether this is the key of an async slice, which is a track by itself.
     pub const fn is_of_async(self) -> bool {
         self.0 & 3 == 0
     }
 }
 
-/// The backend that has written an event.
+/// The backend that wrote an event.
 ///
-/// This crate returns only [`ByPerfetto`](Self::ByPerfetto). A program with both backends uses the type everywhere,
-/// so that the functions between an event and its encoder can be tail calls.
+/// This crate returns only [`ByPerfetto`](Self::ByPerfetto). A program with both backends returns this type from
+/// all functions between an event and its encoder, so that their calls can be tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Written by ATrace.
+    /// The event was written for ATrace.
     ByAtrace,
-    /// Written by Perfetto's producer.
+    /// The event was written by Perfetto's producer.
     ByPerfetto,
 }
 
@@ -97,44 +97,44 @@ pub enum Amount {
     Real(f64),
 }
 
-/// A track of this process, as `producer.rs` makes it.
+/// A track of this process. `producer.rs` has its constructors.
 #[derive(Clone, Copy, Debug)]
 pub struct Track<'a> {
     pub(crate) uuid: u64,
-    /// The number of the process's track.
+    /// The number of the process's track, below which this track is shown.
     pub(crate) parent: u64,
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
-    /// Whether writers remember that they have described it, as they do of counters.
+    /// Whether writers remember that they have described the track, as they do for counters.
     pub(crate) is_kept: bool,
 }
 
 /// An event to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// The type.
+    /// The type of the event.
     pub kind: Type,
-    /// The categories, as the bits of tags. Every session that wants at least one of them gets the event. An end
-    /// names no categories.
+    /// The tags of the event, which are its categories. Every session that wants at least one of the tags gets
+    /// the event. The packet of an end names no categories.
     pub tags: u64,
-    /// The track; `None` means the calling thread's track.
+    /// The track of the event. `None` means the calling thread's track.
     pub track: Option<Track<'a>>,
-    /// The name.
+    /// The name of the event.
     pub name: Option<&'a str>,
     /// The value of a counter.
     pub value: Option<Amount>,
-    /// The callsite. An event without a name has the callsite's name. An end has neither a name nor a location; its
-    /// callsite only gives its arguments their names.
+    /// The callsite. An event without a name has the callsite's name. An end has neither a name nor a source
+    /// location; its callsite is only needed for the names of its arguments.
     pub site: Option<Site<'a>>,
-    /// The flow that the event is part of; 0 means none.
+    /// The flow to which the event belongs, or 0 for none.
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
-    /// The time in nanoseconds of `CLOCK_BOOTTIME`; 0: now. Only events on a track may have a time that
-    /// differs from the current one.
+    /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event on
+    /// a track may have a time other than 0.
     pub time: u64,
-    /// Only sessions with a smaller number get the event. So an end goes only to sessions that had begun before its
-    /// slice.
+    /// Only sessions whose number is smaller than this get the event. So an end goes only to sessions that had
+    /// begun before its slice.
     pub begun: u32,
 }
 
@@ -158,8 +158,8 @@ impl Event<'static> {
 }
 
 impl Event<'_> {
-    /// Returns the change of the thread's depth of open slices: 1 for a begin, -1 for an end, 0 for other events and
-    /// other tracks.
+    /// Returns by how much the event changes the number of open slices of its thread: 1 for a begin, -1 for an end,
+    /// and 0 for other events and for events on other tracks.
     #[inline(always)]
     pub const fn opens(&self) -> i32 {
         match self.kind {

@@ -1,29 +1,31 @@
-//! Tracks how much of an arena was written since its reader looked last, and lets the reader sleep until that is
-//! half of the arena.
+//! Counts how much of an arena (the shared memory) was written since its reader looked last, and lets the reader
+//! sleep until that is half of the arena.
 //!
-//! A reader that looks on a timer is too late for a burst after silence. So the thread whose chunk makes half of the
-//! arena used wakes the reader: once for each crossing, and without a system call if the reader is awake.
+//! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose
+//! chunk makes half of the arena used wakes the reader: only once each time, and without a system call if the reader
+//! is awake.
 //!
-//! Each side stores its own word and then loads the other's, so at least one of them sees the other (Dekker): the writer
-//! adds to `taken` and then takes `sleeper`; the reader sets `sleeper` and then reads `taken`. The reader sleeps for a
-//! limited time in any case, because a writer that has given up system calls does not wake it.
+//! Each side stores its own word and then loads the word of the other side, so at least one of them sees the other's
+//! store (Dekker's algorithm): the writer adds to `taken` and then takes `sleeper`; the reader sets `sleeper` and
+//! then reads `taken`. The reader sleeps for a limited time in any case, because a writer that has given up system
+//! calls does not wake it.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::{futex, thread};
 
-/// The amount that was written since the last look. All zeroes is nothing.
+/// The amount that was written since the reader looked last. Zeroes are a valid value: nothing was written.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// The sum of the parts that were taken.
+    /// The sum of the parts that were written.
     taken: AtomicU32,
-    /// 1 while the reader sleeps, or is about to.
+    /// Is 1 while the reader sleeps, or is about to sleep.
     sleeper: AtomicU32,
 }
 
 impl Filling {
-    /// Adds a part. Wakes the reader if this makes the sum reach `half`. Async-signal-safe.
+    /// Adds a part that was written. Wakes the reader if this makes the sum reach `half`. Async-signal-safe.
     pub(crate) fn add(&self, part: u32, half: u32) {
         let before = self.taken.fetch_add(part, Ordering::SeqCst);
         if before < half && before + part >= half {
@@ -43,13 +45,13 @@ impl Filling {
         }
     }
 
-    /// Resets the sum: the reader now looks at what was written.
+    /// Resets the sum, because the reader now reads everything that was written.
     pub(crate) fn clear(&self) {
         self.taken.store(0, Ordering::SeqCst);
     }
 
-    /// Sleeps until the sum is `half`, for at most `time`. It may also return earlier. Returns false if the system denies
-    /// the sleep.
+    /// Sleeps until the sum is `half`, for at most `time`. The function may also return earlier. Returns false if the
+    /// system refuses the sleep.
     pub(crate) fn sleep(&self, half: u32, time: Duration) -> bool {
         self.sleeper.store(1, Ordering::SeqCst);
         let has_time = self.taken.load(Ordering::SeqCst) < half;
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// The reader's sleeps would take a minute each.
+    /// A test of wakes: without a wake, each sleep of the reader would take a minute.
     #[test]
     #[cfg_attr(miri, ignore = "sleeps in the kernel")]
     fn a_reader_wakes_when_half_is_written() {

@@ -2,7 +2,7 @@
 //!
 //! The producer may write anything there at any moment. So the file is mapped only if it is sealed and its size can't
 //! change; each word is loaded once; and packets are copied before they are parsed. Indices that come from the
-//! producer are checked here: for a page or chunk that does not exist, the result is `None`.
+//! producer are checked here: the functions return `None` for a page or chunk that does not exist.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -33,7 +33,7 @@ pub struct Head {
     pub number: u32,
     /// The writer's number.
     pub writer: u16,
-    /// How many packets have begun.
+    /// How many packets have begun in the chunk.
     pub packets: u16,
     /// A set of the flags [`CONTINUES`], [`GOES_ON`] and [`NEEDS_PATCHES`].
     pub flags: u16,
@@ -41,28 +41,27 @@ pub struct Head {
 
 pub use super::abi::{CONTINUES, GOES_ON};
 
-/// Some bytes of the chunk will be sent later.
+/// A flag of a chunk: the producer will send some bytes of the chunk later.
 pub const NEEDS_PATCHES: u16 = 4;
 
 /// The state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Free, or being read by the service.
+    /// The chunk is free, or the service is reading it.
     Free,
-    /// A thread is writing the chunk. All packets that have begun, except the last one, are
-    /// complete.
+    /// A thread is writing the chunk. All packets that have begun in it, except the last one, are complete.
     Open,
     /// The chunk is complete.
     Complete,
 }
 
 impl Foreign {
-    /// Returns the size of a memory file, in bytes, if it can't change.
+    /// Returns the size of a memory file in bytes, if the size can't change.
     ///
     /// # Errors
     ///
-    /// Returns EPERM if the size could change or this is not a memory file; EINVAL if the file is empty or
-    /// larger than [`SIZE_MAX`].
+    /// Returns EPERM if the size could change or `file` is not a memory file. Returns EINVAL if the file is
+    /// empty or larger than [`SIZE_MAX`].
     pub fn size_of(file: BorrowedFd<'_>) -> io::Result<usize> {
         match fixed_size(file.as_raw_fd())? {
             size @ 1..=SIZE_MAX => Ok(size),
@@ -75,16 +74,16 @@ impl Foreign {
     /// # Errors
     ///
     /// Returns the errors of [`size_of`](Self::size_of); EINVAL if the page size is not valid or the file does
-    /// not consist of whole pages; and errors of the system.
+    /// not consist of whole pages; or an error of the system.
     pub fn map(file: BorrowedFd<'_>, page: usize) -> io::Result<Self> {
         Self::at(file.as_raw_fd(), Self::size_of(file)?, page)
     }
 
-    /// Makes memory for a producer that provides none. Also returns its descriptor.
+    /// Makes memory for a producer that provides none. Returns the memory and its descriptor.
     ///
     /// # Errors
     ///
-    /// Those of [`map`](Self::map).
+    /// Returns the same errors as [`map`](Self::map).
     pub fn make(size: usize, page: usize) -> io::Result<(Self, OwnedFd)> {
         let file = sealed_file(c"atrace-producer", size)?;
         Ok((Self::at(file.as_raw_fd(), size, page)?, file.into()))
@@ -97,7 +96,8 @@ impl Foreign {
         Ok(Self { memory: Region::of_file(fd, size)?, page, pages: (size / page) as u32 })
     }
 
-    /// Drops the mapped pages from this process's memory until they are read again. Their content does not change.
+    /// Drops the mapped pages from this process's memory until they are read again. The content of the pages does
+    /// not change.
     pub fn forget(&self) {
         self.memory.forget();
     }
@@ -126,8 +126,8 @@ impl Foreign {
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// For a producer of this library, returns the maximum number of pages that it has used, counted from the first one; for
-    /// other producers, returns the number of all pages. Reading a page that was never used allocates memory for it.
+    /// Returns how many pages a producer of this library has used at most, counted from the first page. For other
+    /// producers, returns the number of all pages. Reading a page that was never used would allocate memory for it.
     pub fn touched(&self) -> u32 {
         memory::touched(self.word(memory::TOUCHED_PAGE as usize * self.page + 4), self.pages)
     }
@@ -180,8 +180,7 @@ impl Foreign {
         Some(head)
     }
 
-    /// Frees a chunk that was complete. This takes a bounded time, whatever the producer does
-    /// meanwhile.
+    /// Frees a chunk that was complete. This takes a limited time, whatever the producer does meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
         // The next thread takes the chunk before it writes the header. Until then the header must not look like its.

@@ -2,17 +2,17 @@
 //!
 //! This is a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986), intrusive and with
 //! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the
-//! head. A take swaps the head for the empty list. Nothing is popped singly, so the ABA problem does not arise. A
+//! head. A take swaps the head for the empty list. No element is popped alone, so the ABA problem does not arise. A
 //! take reverses the list, so that the chunks of each thread come in the order in which it completed them, as the
 //! service requires.
 //!
-//! The links are in memory of this process, but the service decides when a chunk is free. A faulty service may free a
-//! chunk that was not handed to it; that chunk can be pushed twice, and the list then has a cycle. So a take is
-//! bounded by the number of chunks.
+//! The links are in memory of this process alone, but the service decides when a chunk is free. A faulty service may
+//! free a chunk that it was not told to read; that chunk can be pushed twice, and the list then has a cycle. So a
+//! take is bounded by the number of chunks.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The head of the stack: the index of the chunk pushed last, plus one; 0 if the list is empty.
+/// The head of the stack: the index of the chunk that was pushed last, plus one; or 0 if the list is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Handed(pub(crate) AtomicU32);
 
@@ -30,8 +30,8 @@ impl Handed {
         }
     }
 
-    /// Takes all chunks and reverses the list. Returns the first chunk, in the same encoding as the head; each
-    /// chunk's link then holds the next chunk, in the same encoding.
+    /// Takes all chunks and reverses the list. Returns the first chunk as its index plus one, or 0 if there is
+    /// none; each chunk's link then holds the next chunk in the same form.
     ///
     /// Takes at most `chunks` chunks: see the module's documentation for lists with a cycle.
     pub(crate) fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {

@@ -2,7 +2,7 @@
 //!
 //! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so
 //! that the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the
-//! text, as wyhash and rapidhash do. It does not resist chosen collisions.
+//! text, as wyhash and rapidhash do. It does not resist an attacker who looks for collisions.
 
 use atrace_sys::text::cut;
 
@@ -10,7 +10,7 @@ use crate::args::TRACK_NAME_MAX;
 
 pub(crate) const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes a word into a state: multiplies, and folds the two halves of the product.
+/// Mixes a word into a state: multiplies the two, and returns the exclusive-or of both halves of the product.
 pub(crate) const fn mix(state: u64, word: u64) -> u64 {
     let product = (state ^ word) as u128 * FACTOR as u128;
     product as u64 ^ (product >> 64) as u64
@@ -35,8 +35,8 @@ pub const fn of_name(name: &str) -> u64 {
     hash(cut(name, TRACK_NAME_MAX).as_bytes())
 }
 
-/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length,
-/// of at most eight bytes, give different words.
+/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length
+/// give different words if they have at most eight bytes.
 #[inline(always)]
 const fn last_word(text: &[u8]) -> u64 {
     if let Some(last) = text.last_chunk::<8>() {

@@ -1,4 +1,4 @@
-//! The callsites that a sequence's state has interned: a bitmap by callsite number.
+//! The callsites whose constant data a sequence has sent (interned): a bitmap by callsite number.
 
 use crate::callsite::BEYOND;
 
@@ -8,20 +8,21 @@ const WORDS: usize = BEYOND as usize / 64;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Interned {
-    /// All words from this index on are zero. Pages of them that are never touched take no memory.
+    /// The number of words in use: all words from this index on are zero. Pages that are never touched take
+    /// no memory.
     used: u32,
     words: [u64; WORDS],
 }
 
 impl Interned {
-    /// Returns whether the callsite was interned.
+    /// Returns whether the callsite with this number was interned.
     #[inline(always)]
     pub(crate) fn has(&self, number: u32) -> bool {
         let word = self.words.get(number as usize / 64).copied().unwrap_or_default();
         word >> (number % 64) & 1 == 1
     }
 
-    /// Adds a callsite. A number outside of the bitmap is ignored.
+    /// Adds a callsite. A number that is too large for the bitmap is ignored.
     pub(crate) fn add(&mut self, number: u32) {
         if let Some(word) = self.words.get_mut(number as usize / 64) {
             *word |= 1 << (number % 64);

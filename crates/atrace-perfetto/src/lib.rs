@@ -4,28 +4,29 @@
 //! process, the *socket thread*, talks to the service: it opens and closes sessions and reports which chunks are
 //! complete. On the common path an event makes no system call. No event takes a lock or allocates.
 //!
-//! From the event down:
+//! The parts, from an event down to the memory:
 //!
 //! - [`producer`]: the interface for tracers: the connection, and a function for each kind of event;
 //! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: the parts of an event;
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
 //!   this state;
 //! - `packet`: the encoding of packets;
-//! - `pool`, `presence`: the slots of threads and sessions, and which side may use a writer at which time;
+//! - `pool`, `presence`: the slots of threads and sessions, and which thread may use a writer at which time;
 //! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, its words, the list of completed chunks, and the waking
 //!   of its reader;
 //! - [`clock`]: timestamps without a system call.
 //!
-//! The socket thread:
+//! The parts of the socket thread:
 //!
-//! - `link`: the protocol's client; [`proto`], [`wire`]: its messages; [`socket`]: the connection;
+//! - `link`: the client's side of the protocol; [`proto`], [`wire`]: the messages; [`socket`]: the
+//!   connection;
 //! - `options`: what a session requests besides its categories;
 //! - `startup`, `early`: events that are written before the service has reported the existing
 //!   sessions;
 //! - [`standing`], [`changes`]: the state of the connection, and callbacks for its changes.
 //!
-//! Without a service: [`recording`] writes this process's events to a file. For programs that are a service
-//! themselves: [`foreign`] reads the memory of another process, and [`trace_file`] writes the trace.
+//! [`recording`] writes this process's events to a file, without a service. For programs that are a tracing
+//! service themselves, [`foreign`] reads the memory of another process, and [`trace_file`] writes the trace.
 //!
 //! `presence`, `handed`, `abi` and `callsite::number` are model-checked with loom (`crates/models`). On systems
 //! without tracing the crate is empty.

@@ -2,26 +2,26 @@
 //!
 //! # Trust
 //!
-//! The memory is a memory file, sealed so that no process can shrink it. Otherwise a store behind the file's end
-//! would kill the process that makes the store. A file that the service provides is mapped only if it has that
-//! seal. (On kernels without seals, before 3.17, only if it is a file of this user or root.) All words that the
-//! service may write are checked before they are used as an index (`abi.rs`).
+//! The memory is a memory file with a seal, so that no process can shrink it. If the file were shrunk, a store
+//! behind its end would kill the process that makes the store. A file that the service provides is mapped only
+//! if it has this seal. (On kernels before 3.17, which have no seals, the file must belong to this user or
+//! root.) All words that the service may write are checked before they are used as an index (`abi.rs`).
 //!
 //! # Lifetime
 //!
 //! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
 //! gone, and in a forked child, the arena is *retired*: anonymous memory is mapped over it. Late writes then go to
-//! memory that no other process sees. If it is known that no thread has a chunk, the arena becomes a spare, and the
-//! next file is mapped at the same addresses. So a service that restarts a thousand times costs the address space of
-//! one arena.
+//! memory that no other process sees. If no thread has a chunk of the arena any more, the arena becomes a spare: the
+//! next file is mapped at its addresses. So if the service restarts a thousand times, only one arena takes address
+//! space.
 //!
-//! All arenas are in a linked list, through which the fork handler walks.
+//! All arenas are in a linked list. The fork handler needs the list.
 //!
 //! # Chunks
 //!
 //! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened it writes packets;
-//! [`Chunk::publish`] counts each one. The count in the header always includes one packet that is not finished, since
-//! readers of an unfinished chunk skip the last packet. So after a crash all finished packets are readable.
+//! [`Chunk::publish`] counts each one. The count in the header always includes one packet that is not finished,
+//! because readers of an unfinished chunk skip its last packet. So after a crash all finished packets can be read.
 //! [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list of
 //! completed chunks (`handed.rs`).
 
@@ -38,21 +38,23 @@ use super::filling::Filling;
 use super::handed::Handed;
 use super::wire::Moved;
 
-/// Shared pages, and behind them private data for each chunk, on pages of its own.
+/// The pages that are shared with the service. Behind them are private data for each chunk, on separate
+/// pages.
 #[derive(Debug)]
 pub struct Arena {
     memory: Region,
     pages: u32,
-    /// Where the private data begins.
+    /// The offset where the private data begins.
     private: usize,
     completed: Handed,
     filling: Filling,
-    /// Two positions: the page behind that of the last whole chunk taken, and the page of the last small chunk taken.
-    /// A search for a chunk starts there. Each collection of the completed chunks resets the first position, so the
-    /// pages in use are as few and as low as possible: pages that are never touched take no memory.
+    /// Two positions where a search for a free chunk starts: the page behind that of the last whole chunk that was
+    /// taken, and the page of the last small chunk that was taken. Each collection of the completed chunks resets the
+    /// first position, so the pages in use are as few and as low as possible: pages that are never touched take no
+    /// memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
-    /// The arena that was made before this one.
+    /// The arena that was made before this one, or `None`.
     before: Option<&'static Arena>,
 }
 
@@ -60,8 +62,8 @@ pub struct Arena {
 /// service's number of the buffer for the chunk's packets.
 type Private = [AtomicU32; 2];
 
-/// The second word of a chunk's header, behind its number: its writer, and the number of packets that have begun. The
-/// last of these packets may be unfinished.
+/// The second word of a chunk's header, behind the word with its number: the number of the chunk's writer, and the
+/// number of packets that have begun in it. The last of these packets may be unfinished.
 type Head = [AtomicU16; 2];
 
 /// The reason why events were lost.
@@ -79,18 +81,18 @@ impl Loss {
     /// All reasons, in the order of the pages that hold their counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
-    /// Returns the offset of the word that counts these losses: the word in the header of page 0, 1 or 2 that
-    /// Perfetto's protocol reserves and that neither side uses.
+    /// Returns the offset of the word that counts these losses. It is a word in the header of page 0, 1 or 2,
+    /// which Perfetto's protocol reserves and which neither the protocol nor this producer uses otherwise.
     pub(super) const fn word(self, page: usize) -> usize {
         self as usize * page + 4
     }
 }
 
-/// Mapped memory of this process, which initially consists of zeroes. Pages take memory once they
-/// are touched.
+/// Mapped memory of this process. Its bytes are initially zero, and a page takes memory only once it is
+/// touched.
 ///
-/// The memory is not on the heap: an event, and a thread that an event has started, must not
-/// allocate there.
+/// The memory is not on the heap, because an event, or a thread that an event has started, must not use the
+/// heap.
 #[derive(Debug)]
 pub struct Buffer(Region);
 
@@ -99,12 +101,12 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no memory.
+    /// Returns an error if the system has no memory.
     pub fn new(size: usize) -> Result<Self> {
         Region::own(size).map(Self)
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the buffer.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping has this size, its bytes are initialised with zeroes, and `&mut self` is the only
         // access to them.
@@ -114,12 +116,12 @@ impl Buffer {
 
 /// The arena that was made last, the head of the list of all arenas.
 static LAST: OnceRef<Arena> = OnceRef::new();
-/// Spare arenas, in which no thread writes: those of former connections and recordings.
+/// Spare arenas, in which no thread writes. They belonged to former connections and recordings.
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
-    /// Makes a sealed memory file of `pages` pages and maps it; makes at most 1 MiB if the process may not have larger files.
-    /// Also returns its descriptor.
+    /// Makes a sealed memory file of `pages` pages and maps it. If the process may not have such a large file, the
+    /// file has at most 1 MiB. Returns the arena and the descriptor of the file.
     ///
     /// # Errors
     ///
@@ -160,7 +162,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Takes a spare arena with this number of pages.
+    /// Takes a spare arena with this number of pages, or returns `None` if there is none.
     fn spare(pages: u32) -> Option<&'static Self> {
         SPARES.iter().find_map(|place| {
             let spare = place.take()?;
@@ -179,7 +181,7 @@ impl Arena {
         let _ = SPARES.iter().any(|place| place.set(self).is_ok());
     }
 
-    /// Makes an arena with private memory.
+    /// Makes an arena whose pages are private memory of this process.
     fn reserve(pages: u32) -> Result<&'static Self> {
         loop {
             let before = LAST.get();
@@ -201,7 +203,8 @@ impl Arena {
         }
     }
 
-    /// [Retires](Self::retire) all arenas: in a forked child, whose writes must not reach its parent's memory.
+    /// [Retires](Self::retire) all arenas. A forked child calls this, because its writes must not reach its
+    /// parent's memory.
     ///
     /// Async-signal-safe.
     pub fn retire_all() {
@@ -214,8 +217,7 @@ impl Arena {
         }
     }
 
-    /// Maps anonymous memory over the arena. From now on no other process sees what is written
-    /// there.
+    /// Maps anonymous memory over the arena. From now on, no other process sees data that is written to it.
     ///
     /// Async-signal-safe.
     pub fn retire(&self) {
@@ -240,8 +242,8 @@ impl Arena {
         self.memory.get(page as usize * PAGE).filter(|_| page < self.pages)
     }
 
-    /// Adds to a count of lost events; a negative number corrects it. A service that knows this word can read the
-    /// count even after this process was killed.
+    /// Adds `events` to a count of lost events. A negative number corrects the count. A service that knows this
+    /// word can read the count even after this process was killed.
     #[inline(never)]
     pub fn count_lost(&self, loss: Loss, events: i32) {
         let word = self.memory.get::<AtomicU32>(loss.word(PAGE));
@@ -260,7 +262,8 @@ impl Arena {
         self.memory.get(start + 4)
     }
 
-    /// Takes a free chunk of this layout; returns its page and its index there.
+    /// Takes a free chunk of this layout. Returns the index of its page, and the index of the chunk in the
+    /// page; or `None` if no chunk is free.
     #[inline(never)]
     fn take(&'static self, layout: Layout) -> Option<(u32, u32)> {
         if self.is_retired.load(Ordering::Relaxed) {
@@ -284,8 +287,8 @@ impl Arena {
         None
     }
 
-    /// Records in the word that [`touched`] reads that the pages before this one have been used. Readers need not look
-    /// at other pages, which would allocate memory for them.
+    /// Records that the first `pages` pages have been used, in the word that [`touched`] reads. A reader skips all
+    /// other pages, because reading them would allocate memory for them.
     fn note_touched(&self, pages: u32) {
         if let Some(word) = self.memory.get::<AtomicU32>(TOUCHED).filter(|_| self.pages > TOUCHED_PAGE)
             && word.load(Ordering::Relaxed) <= pages
@@ -294,13 +297,14 @@ impl Arena {
         }
     }
 
-    /// Returns half of the arena's size, in units of which a page has [`CHUNKS_MAX`].
+    /// Returns half of the arena's size, in a unit of which a page has [`CHUNKS_MAX`].
     const fn half(&self) -> u32 {
         self.pages * CHUNKS_MAX / 2
     }
 
-    /// Sleeps until threads have written half of the arena since [`take_handed`](Self::take_handed), or a thread waits for
-    /// room; for at most `time`. Returns false if the system denies the sleep. Only one thread may sleep.
+    /// Sleeps until threads have written half of the arena since [`take_handed`](Self::take_handed), or a thread
+    /// waits for room, or `time` has passed. Returns false if the system refuses the sleep. Only one thread may
+    /// sleep.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         self.filling.sleep(self.half(), time)
     }
@@ -310,7 +314,8 @@ impl Arena {
         self.filling.wake();
     }
 
-    /// Opens a chunk for a writer: with this layout, or with the other one if no such chunk is free.
+    /// Opens a chunk for a writer. The chunk has this layout or, if no such chunk is free, the other one.
+    /// Returns `None` if no chunk is free.
     #[inline(never)]
     pub fn open(&'static self, layout: Layout, writer: u16, number: u32, buffer: u32) -> Option<Chunk> {
         let other = if layout == Layout::Whole { Layout::Small } else { Layout::Whole };
@@ -345,8 +350,8 @@ impl Arena {
 
     /// Reads a complete chunk and frees it, as the service does. Calls `each` with each packet, or part of a packet.
     ///
-    /// This is only for memory that no other process has: it is read in place, which is unsound if another process may
-    /// write it.
+    /// This must be called only for memory that no other process has: the chunk is read in place, which is unsound if
+    /// another process may write it.
     pub fn read(&self, place: &Moved, mut each: impl FnMut(Part<'_>)) {
         self.consume(place, |start, chunks| {
             let Some([writer, packets]) = self.head(start) else { return };
@@ -358,7 +363,7 @@ impl Arena {
     /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None` if
     /// the chunk is not complete.
     ///
-    /// This is only for memory that no other process has, as for [`read`](Self::read).
+    /// This must be called only for memory that no other process has, as [`read`](Self::read).
     pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let mut size = 0;
         self.consume(place, |start, chunks| {
@@ -369,7 +374,8 @@ impl Arena {
         to.get(..size).filter(|_| size > 0)
     }
 
-    /// Calls `read` with a complete chunk's offset and the number of chunks in its page. Then frees the chunk.
+    /// Calls `read` with the offset of a complete chunk and the number of chunks in its page, and then frees
+    /// the chunk.
     #[inline(always)]
     fn consume(&self, place: &Moved, read: impl FnOnce(usize, u32)) {
         let Some(header) = self.header(place.page) else { return };
@@ -387,8 +393,8 @@ impl Arena {
     }
 
     /// Calls `each` with the finished packets of a chunk that are not empty, and with their flags, as long as the
-    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. These
-    /// packets must be finished, so they don't change. Returns the offset behind these packets.
+    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. So
+    /// many packets must be finished, so that they do not change. Returns the offset behind the last of them.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);
@@ -407,16 +413,16 @@ impl Arena {
         at
     }
 
-    /// Returns the chunks that are in use and have finished packets, with the number of these packets and
-    /// the chunk's flags.
+    /// Returns the chunks that threads are still writing and that have finished packets. With each chunk,
+    /// returns the number of these packets and the chunk's flags.
     pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
         let pages = touched(self.memory.get(TOUCHED), self.pages);
         let all = (0..pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
-    /// Returns this chunk if it is in use and has finished packets, with the number of these packets and
-    /// the chunk's flags.
+    /// Returns this chunk if a thread is still writing it and it has finished packets, with the number of
+    /// these packets and the chunk's flags.
     fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
         let word = self.header(page)?.load(Ordering::Acquire);
         let chunks = abi::chunks_of(word);
@@ -435,11 +441,11 @@ impl Arena {
         (finished & abi::PACKETS_MAX > 0).then_some((open, finished))
     }
 
-    /// Copies the finished packets of an open chunk, with its header, to the start of `to`. The header's count includes
-    /// one more packet, as in the chunk. Returns the copy, which has the chunk's size, or `None` if the chunk has been
-    /// freed.
+    /// Copies the finished packets of an open chunk, with the chunk's header, to the start of `to`. The count in the
+    /// header includes the unfinished packet. Returns the copy, which has the chunk's size, or `None` if the chunk
+    /// has been freed.
     ///
-    /// This is only for memory that no other process has, and only for the thread that frees
+    /// This must be called only for memory that no other process has, and only by the thread that frees
     /// chunks.
     pub(crate) fn copy_finished<'a>(&self, open: &Open, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let Moved { page, chunk, .. } = open.place;
@@ -483,18 +489,19 @@ impl Arena {
 
 /// The page whose reserved word holds the number of used pages, plus 1. The pages before it hold the counts of [`Loss`].
 pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
-/// The offset of that word.
+/// The offset of the word with the number of used pages.
 const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
 
-/// Returns how many of the `pages` a producer has used, according to the word that holds this number. If there is no such
-/// word, or if it is 0, the number is not known and all pages count as used.
+/// Returns how many of the `pages` a producer has used, according to the word that holds this number. If there is no
+/// such word, or if it is 0, all pages count as used, because the number is not known.
 pub(crate) fn touched(word: Option<&AtomicU32>, pages: u32) -> u32 {
     let word = word.filter(|_| pages > TOUCHED_PAGE);
     word.and_then(|word| word.load(Ordering::Acquire).checked_sub(1)).map_or(pages, |known| known.min(pages))
 }
 
-/// Returns the offset of an arena's private data: behind the system's page that contains the end of the file. If that
-/// page is larger than [`PAGE`], it may extend beyond the file, and everything that is written there is shared, too.
+/// Returns the offset of an arena's private data: behind the system's page that contains the end of the file. If the
+/// system's pages are larger than [`PAGE`], the last one may extend beyond the file, and data behind the end of the
+/// file is shared, too.
 const fn private_from(pages: u32, page_size: usize) -> usize {
     (pages as usize * PAGE).next_multiple_of(page_size)
 }
@@ -502,7 +509,7 @@ const fn private_from(pages: u32, page_size: usize) -> usize {
 /// A packet, or one part of a packet that spans several chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The writer's number.
+    /// The number of the writer that wrote the packet.
     pub writer: u16,
     /// The packet, without its length.
     pub bytes: &'a [u8],
@@ -513,19 +520,19 @@ pub struct Part<'a> {
 
 /// A list of completed chunks, as an iterator.
 ///
-/// A clone made before the first use walks the same list, but only until these chunks are reported to the
-/// service: when the service frees a chunk, the chunk's link may change.
+/// A clone that is made before the first use walks the same list, but must not be used after the chunks were
+/// reported to the service: once the service has freed a chunk, the chunk's link may change.
 #[derive(Clone, Debug)]
 #[must_use = "chunks that are not reported to the service are lost"]
 pub struct Completed {
     arena: &'static Arena,
     first: u32,
-    /// The maximum number of chunks that may follow: a bound for lists with a cycle.
+    /// The maximum number of chunks that may still follow. It bounds the walk through a list with a cycle.
     left: u32,
 }
 
 impl Completed {
-    /// Returns whether no chunk is left.
+    /// Returns whether no chunk is left in the list.
     pub const fn is_empty(&self) -> bool {
         self.first == 0 || self.left == 0
     }
@@ -544,19 +551,19 @@ impl Iterator for Completed {
     }
 }
 
-/// A chunk that its thread has not completed, in the state in which it was found.
+/// A chunk that its thread has not completed, with its state when it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The place of the chunk, and the buffer for its packets.
+    /// The place of the chunk, and the number of the buffer for its packets.
     pub(crate) place: Moved,
     number: u32,
     writer: u16,
-    /// The number of chunks in its page.
+    /// The number of chunks in the page of this chunk.
     chunks: u32,
 }
 
-/// Reads the length of a packet within `most` bytes. Returns the size of the length and the size of the packet in
-/// bytes, or `None` if the packet does not end within `most`.
+/// Reads the length that precedes a packet, within `most` bytes. Returns the number of bytes that the length
+/// takes and the number of bytes of the packet, or `None` if the packet does not end within `most` bytes.
 fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)> {
     let mut len = 0;
     for at in 0..most.min(4) {
@@ -569,14 +576,14 @@ fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)>
     None
 }
 
-/// A chunk that a thread writes, or no chunk. All zeroes is no chunk.
+/// A chunk that a thread writes, or no chunk. Zeroes are a valid value: no chunk.
 ///
 /// Only the chunk's own thread writes packets to it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
     at: *mut u8,
-    /// The address of the reserved byte.
+    /// The address of the chunk's last byte, which is reserved.
     end: *mut u8,
     start: *mut u8,
     /// The number of finished packets and, in higher bits, the chunk's flags.
@@ -586,12 +593,12 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Returns whether this is a chunk, and not the absence of one.
+    /// Returns whether this value is a chunk.
     pub const fn is_some(&self) -> bool {
         self.arena.is_some()
     }
 
-    /// Returns how many bytes fit.
+    /// Returns how many more bytes fit into the chunk.
     #[inline(always)]
     pub fn room(&self) -> usize {
         self.end.addr() - self.at.addr()
@@ -603,12 +610,13 @@ impl Chunk {
         self.at
     }
 
-    /// Publishes the packet from [`at`](Self::at) to `end`: from now on readers may read it.
+    /// Publishes the packet that begins at [`at`](Self::at) and ends at `end`: from now on readers may read
+    /// the packet.
     ///
     /// # Safety
     ///
-    /// This must be a chunk, and `end` at most [`room`](Self::room) bytes behind `at`. The bytes up to `end` must be
-    /// a packet.
+    /// This value must be a chunk, and `end` at most [`room`](Self::room) bytes behind `at`. The bytes up to `end`
+    /// must be a packet.
     #[inline(always)]
     pub unsafe fn publish(&mut self, end: *mut u8) {
         self.at = end;
@@ -634,7 +642,7 @@ impl Chunk {
         true
     }
 
-    /// Completes the chunk and adds it to the list. Afterwards this value is no chunk.
+    /// Completes the chunk and adds it to the list of completed chunks. Afterwards this value is no chunk.
     #[inline(never)]
     pub fn complete(&mut self) {
         if self.is_some() {
@@ -644,14 +652,16 @@ impl Chunk {
         self.hand_over();
     }
 
-    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The packet was counted in advance. The
-    /// packet continues in the writer's next chunk, which has to [continue](Self::continue_packet) it.
+    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The packet was counted in advance.
+    /// The packet continues in the writer's next chunk, for which [`continue_packet`](Self::continue_packet) must be
+    /// called.
     pub(crate) fn complete_with_part(&mut self) {
         self.add_flag(abi::GOES_ON);
         self.hand_over();
     }
 
-    /// Makes the first packet of this empty chunk the rest of the last packet of the writer's previous chunk.
+    /// Declares that the first packet of this empty chunk is the rest of the last packet in the writer's
+    /// previous chunk.
     pub(crate) fn continue_packet(&mut self) {
         self.add_flag(abi::CONTINUES);
         self.finished |= u32::from(abi::CONTINUES) << abi::FLAGS_SHIFT;
@@ -676,7 +686,7 @@ impl Chunk {
 }
 
 impl Default for Chunk {
-    /// Returns no chunk. Such a value has no room.
+    /// Returns the value that is no chunk. It has no room.
     fn default() -> Self {
         let null = ptr::null_mut();
         Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }
@@ -687,7 +697,7 @@ impl Default for Chunk {
 mod tests {
     use super::*;
 
-    /// Simulates a service that frees a chunk that it was not given.
+    /// Simulates a service that frees a chunk which it was not told to read.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory that is shared")]
     fn chunks_that_come_twice_are_an_end() {
@@ -720,7 +730,8 @@ mod tests {
         }
     }
 
-    /// The kernel maps whole pages, so another process sees what is written behind the end of the file.
+    /// The private data must not share a page with the file: the kernel maps whole pages, so another process
+    /// sees data that is written behind the end of the file.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory that is shared")]
     fn what_is_private_is_not_in_the_file() {

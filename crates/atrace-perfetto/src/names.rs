@@ -1,7 +1,7 @@
 //! Lists of static names, stored as one text.
 //!
 //! An array of `&str` would hold an address for each name, which the loader has to relocate when the program starts.
-//! A single text has no such cost; to find a name takes a scan, which is rare.
+//! A single text has no such cost. Finding a name takes a scan of the text, but names are rarely looked up.
 
 /// Names, and the separator between them.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ impl Names {
         self.0.as_bytes().split(|byte| *byte == self.1)
     }
 
-    /// Returns the name at this index, or an empty text if there is none.
+    /// Returns the name at the index `place`, or an empty text if there is none.
     #[inline(never)]
     pub(crate) fn at(&self, place: usize) -> &'static str {
         self.all().nth(place).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! The options that a session requests besides its categories: bits, from its `DataSourceConfig`.
+//! The options that a session requests besides its categories, as bits. They are read from the session's
+//! `DataSourceConfig`.
 //!
 //! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
 
@@ -11,12 +12,12 @@ pub(crate) const NO_ARGUMENTS: u32 = 1;
 pub(crate) const NO_NAMES: u32 = 2;
 /// The options that change the content of an event.
 pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
-/// A thread waits for room, for a limited time, before it loses an event (`buffer_exhausted_policy`).
+/// Before an event is lost, its thread waits for room, for a limited time (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;
 
-/// Events of a thread have its processor time (`enable_thread_time_sampling`).
+/// An event on a thread's track also has the processor time of the thread (`enable_thread_time_sampling`).
 pub(crate) const THREAD_TIME: u32 = 8;
-/// The options with which no event takes a fast path.
+/// The options that keep all events of a session from the fast paths.
 pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;
 
 /// Returns the options of a session.

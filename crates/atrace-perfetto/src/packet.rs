@@ -2,14 +2,15 @@
 //!
 //! # Format
 //!
-//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time is the difference to the packet before it,
-//! in nanoseconds. An event with a time of its own names the clock of that time: a negative difference would turn the sequence's
-//! clock back. Lengths are varints that are filled in after the content is written, so their size is fixed in advance: one byte
-//! on the fast path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not demand
-//! the shortest form of a varint, so two bytes may also hold a small length.
+//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the difference
+//! to the time of the packet before, in nanoseconds. If an event is given a time, the packet has that time and names
+//! its clock instead: a negative difference would turn the clock of the sequence back. Lengths are varints that are
+//! filled in after the content is written, so their size is fixed in advance: one byte on the fast path (`IS_SHORT`:
+//! names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require the shortest form
+//! of a varint, so two bytes may also hold a small length.
 //!
 //! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have
-//! the callsite's number instead of its texts. All these numbers have encodings of fixed size.
+//! the callsite's number instead of its texts. All numbers of callsites have encodings of fixed size.
 //!
 //! # Rules
 //!
@@ -50,19 +51,20 @@ use crate::category;
 use crate::event::{Amount, Event, Track, Type};
 use crate::hash::{FACTOR, mix};
 
-/// The longest text of an event. It fits into an empty chunk, together with the state at the chunk's start.
+/// The maximum length of a text of an event, in bytes. Such a text fits into an empty chunk, together with
+/// the definitions at the chunk's start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
-/// The room for the parts that every event has: lengths, the time, flags, the type and one
+/// The maximum size of the parts that every event has, in bytes: lengths, the time, flags, the type and one
 /// category.
 const HEAD_ROOM: usize = 24;
-/// The room for the clock of an event with a time of its own.
+/// The size of the clock's number in the packet of an event with a given time, in bytes.
 const CLOCK_ROOM: usize = 3;
-/// The room for the end of a slice.
+/// The maximum size of the end of a slice, in bytes.
 pub(crate) const END_ROOM: usize = HEAD_ROOM;
 
 impl Event<'_> {
-    /// Returns the maximum size of the event's packet, without the description of its track. `HAS_ONE` as in
-    /// [`event`].
+    /// Returns the maximum size of the event's packet in bytes, without the description of its track.
+    /// `HAS_ONE` has the same meaning as in [`event`].
     #[inline(always)]
     pub(crate) fn room<const HAS_ONE: bool>(&self) -> usize {
         let mut room = HEAD_ROOM + self.args.len();
@@ -82,15 +84,15 @@ impl Event<'_> {
     }
 }
 
-/// Writes an event; returns false if there is no room.
+/// Writes an event. Returns false if there is no room.
 ///
-/// - `HAS_ONE`: the event names exactly one category, unless it is an end.
-/// - `IS_SHORT`: all lengths fit into one byte, because names have at most [`SHORT`] bytes, there are no
+/// - `HAS_ONE` means that the event names exactly one category, unless it is an end.
+/// - `IS_SHORT` means that all lengths fit into one byte: names have at most [`SHORT`] bytes, there are no
 ///   arguments and no flow, and a callsite has only a name.
 ///
-/// It is inlined, so that each caller has code only for the fields that its events can have. No function that is not
-/// inlined may get a reference to the event, here or in a caller: otherwise the compiler no longer knows which
-/// fields are constant. So such functions get copies.
+/// The function is inlined, so that each caller has code only for the fields that its events can have. No reference
+/// to the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler no
+/// longer knows which fields are constant. So such functions get copies of fields.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
@@ -101,7 +103,7 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     event_with::<IS_SHORT, HAS_ONE>(chunk, since, event, &[])
 }
 
-/// [`event`] with further encoded fields of a `TrackEvent`.
+/// Does the same as [`event`], with further encoded fields of a `TrackEvent` in `more`.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
@@ -134,11 +136,12 @@ fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
 }
 
 /// Writes what follows the time in an event's packet, which is the same for all sessions. Returns the cursor behind
-/// it. The parameters are those of [`event_with`].
+/// the packet. The parameters are those of [`event_with`].
 ///
 /// # Safety
 ///
-/// There must be room for `more` and what [`Event::room`] counts, without one length and the time.
+/// The chunk must have room for `more` and for the size that [`Event::room`] returns, without one length and
+/// the time.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(
@@ -215,18 +218,18 @@ unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(
 /// The size of a [`Body`] in bytes.
 const BODY_MAX: usize = 512;
 
-/// The part of an event's packet that is the same for all sessions, on the stack: an event for several sessions is
-/// encoded once and copied for each.
+/// The part of an event's packet that is the same for all sessions, in a buffer on the stack. An event for several
+/// sessions is encoded once and copied for each session.
 pub(crate) struct Body {
     /// The description of the event's track, unless it is a counter's track, and the part of the packet that
-    /// follows the time. The bytes up to `len` are initialised.
+    /// follows the time. Only the first `len` bytes are initialised.
     bytes: [MaybeUninit<u8>; BODY_MAX],
     described: usize,
     len: usize,
 }
 
 impl Body {
-    /// Creates an empty instance.
+    /// Creates an empty body.
     #[inline(always)]
     pub(crate) const fn new() -> Self {
         Self { bytes: [const { MaybeUninit::uninit() }; BODY_MAX], described: 0, len: 0 }
@@ -249,14 +252,15 @@ impl Body {
         Some(self)
     }
 
-    /// Returns the maximum size of the whole packet: the bytes, a length (2 bytes) and the time
-    /// (11).
+    /// Returns the maximum size of the whole packet: that of the body, a length (2 bytes) and the time (11
+    /// bytes).
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
         HEAD_ROOM + self.len
     }
 
-    /// Writes the description of the track, if there is one, and the event; returns false if there is no room.
+    /// Writes the description of the track, if the body has one, and the event. Returns false if there is no
+    /// room.
     #[inline(always)]
     pub(crate) fn write(&self, chunk: &mut Chunk, since: u64) -> bool {
         if chunk.room() < self.room() {
@@ -281,19 +285,19 @@ impl Body {
     }
 }
 
-/// Writes any event; returns false if there is no room. This is [`event`] as a function, for all slower paths.
+/// Does the same as [`event`] for any event, but is not inlined. All slower paths call this.
 #[inline(never)]
 pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>) -> bool {
     event::<false, false>(chunk, since, any)
 }
 
-/// [`any_event`] with further encoded fields of a `TrackEvent`.
+/// Does the same as [`any_event`], with further encoded fields of a `TrackEvent` in `more`.
 #[inline(never)]
 pub(crate) fn any_event_with(chunk: &mut Chunk, since: u64, any: &Event<'_>, more: &[u8]) -> bool {
     event_with::<false, false>(chunk, since, any, more)
 }
 
-/// Returns the size that a callsite's packet has at most.
+/// Returns the maximum size of the packet that interns a callsite, in bytes.
 #[inline(never)]
 pub(crate) fn site_room(site: Site<'_>) -> usize {
     const HEAD: usize = 12; // An entry without its text.
@@ -342,8 +346,9 @@ pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     true
 }
 
-/// The packet that names the levels, with its length. The `interned_data` has `debug_annotation_names` with
-/// `level`, and `debug_annotation_string_values` with the name of each level, under the level's number.
+/// The packet that defines the names of the levels, with its length. Its `interned_data` has
+/// `debug_annotation_names` with `level`, and `debug_annotation_string_values` with the name of each level,
+/// under the level's number.
 pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \x1a\x09\x08\x01\x12\x05level\
     \xea\x01\x09\x08\x01\x12\x05ERROR\
@@ -352,19 +357,19 @@ pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \xea\x01\x09\x08\x04\x12\x05DEBUG\
     \xea\x01\x09\x08\x05\x12\x05TRACE";
 
-/// The packet that reports a loss of the events after it, with its length. It has `previous_packet_dropped`,
-/// because the shared memory was full.
+/// The packet that reports that events after it were lost, with its length. It has the field
+/// `previous_packet_dropped`, which says that the shared memory was full.
 pub(crate) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
 
 impl Track<'_> {
-    /// Returns the maximum size of the track's description.
+    /// Returns the maximum size of the packet that describes the track, in bytes.
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
         42 + self.name.len()
     }
 }
 
-/// Writes a track's description; returns false if there is no room. With `IS_SHORT` the name must have at most
+/// Writes a track's description. Returns false if there is no room. With `IS_SHORT` the name must have at most
 /// [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -380,12 +385,12 @@ pub(crate) fn describe<const IS_SHORT: bool>(chunk: &mut Chunk, track: &Track<'_
     true
 }
 
-/// Writes the packet that describes a track. Returns the cursor behind it.
+/// Writes the packet that describes a track. Returns the cursor behind the packet.
 ///
 /// # Safety
 ///
-/// There must be as much room as [`Track::room`] counts: 6 bytes for a key and two lengths, 9 and 11 for two numbers,
-/// 3 and the name, and 2 for a counter.
+/// The chunk must have as much room as [`Track::room`] returns: 6 bytes for a key and two lengths, 9 and 11 for two
+/// numbers, 3 more than the length of the name, and 2 for a counter.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn description<const IS_SHORT: bool>(mut cursor: Cursor, track: &Track<'_>) -> Cursor {
@@ -413,21 +418,21 @@ unsafe fn description<const IS_SHORT: bool>(mut cursor: Cursor, track: &Track<'_
     cursor
 }
 
-/// Writes the description of any track; returns false if there is no room.
+/// Writes the description of any track. Returns false if there is no room.
 #[inline(never)]
 pub(crate) fn describe_any(chunk: &mut Chunk, track: &Track<'_>) -> bool {
     describe::<false>(chunk, track)
 }
 
-/// How many bits a track's number has.
+/// The number of bits of a track's number.
 const TRACK_BITS: u32 = 56;
 
-/// Makes a track's number of any 64 bits. Its varint has exactly eight bytes, and it is never 0.
+/// Makes a track's number from any 64 bits. The number is never 0, and its varint has exactly eight bytes.
 pub(crate) const fn track(bits: u64) -> u64 {
     bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
 }
 
-/// Does the same as [`spread`], as a function for packets that are rarely written.
+/// Does the same as [`spread`], but is not inlined: for packets that are rarely written.
 #[inline(never)]
 fn called_spread(track: u64) -> [u8; 8] {
     spread(track)
@@ -443,7 +448,7 @@ fn spread(track: u64) -> [u8; 8] {
     (each | 0x0080_8080_8080_8080).to_le_bytes()
 }
 
-/// Returns the varint of any number, always in ten bytes: the first eight and the last two.
+/// Returns a number as a varint of ten bytes, in two parts: the first eight bytes and the last two.
 #[inline(always)]
 fn full(number: u64) -> ([u8; 8], [u8; 2]) {
     let low = u64::from_le_bytes(spread(number)) | 1 << 63;
@@ -451,7 +456,8 @@ fn full(number: u64) -> ([u8; 8], [u8; 2]) {
     (low.to_le_bytes(), high.to_le_bytes())
 }
 
-/// Does the same as [`full`], as a function and in one piece, for packets that are rarely written.
+/// Returns a number as a varint of ten bytes, as [`full`] does, in one part. Not inlined: for packets that
+/// are rarely written.
 #[inline(never)]
 fn called_full(number: u64) -> [u8; 10] {
     let (low, high) = full(number);
@@ -706,7 +712,7 @@ mod tests {
         arena.retire();
     }
 
-    /// A callsite's metadata with this many arguments.
+    /// The metadata of a callsite with this many arguments.
     #[derive(Debug)]
     struct Known(usize);
 
@@ -802,7 +808,7 @@ mod tests {
         }
     }
 
-    /// For all combinations of the fields that an event may have.
+    /// Writes events with all combinations of the fields that an event may have.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn what_an_event_has_is_whole() {

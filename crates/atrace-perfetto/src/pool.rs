@@ -1,38 +1,39 @@
-//! The slots of threads and sessions, and the writers: one mapping, which is made once.
+//! The slots of threads and sessions, and the writers of events. All are in one mapping, which is made once.
 //!
 //! # Layout
 //!
 //! A thread takes a *thread slot* at its first event and holds it until the thread ends. There are nine *session
 //! slots*: eight for sessions of the service, one for a recording of this process. For each pair of a thread slot
-//! and a session slot there is a *writer* at a fixed place. So the two indices give the writer's number for the
-//! service, without a table. The mapping is large (4095 × 9 writers), but only pages that are touched take memory.
+//! and a session slot there is a *writer* (the state with which the thread writes for the session) at a fixed
+//! place. So the number by which the service knows the writer can be computed from the two indices. The mapping is
+//! large (4095 × 9 writers), but only pages that are touched take memory.
 //!
-//! The pool is generic over the writer `W`, and requires only that zeroes are a valid value of `W`
-//! ([`Plain`]).
+//! The pool is generic over the type of the writer, `W`, of which it only requires that zeroes are a valid
+//! value ([`Plain`]).
 //!
 //! # Threading
 //!
 //! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The thread that serves a session (the socket
 //! thread, or that of a recording) uses a writer in two cases: after the session was closed, if the writer's thread
 //! is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
-//! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once. No
-//! side ever waits for the other. A pinned thread whose signal handler writes an event is not pinned twice: the
-//! nested event is lost and counted.
+//! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once.
+//! Neither thread ever waits for the other. If a signal handler on a pinned thread writes an event, the thread is
+//! not pinned twice: this nested event is lost and counted.
 //!
-//! A slot is given back when its thread ends, by the destructor of a thread key. For threads without such a
-//! destructor `unnoticed` holds the thread id, and the thread that serves sessions checks at intervals whether
-//! these threads still exist.
+//! A slot is given back when its thread ends, by the destructor of a thread key. Some threads have no such
+//! destructor. For them, `unnoticed` holds the thread id, and the thread that serves sessions checks at
+//! intervals whether these threads still exist.
 //!
 //! # Forks
 //!
-//! In a forked child, the session slots are wiped (the start of the mapping, up to `WIPED`), so it writes nothing
-//! until it has sessions of its own. If the kernel can't wipe them, the child does so ([`Pool::wipe`]), in its
-//! fork handler or, as a child of a bare `clone`, at its first event: [`COMPARE`] makes events check for that.
-//! Thread slots and writers are copied unchanged. The fork may have come from a signal handler in the middle of an
-//! event, which the child continues: its writer must be intact. By then the memory that the writer points to is no
-//! longer shared with the parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other
-//! threads. A child's writer is distinguished from its parent's by the session's epoch, which contains the
-//! generation of the process.
+//! In a forked child, the session slots are wiped (the start of the mapping, up to `WIPED`), so the child writes
+//! nothing until it has sessions of its own. If the kernel can't wipe them, the child wipes them itself
+//! ([`Pool::wipe`]), in its fork handler or, if it is a child of a bare `clone`, at its first event: the bit
+//! [`COMPARE`] makes events check for that. Thread slots and writers are copied unchanged, because the fork may
+//! have been made by a signal handler in the middle of an event. The child continues that event, so its writer
+//! must be intact. By then the memory that the writer points to is no longer shared with the parent
+//! (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. The epoch of the session,
+//! which contains the generation of the process, shows whether a writer was used by the child or by its parent.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -47,50 +48,51 @@ use atrace_sys::{OnceRef, Result, fence};
 use super::memory::{Arena, Loss};
 use super::presence::{Epoch, Found, Presence};
 
-/// The maximum number of sessions of the service.
+/// The maximum number of sessions of the service that this process can be in.
 pub(crate) const SERVICES: usize = 8;
 /// The session slot of this process's own recording, after those of the service.
 pub(crate) const OWN_SESSION: usize = SERVICES;
 /// The maximum number of sessions.
 pub(crate) const SESSIONS: usize = SERVICES + 1;
-/// The maximum number of threads with a slot. The service has no numbers for the writers of more
-/// threads.
+/// The maximum number of threads with a slot. The service has no numbers for the writers of more threads than
+/// that.
 pub(crate) const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
 
-/// Returns the service's number for the writer of a thread and a session.
+/// Returns the number by which the service knows the writer of a thread for a session.
 ///
-/// The recording's writers have the same numbers as those of session 0. This is no conflict: only the recording reads
-/// them.
+/// The writers of the recording have the same numbers as those of session 0. The numbers do not conflict, because
+/// only the recording reads its chunks.
 pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
-/// A bit in the word of all tags: the tags are known only after a call of [`tags`](crate::producer::tags). In the
-/// presumed tags, this bit means that the first event has to connect.
+/// A bit in the word with the tags that sessions want: these tags are known only after a call of
+/// [`tags`](crate::producer::tags). In the presumed tags, this bit means that the first event has to connect.
 pub const ASK: u64 = 1 << 62;
-/// A bit next to [`ASK`] in the word of all tags: the kernel wipes nothing in a child, so the tags may be the
-/// parent's. With this bit, each event whose tag is enabled compares the process's generation.
+/// A bit in the same word as [`ASK`]: the kernel can't wipe memory in a child, so the tags may be those of
+/// the parent. With this bit, each event whose tag is enabled compares the process's generation.
 pub const COMPARE: u64 = 1 << 61;
 
-/// A session slot, as events see it.
+/// A session slot, with the fields that events need.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Session {
     /// Identifies the session that is in this slot, and whether it is open.
     pub(crate) epoch: Epoch,
-    /// The service's number of the buffer that the session's chunks go to.
+    /// The service's number of the buffer for the session's chunks.
     pub(crate) buffer: AtomicU32,
     /// The tags that the session wants.
     pub(crate) tags: AtomicU64,
     /// The number of sessions that had begun in this process before this one.
     pub(crate) number: AtomicU32,
-    /// The options that the session requests besides its tags: bits of [`options`](crate::options).
+    /// The options that the session requests besides its tags, as bits of the module
+    /// [`options`](crate::options).
     pub(crate) options: AtomicU32,
     /// The number of times that the service has asked for the incremental state to be cleared.
     pub(crate) clears: AtomicU32,
-    /// Whether events were lost before the session began, and no packet has reported that yet.
+    /// Whether events were lost before the session began and no packet has reported this loss yet.
     pub(crate) has_lost: AtomicBool,
     /// The memory of the session's chunks.
     arena: OnceRef<Arena>,
@@ -113,31 +115,33 @@ impl Session {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shared {
-    /// The tags that any session wants, and the presumed tags.
+    /// The tags that at least one session wants, and the presumed tags.
     pub(crate) tags: AtomicU64,
-    /// The open sessions: one bit for each slot.
+    /// The open sessions, as one bit for each slot.
     pub(crate) open: AtomicU32,
-    /// How many sessions have begun.
+    /// The number of sessions that have begun.
     pub(crate) begun: AtomicU32,
-    /// An upper bound of the slots in use: all taken slots have smaller indices. Within a process it never decreases.
+    /// An upper bound of the slots in use: all slots that are taken have smaller indices. The bound never decreases
+    /// within a process.
     pub(crate) threads: AtomicU32,
-    /// Lost events: those that found no free chunk, those of threads without a slot, and those nested in another
-    /// event.
+    /// The number of lost events: those that found no free chunk, those of threads without a slot, and those
+    /// nested in another event.
     pub(crate) lost: AtomicU64,
-    /// The tags that count as wanted while the service has not reported the existing sessions.
+    /// The tags that count as wanted while the service has not yet said which sessions exist.
     pub(crate) presumed: AtomicU64,
-    /// Events that were lost in that time.
+    /// The number of events that were lost before the service said which sessions exist.
     pub(crate) early: AtomicU64,
-    /// Those events of `early` that are not counted in shared memory yet.
+    /// How many of the events in `early` are not counted in shared memory yet.
     pub(crate) untold: AtomicU64,
-    /// Open slices whose begins are among `early`. Their ends will be lost as well.
+    /// The number of open slices whose begins are among the events in `early`. Their ends will be lost as
+    /// well.
     pub(crate) unbegun: AtomicU64,
     /// The session slots.
     pub(crate) sessions: [Session; SESSIONS],
 }
 
 impl Shared {
-    /// Opens a session in this slot. From now on events with these tags are written.
+    /// Opens a session in the slot `number`. From now on, events with these tags are written for the session.
     ///
     /// No thread may still have a chunk of the slot's previous session.
     #[inline(never)]
@@ -155,9 +159,9 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Closes the session in this slot: no thread begins to write an event for it any more.
+    /// Closes the session in the slot `number`: no thread begins to write an event for it any more.
     ///
-    /// The caller has to [reclaim](Pool::reclaim) its chunks.
+    /// The caller has to [reclaim](Pool::reclaim) the session's chunks.
     #[inline(never)]
     pub(crate) fn close(&self, number: usize) {
         let Some(session) = self.sessions.get(number) else { return };
@@ -167,8 +171,7 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Sets the tags that count as wanted whether sessions want them or not. Returns whether they have
-    /// changed.
+    /// Sets the tags that count as wanted even if no session wants them. Returns whether this changed them.
     #[inline(never)]
     pub(crate) fn presume(&self, tags: u64) -> bool {
         let is_new = self.presumed.swap(tags, Ordering::SeqCst) != tags;
@@ -195,7 +198,7 @@ impl Shared {
     }
 
     /// Sets `tags` to the union of all sessions' tags and the presumed ones, and [`COMPARE`] if necessary. If two
-    /// threads do this at once, the later one sees the changes of both.
+    /// threads call this at once, the one that stores last has seen the changes of both.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {
@@ -221,7 +224,8 @@ impl Shared {
 #[repr(C, align(64))]
 struct Thread {
     presence: Presence,
-    /// The thread id of a thread whose end is not reported; 0 for all others. See [`Pool::look_for_ended`].
+    /// The id of the thread, if the end of the thread will not be reported; otherwise 0. See
+    /// [`Pool::look_for_ended`].
     unnoticed: AtomicU32,
 }
 
@@ -233,7 +237,8 @@ struct WriterCell<W>(UnsafeCell<W>);
 // `presence`.
 unsafe impl<W> Sync for WriterCell<W> {}
 
-/// The size of the part at the start of the mapping that is wiped in a child. A multiple of every page size.
+/// The size of the part at the start of the mapping that is wiped in a child, in bytes: a multiple of every
+/// page size.
 const WIPED: usize = 64 << 10;
 
 #[repr(C)]
@@ -241,8 +246,8 @@ struct Layout<W> {
     shared: Shared,
     /// Pads the wiped part.
     _unused: [u8; WIPED - size_of::<Shared>()],
-    /// The generation of the process that the slots belong to; and an upper bound of all slots ever taken, in this
-    /// process or an ancestor.
+    /// The generation of the process to which the slots belong; and an upper bound of all slots that were ever
+    /// taken, in this process or an ancestor.
     owner: AtomicU64,
     ever: AtomicU32,
     threads: [Thread; THREADS],
@@ -282,7 +287,7 @@ impl<W: Plain + 'static> Pool<W> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the system if there is no memory, or no thread key.
+    /// Returns the error of the system if there is no memory or no thread key.
     pub(crate) fn make(&self, at_end: &'static fn(usize)) -> Result<&'static Shared> {
         fence::prepare();
         if let Some(shared) = self.shared() {
@@ -347,8 +352,8 @@ impl<W: Plain + 'static> Pool<W> {
         Some(Inside { layout, slot, presence, _not_send: PhantomData })
     }
 
-    /// Ends the calling thread's use of its slot: calls `each` with each open session and the thread's writer for it,
-    /// then gives the slot back.
+    /// Ends the calling thread's use of its slot. Calls `each` with each open session and the thread's writer for the
+    /// session, and then gives the slot back.
     pub(crate) fn end_thread(&self, slot: usize, each: fn(&'static Session, &mut W)) {
         let Some(layout) = self.layout() else { return };
         // The thread-local word may already be gone, so the slot is passed in. From now on the thread has none.
@@ -361,7 +366,8 @@ impl<W: Plain + 'static> Pool<W> {
         Self::end(layout, slot, each);
     }
 
-    /// Gives back a slot that the caller has pinned: its own, or that of a thread that has ended.
+    /// Gives back a slot that the caller has pinned: the caller's own slot, or that of a thread that has
+    /// ended.
     #[inline(never)]
     fn end(layout: &'static Layout<W>, slot: usize, each: fn(&'static Session, &mut W)) {
         let presence = &layout.threads[slot].presence;
@@ -375,11 +381,11 @@ impl<W: Plain + 'static> Pool<W> {
         presence.give_back();
     }
 
-    /// Does what [`end_thread`](Self::end_thread) does, for threads that ended without a notice.
+    /// Does what [`end_thread`](Self::end_thread) does, for threads whose end was not reported.
     ///
     /// The thread that opens and closes sessions must call this at intervals.
     pub(crate) fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
-        /// If two threads do this at once, only one of them searches.
+        /// If two threads call this at once, only one of them searches.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
@@ -398,8 +404,8 @@ impl<W: Plain + 'static> Pool<W> {
         });
     }
 
-    /// Calls `each` with the writers of a closed session and its first epoch, except for writers of pinned threads. Returns
-    /// whether no thread was pinned, so that nothing is left to reclaim.
+    /// Calls `each` with each writer of a closed session and the session's first epoch, except for writers of pinned
+    /// threads. Returns true if no thread was pinned, so that nothing is left to reclaim.
     ///
     /// The thread that closed the session must call this.
     #[inline(never)]
@@ -421,10 +427,11 @@ impl<W: Plain + 'static> Pool<W> {
     }
 }
 
-/// Slow path of [`Pool::enter`]: the thread has no slot, or is already pinned. Returns its slot.
+/// Takes a slot for the calling thread and pins the thread: the slow path of [`Pool::enter`]. Returns the
+/// slot, or `None` if the thread is already pinned or no slot is free; the event then counts as lost.
 ///
-/// A signal handler may run between any two steps and do the same. The slot that was stored first becomes the
-/// thread's slot.
+/// A signal handler may run between any two steps and call this, too. The slot that is stored first becomes
+/// the thread's slot.
 #[cold]
 #[inline(never)]
 fn enter_first<'a>(
@@ -460,7 +467,7 @@ fn enter_first<'a>(
     (presence.enter() == Found::Entered).then_some((slot, presence))
 }
 
-/// A pinned thread. Until this is dropped, the slot's writers belong to its owner alone.
+/// A pinned thread. Until this is dropped, only this thread may use the slot's writers.
 pub(crate) struct Inside<W: Plain + 'static> {
     layout: &'static Layout<W>,
     slot: usize,
@@ -481,8 +488,8 @@ impl<W: Plain + 'static> Inside<W> {
         self.slot
     }
 
-    /// Returns the thread's writer for a session. Whether the session is open has to be checked after the thread was
-    /// pinned.
+    /// Returns the thread's writer for a session. The caller must check whether the session is open after the thread
+    /// was pinned.
     #[inline(always)]
     pub(crate) fn writer(&mut self, session: usize) -> &mut W {
         // SAFETY: the slot is pinned once, by this thread, for itself or for a thread that has ended; and `&mut self`
@@ -515,7 +522,7 @@ mod tests {
         POOL.end_thread(slot, |_, counter| counter.0 += 1000);
     }
 
-    /// A single test, because the pool is a single static.
+    /// This is a single test, because the pool is a single static.
     #[test]
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {

@@ -1,4 +1,5 @@
-//! Which side may use a writer: a *pin* for each thread slot, an *epoch* for each session slot.
+//! Determines which thread may use a writer, by a *pin* for each thread slot and an *epoch* for each session
+//! slot.
 //!
 //! # The problem
 //!
@@ -11,22 +12,23 @@
 //! A thread is *pinned* ([`Presence`]) while it writes an event, as in crossbeam-epoch. A session is open while its
 //! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was
 //! pinned. The socket thread first makes the epoch even, and then takes the chunks of all threads that it finds not
-//! pinned. If a thread is pinned, the socket thread checks again later. No side waits for the other.
+//! pinned. If a thread is pinned, the socket thread checks again later. Neither thread waits for the other.
 //!
-//! Each side stores its own word and then loads the other's. At least one of them must see the other's store; that is
-//! the core of Dekker's algorithm for mutual exclusion. It needs a store-load fence on both sides, which would cost
-//! an event more than all the rest. So the fences are asymmetric: the event has only a *light* fence, a compiler
-//! barrier where the kernel offers `membarrier(2)`. The socket thread, which closes a session rarely, has the *heavy*
-//! fence: it makes the kernel run a full fence on every CPU that runs a thread of this process. See
-//! `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
+//! Each side stores its own word and then loads the other's. At least one of them must see the other's store. This is
+//! the core of Dekker's algorithm for mutual exclusion, which needs a store-load fence on both sides. Such a fence
+//! would cost an event more than all the rest of its code. So the fences are asymmetric: the event has only a *light*
+//! fence, a compiler barrier where the kernel offers `membarrier(2)`. The socket thread, which closes a session
+//! rarely, has the *heavy* fence: it makes the kernel run a full fence on every CPU that runs a thread of this
+//! process. See `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
 //!
 //! # Other orders
 //!
-//! - [`Presence::leave`] releases and [`Presence::is_inside`] acquires: the socket thread sees everything that the
-//!   writer's thread has written.
-//! - [`Epoch::open`] releases and [`Epoch::now`] acquires: a thread that sees the epoch sees the session's other
-//!   words.
-//! - A signal handler that finds its thread pinned must not write. It gets [`Found::Nested`].
+//! - [`Presence::leave`] is a release and [`Presence::is_inside`] an acquire: the socket thread sees all data that
+//!   the writer's thread has written.
+//! - [`Epoch::open`] is a release and [`Epoch::now`] an acquire: a thread that sees the epoch sees the session's
+//!   other words.
+//! - A signal handler whose thread is pinned must not write. [`Presence::enter`] returns [`Found::Nested`] to
+//!   it.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{heavy_fence, light_fence};
@@ -35,7 +37,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const PINNED: u32 = 2;
 
-/// The pin of a thread slot: free, taken, or taken and pinned. 0 is a free slot.
+/// The pin of a thread slot: the slot is free, taken, or taken and pinned. 0 is a free slot.
 #[derive(Debug, Default)]
 pub(crate) struct Presence(pub(crate) AtomicU32);
 
@@ -78,7 +80,7 @@ impl Presence {
         self.0.store(TAKEN, Ordering::Release);
     }
 
-    /// Frees the slot. The slot's thread is pinned, or no longer exists.
+    /// Frees the slot. The slot's thread must be pinned, or must no longer exist.
     #[inline]
     pub(crate) fn give_back(&self) {
         self.0.store(FREE, Ordering::Release);
@@ -92,9 +94,10 @@ impl Presence {
     }
 }
 
-/// The epoch of a session slot: odd while a session is open. Each session has other epochs. Initially 0.
+/// The epoch of a session slot. It is odd while a session is open, and is initially 0. No two sessions have
+/// the same epoch.
 ///
-/// The second word is the session's first epoch, which identifies it.
+/// The second word is the session's first epoch, by which the session is identified.
 #[derive(Debug, Default)]
 pub(crate) struct Epoch(pub(crate) AtomicU32, pub(crate) AtomicU32);
 
@@ -116,9 +119,9 @@ impl Epoch {
     ///
     /// No thread may still have a chunk of the slot's previous session.
     ///
-    /// In a forked child the epochs were wiped. The first epoch of such a slot follows from `generation`: each
-    /// generation of processes has 65,536 epochs of its own, so a child's sessions differ from those that its
-    /// parent's writers belong to.
+    /// In a forked child the epochs were wiped. The first epoch of a slot is computed from `generation`: each
+    /// process has 65,536 epochs of its own, so the sessions of a child have other epochs than those of its
+    /// parent.
     pub(crate) fn open(&self, generation: u64) {
         let now = match self.0.load(Ordering::Relaxed) {
             0 => (generation as u32) << 16,
@@ -129,15 +132,15 @@ impl Epoch {
         self.0.store(first, Ordering::Release);
     }
 
-    /// Returns the first epoch of the session that is open or was closed last.
+    /// Returns the first epoch of the session that is open or, if none is open, was closed last.
     ///
-    /// A thread that has seen any epoch of a session gets the session's first epoch.
+    /// A thread that has seen any epoch of a session sees the session's first epoch here.
     pub(crate) fn first(&self) -> u32 {
         self.1.load(Ordering::Relaxed)
     }
 
-    /// Gives the open session another epoch, so that each thread notices at its next event. Data that the caller
-    /// stored before is then visible to the thread.
+    /// Gives the open session another epoch. Each thread notices this at its next event, and then sees all data
+    /// that the caller stored before.
     pub(crate) fn advance(&self) {
         let now = self.0.load(Ordering::Relaxed);
         if Self::is_open(now) {

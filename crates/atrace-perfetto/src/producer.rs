@@ -3,10 +3,10 @@
 //! # Connecting
 //!
 //! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program has only
-//! announced events with [`expect_events`], or in a forked child whose parent was connected, the first event starts the thread.
-//! That event must not allocate or take a lock, so its thread is a bare one, started with `clone` alone. [`seek`] also starts an
-//! ordinary thread, which sleeps while there is no service. `LINKED` holds the generation of the process that has a thread, so
-//! exactly one caller starts it.
+//! announced events with [`expect_events`], or in a forked child whose parent was connected, the first event starts
+//! the thread. That event must not allocate or take a lock, so it starts a bare thread, with `clone` alone. [`seek`]
+//! also starts an ordinary thread, which sleeps while there is no service. `LINKED` holds the generation of the
+//! process that has a thread, so exactly one caller starts it.
 //!
 //! # Writing
 //!
@@ -15,9 +15,10 @@
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. It is inlined into
 //!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
-//!    omit it.
-//! 2. [`write()`]: any number of sessions, any event. It runs whenever `write_fast` gives up. For several sessions
-//!    it encodes the event once, unless it is long: only the time in a packet depends on the session.
+//!    have no fast path.
+//! 2. [`write()`]: any number of sessions, and any event. It runs whenever `write_fast` can't write the event. For
+//!    several sessions it encodes the event once, unless the event is long: only the time in a packet depends on
+//!    the session.
 //! 3. `write_early`: the service has not answered yet, so the existing sessions are unknown. The event waits for the
 //!    answer, or is lost and counted (`startup.rs`).
 //!
@@ -52,15 +53,16 @@ pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
-/// Whether the first event should connect. It is set in this process or inherited from its parent.
+/// Whether the first event should connect to the service. This is set in this process or inherited from its
+/// parent.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
 /// The state of the connection, as [`Standing::packed`] encodes it.
 static STANDING: AtomicU64 = AtomicU64::new(0);
-/// The environment variables of the connection. They are read early, because an event could not read them
+/// The environment variables for the connection. They are read early, because an event could not read them
 /// safely.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 
-/// Starts the socket thread, unless this process has one. Allocates, so it must not be called by an event.
+/// Starts the socket thread, unless this process has one. This allocates, so an event must not call it.
 fn start() -> bool {
     let _undisturbed = Undisturbed::new();
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
@@ -77,7 +79,8 @@ pub fn connect() {
 }
 
 /// Starts the socket thread as [`connect`] does. But if there is no service, it tries again only after `serial` has
-/// changed. The thread sleeps on this word, which it only loads, and which other processes change and wake.
+/// changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word and wake
+/// the thread.
 pub fn seek(serial: &'static AtomicU32) {
     let _undisturbed = Undisturbed::new();
     link::set_serial(serial);
@@ -90,14 +93,14 @@ pub fn seek(serial: &'static AtomicU32) {
     }
 }
 
-/// Returns whether a service may be running: a file exists at the address of its socket.
+/// Returns whether a service may be running, because a file exists at the address of its socket.
 pub fn is_service_there() -> bool {
     let named = || ENVIRONMENT.get().and_then(|environment| environment.socket.as_deref());
     prepare().is_some() && socket::has_producers(named())
 }
 
-/// Makes the first event connect, and wait longer than usual for the service, because the caller asked for every
-/// event.
+/// Makes the first event connect. The event waits longer than usual for the service, because the caller asked
+/// for every event.
 ///
 /// This starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {
@@ -107,7 +110,7 @@ pub fn expect_events() {
     prepare().into_iter().for_each(startup::expect);
 }
 
-/// Starts the socket thread now, if otherwise the first event would start it.
+/// Starts the socket thread now, if the first event would start it otherwise.
 pub fn start_if_expected() {
     if POOL.shared().is_some_and(|shared| shared.presumed.load(Ordering::Relaxed) & ASK != 0) {
         start();
@@ -135,8 +138,7 @@ pub fn can_be_used() -> bool {
     prepare().is_some()
 }
 
-/// Returns the tags that sessions want. If the process has announced a connection but not started it, this call
-/// starts it.
+/// Returns the tags that sessions want. If the first event should connect, this call connects instead.
 #[inline(always)]
 pub fn tags() -> u64 {
     let Some(shared) = POOL.shared() else { return 0 };
@@ -151,13 +153,13 @@ pub fn tags() -> u64 {
 /// the kernel wipes nothing in children, it also handles the first event of a child of a bare `clone`, which does not
 /// trace.
 ///
-/// Runs in an event: nothing here allocates or takes a lock.
+/// Events call this: no code here allocates or takes a lock.
 #[cold]
 #[inline(never)]
 fn ask(shared: &'static Shared) -> u64 {
     let _undisturbed = Undisturbed::new();
     if !wipes() && !POOL.is_own() {
-        /// The generation of the last process that has begun to leave its parent's connection.
+        /// The generation of the last process that has begun to detach itself from its parent's connection.
         static LEFT: AtomicU64 = AtomicU64::new(0);
         // If another thread is doing this, the event is not written: the memory may still be the parent's.
         if LEFT.swap(generation().number(), Ordering::AcqRel) != generation().number() {
@@ -171,7 +173,8 @@ fn ask(shared: &'static Shared) -> u64 {
     shared.tags.load(Ordering::Relaxed) & !(ASK | COMPARE)
 }
 
-/// Returns the word that holds these tags.
+/// Returns the word that holds the tags that sessions want, or `None` if the process was not prepared to be a
+/// producer.
 #[inline(always)]
 pub fn tags_word() -> Option<&'static AtomicU64> {
     POOL.shared().map(|shared| &shared.tags)
@@ -203,7 +206,7 @@ fn link(start: impl FnOnce() -> bool) -> bool {
     started
 }
 
-/// The body of the socket thread.
+/// Runs the socket thread.
 fn run() {
     if let (Some(shared), Some(environment)) = (POOL.shared(), ENVIRONMENT.get()) {
         link::run(shared, environment, report_standing, changed);
@@ -266,7 +269,7 @@ fn end_thread(slot: usize) {
     }
 }
 
-/// Detaches a child from its parent's connection: the child writes nothing to its parent's memory.
+/// Detaches a child from its parent's connection, so that the child writes nothing to its parent's memory.
 ///
 /// Async-signal-safe.
 fn leave_parent() {
@@ -297,8 +300,8 @@ fn set_standing(standing: Standing) {
     STANDING.store(standing.packed(), Ordering::Release);
 }
 
-/// Sets the state of the connection and, if it has changed, calls the registered callbacks. Runs on the socket
-/// thread.
+/// Sets the state of the connection and, if it has changed, calls the registered callbacks. Only the socket
+/// thread calls this.
 fn report_standing(standing: Standing) {
     let standing = standing.packed();
     if STANDING.swap(standing, Ordering::AcqRel) != standing {
@@ -309,14 +312,15 @@ fn report_standing(standing: Standing) {
 /// Returns the calling thread's writer for the only open session, and the time. Returns `None` if that session does
 /// not want the event, or if no session or several sessions are open.
 ///
-/// The caller needs no loop over sessions. In a loop the compiler would hoist the loop invariants and spill them.
+/// With this function the caller needs no loop over sessions, in which the compiler would hoist the loop
+/// invariants and spill them.
 #[inline(always)]
 fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot, u64)> {
     let (writer, slot) = sole_writer(inside, event)?;
     Some((writer, slot, clock::now()))
 }
 
-/// Does what [`sole`] does without the time.
+/// Does the same as [`sole`], without reading the time.
 #[inline(always)]
 fn sole_writer<'a>(
     inside: &'a mut Inside<Writer>,
@@ -338,8 +342,9 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     write_counted(event).map(|_| Written::ByPerfetto)
 }
 
-/// Writes an event for each session that wants it. Returns `None` if no session got it; else a number that is larger than those
-/// of these sessions, and not larger than that of a session that begins later. So it is [`Event::begun`] of the slice's end.
+/// Writes an event for each session that wants it. Returns `None` if no session got it. Otherwise returns a number
+/// that is larger than the numbers of these sessions, and not larger than the number of any session that begins
+/// later. The end of the slice needs this number as its [`Event::begun`].
 #[inline(never)]
 pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     let mut inside = POOL.enter()?;
@@ -370,7 +375,8 @@ pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     begun
 }
 
-/// Returns a number that is larger than that of the session, and not larger than those of later ones.
+/// Returns a number that is larger than the number of `session`, and not larger than the numbers of later
+/// sessions.
 #[inline(always)]
 fn behind(session: &Session) -> u32 {
     session.number.load(Ordering::Relaxed).wrapping_add(1)
@@ -378,11 +384,11 @@ fn behind(session: &Session) -> u32 {
 
 /// Fast path of [`write()`]: one session is open, and the writer can write the event at once.
 ///
-/// It is compiled for exactly the fields that the caller fills in; builds for size omit it. `IS_SHORT` has the
-/// same meaning as in [`packet::event`].
+/// The function is compiled for exactly the fields that the caller fills in. Builds for size omit it.
+/// `IS_SHORT` has the same meaning as in [`packet::event`].
 ///
-/// If the fast path gives up, `again` builds the event a second time for [`write()`]. Passing the first one by
-/// reference would make the compiler forget which of its fields are constant.
+/// If the fast path can't write the event, `again` builds the event a second time, for [`write()`]. If the
+/// first event were passed by reference, the compiler would no longer know which of its fields are constant.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_fast<'a, const IS_SHORT: bool>(
@@ -419,10 +425,11 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
 }
 
 /// Does the same as [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`] bytes each, which may
-/// span several chunks. Without `name` the event has the name of its callsite, which has a number and no metadata.
+/// span several chunks. If `name` is `None`, the event has the name of its callsite, which must have a number and
+/// no metadata.
 ///
-/// `event` has the arguments, too, but cut. This happens in a signal handler, which may have little time and a small
-/// stack, and before the service has reported the existing sessions.
+/// `event` has the same arguments, but cut. The cut ones are written in a signal handler, which may have little time
+/// and a small stack, and before the service has said which sessions exist.
 #[cold]
 #[inline(never)]
 pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
@@ -452,8 +459,8 @@ pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put
     is_written.then_some(Written::ByPerfetto)
 }
 
-/// Does the same as [`write()`] while the service has not reported the existing sessions. Waits for the service's
-/// answer; without an answer the event is lost.
+/// Does the same as [`write()`] while the service has not yet said which sessions exist. Waits for the service's
+/// answer; if there is none, the event is lost.
 #[cold]
 #[inline(never)]
 fn write_early(event: &Event<'_>) -> Option<u32> {
@@ -467,7 +474,7 @@ fn write_early(event: &Event<'_>) -> Option<u32> {
     }
 }
 
-/// Returns the session's epoch if the session wants the event.
+/// Returns the session's epoch, or `None` if the session does not want the event.
 #[inline(always)]
 fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
     let epoch = session.epoch.now();
@@ -498,8 +505,8 @@ fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     write_long(make(), make)
 }
 
-/// Does the same as [`text`] for a name that has a callsite number: the number is written instead of
-/// the interned name.
+/// Does the same as [`text`] for a name that is interned under a callsite number: later packets have the
+/// number instead of the name.
 #[inline(never)]
 pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Written> {
     let site = Site::named(number, name);
@@ -514,7 +521,8 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
     write_fast::<true>(make(""), || make(name))
 }
 
-/// [`text`] for a tracer's callsite, with encoded arguments. Without `name` the event has the callsite's name.
+/// Does the same as [`text`] for a tracer's callsite, with encoded arguments. If `name` is `None`, the event
+/// has the callsite's name.
 #[inline(never)]
 pub fn traced(
     kind: Type,
@@ -534,8 +542,9 @@ pub fn traced(
     write_fast::<false>(make(Site { number, name: "", level, about }), || make(*site))
 }
 
-/// Writes the begin of a slice of a tracer's callsite on a track, with encoded arguments, at `time`; 0: now. Without `name` it
-/// has the callsite's name. Returns what [`write_counted`] returns.
+/// Writes the begin of a slice on a track, for a tracer's callsite, with encoded arguments. If `time` is not 0, the
+/// slice begins at that time, otherwise now. If `name` is `None`, the slice has the callsite's name. Returns the same
+/// as [`write_counted`].
 #[inline(never)]
 pub fn begin_traced(
     tags: u64,
@@ -561,7 +570,8 @@ pub fn begin_traced(
     write_at(make(Site { number, name: "", level, about }), time, || make(*site))
 }
 
-/// Writes the end of a slice that [`begin_traced`] has begun, with more arguments. `begun` is what that returned.
+/// Writes the end of a slice that [`begin_traced`] has begun, with more arguments. `begun` is the number that
+/// [`begin_traced`] returned. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
     // An end says nothing of its callsite or its track. The callsite's names are needed for the arguments.
@@ -574,8 +584,8 @@ pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begu
     };
 }
 
-/// [`write_fast`] for an event of a time of its own. If no packet of the thread is later, this is the difference to the
-/// last one.
+/// Does the same as [`write_fast`] for an event with a given time. If no packet of the thread has a later time, the
+/// packet has the difference to the last one, like other packets.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_at<'a>(event: Event<'_>, time: u64, again: impl FnOnce() -> Event<'a>) -> Option<u32> {
@@ -654,8 +664,8 @@ pub fn flow_number(id: u64) -> u64 {
     (process_track() ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Returns how many sessions have begun so far. A slice that begins now must end only in these
-/// sessions.
+/// Returns how many sessions have begun so far. The end of a slice that begins now must be written only for
+/// these sessions.
 pub fn begun() -> u32 {
     POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
 }
@@ -680,8 +690,8 @@ mod tests {
         fn arguments(&self, _: &mut dyn FnMut(&str)) {}
     }
 
-    /// Runs this test in a process of its own, because a process has one pool, and `pool.rs` tests another one. Returns whether
-    /// this is that process.
+    /// Runs this test in another process, because a process has one pool, and `pool.rs` tests another pool. Returns
+    /// whether the present process is that other process.
     fn is_alone(test: &str) -> bool {
         const ALONE: &str = "ATRACE_TEST_ALONE";
         if std::env::var_os(ALONE).is_some() {
@@ -694,7 +704,8 @@ mod tests {
         false
     }
 
-    /// A session has its number before it gets events. If slices begin in between, it must get neither end of them.
+    /// A session has its number before it gets events. If a slice begins between the two, the session must not get
+    /// the slice's end.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_slice_ends_only_in_the_sessions_that_got_its_begin() {

@@ -1,8 +1,8 @@
 //! The protobuf encoding, as far as Perfetto's messages need it: [`Writer`] and [`Reader`].
 //!
 //! A message is a sequence of fields: a key (the field's number and the encoding of its value) and the value. Both
-//! types work on memory of the caller and check all bounds. Each has one kind of failure: a writer with too little
-//! room returns `None` at its end; a reader stops at the first byte that is not a valid field.
+//! types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer with too
+//! little room returns `None` at its end; a reader stops at the first byte that is not a valid field.
 //!
 //! Source: protobuf.dev, "Encoding".
 
@@ -23,12 +23,12 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Creates a writer that fills these bytes from their start.
+    /// Creates a writer that fills `bytes` from the start.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0, is_cut: false }
     }
 
-    /// Returns the written bytes, or `None` if they did not all fit.
+    /// Returns the written bytes, or `None` if some fields did not fit.
     pub fn finish(self) -> Option<&'a [u8]> {
         let Self { bytes, len, is_cut } = self;
         if is_cut { None } else { bytes.get(..len) }
@@ -46,7 +46,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// This copies byte by byte: most varints have one byte, and copying that as a slice would be a
+    /// Writes a varint, byte by byte: most varints have one byte, and copying that byte as a slice would be a
     /// function call.
     #[inline(never)]
     fn varint(&mut self, mut value: u64) {
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Writes the start of a field of `len` bytes; the caller writes the bytes elsewhere.
+    /// Writes the key and the length of a field of `len` bytes. The caller writes the bytes elsewhere.
     pub fn length(&mut self, field: u32, len: usize) {
         self.key(field, BYTES);
         self.varint(len as u64);
@@ -109,7 +109,8 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// These are two functions that are not inlined, because `message` has many callers.
+    /// Begins a message, and reserves a byte for its length. This function and `end_message` are not inlined,
+    /// because `message` has many callers.
     #[inline(never)]
     fn begin_message(&mut self, field: u32) -> usize {
         self.key(field, BYTES);
@@ -139,7 +140,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Returns the size of a varint.
+/// Returns the number of bytes of a varint.
 pub(crate) const fn varint_len(value: u64) -> usize {
     ((u64::BITS - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
@@ -158,7 +159,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the number, or 0 if the value is bytes.
+    /// Returns the number, or 0 if the value consists of bytes.
     pub fn number(self) -> u64 {
         match self {
             Self::Number(value) | Self::Fixed64(value) => value,
@@ -173,7 +174,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads the fields of a message: an iterator of numbers and values, which ends at the first invalid field.
+/// Reads the fields of a message: an iterator over the number and the value of each field. It ends at the
+/// first invalid field.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -186,12 +188,13 @@ impl<'a> Reader<'a> {
         Self { rest: bytes, is_damaged: false }
     }
 
-    /// Returns whether all bytes read so far were valid fields.
+    /// Returns whether all bytes that were read so far were valid fields.
     pub const fn is_whole(&self) -> bool {
         !self.is_damaged
     }
 
-    /// Returns the first field with this number.
+    /// Returns the value of the first field with the number `field`, or `None` if the message has no such
+    /// field.
     #[inline(never)]
     pub fn first(bytes: &'a [u8], field: u32) -> Option<Value<'a>> {
         Self::new(bytes).find_map(|(number, value)| (number == field).then_some(value))

@@ -2,11 +2,12 @@
 //! file.
 //!
 //! The packets are the same as those for Perfetto's service. A service adds to each packet which sequence,
-//! process and user wrote it; here the recording adds this. The file is a valid trace after each write.
+//! process and user wrote it; the recording adds the same fields itself. The file is a valid trace after each
+//! write.
 //!
-//! Only one recording is possible at a time, because it has one session slot. A recording ends when its thread has
-//! closed the session and has read all chunks. If a thread is stuck in the middle of an event, that event is
-//! missing, and the slot stays in use until the thread continues.
+//! Only one recording is possible at a time, because there is one session slot for recordings. A recording ends
+//! when its thread has closed the session and has read all chunks. If a thread is stuck in the middle of an event,
+//! that event is missing, and the slot stays in use until the thread continues.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,17 +28,18 @@ use atrace_sys::process;
 use crate::writer::{self, POOL};
 use crate::{category, changes, producer};
 
-/// The pages between the threads and the file: 32 MiB. Pages that are never touched take no memory.
+/// The number of pages of the memory between the threads and the file: 32 MiB. Pages that are never touched
+/// take no memory.
 const PAGES: u32 = 4096;
-/// The most bytes written at once. The buffer is allocated at the start, so that the recording goes on if memory runs
-/// out.
+/// The maximum number of bytes that are written at once. The buffer is allocated at the start, so that the recording
+/// goes on if memory runs out.
 const AT_ONCE: usize = 256 << 10;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// A recording of this process, which ends when this is dropped.
+/// A recording of this process. Dropping this ends the recording.
 ///
-/// In a forked child it has no effect, because the recording belongs to the parent.
+/// In a forked child, dropping a copy has no effect, because the recording belongs to the parent.
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
@@ -54,7 +56,8 @@ struct Ends {
     failure: std::sync::Mutex<Option<io::Error>>,
 }
 
-/// Reports the end of the thread when it is dropped. If the thread has panicked, it also closes the session.
+/// Reports that the recording's thread has ended, when this is dropped. If the thread has panicked, this also
+/// closes the session.
 struct Done<'a>(&'a Ends, &'static Shared);
 
 impl Drop for Done<'_> {
@@ -73,12 +76,13 @@ impl Drop for Done<'_> {
 /// Whether a recording exists in this process.
 static IS_TAKEN: PerProcess<AtomicBool> = PerProcess::new();
 
-/// Begins to record events with these tags into a new file.
+/// Begins to record events with these tags into a new file at `path`.
 ///
 /// # Errors
 ///
-/// Returns an error if the file can't be created, if there is no memory or no thread, if this process is already
-/// being recorded, or if a thread is still in the middle of an event of the previous recording.
+/// Returns an error if the file can't be created, if memory can't be allocated or a thread can't be started, if
+/// this process is already being recorded, or if a thread is still in the middle of an event of the previous
+/// recording.
 pub fn begin(path: &Path, tags: u64) -> io::Result<Recording> {
     let is_taken = IS_TAKEN.get_or_make(AtomicBool::default);
     if is_taken.swap(true, Ordering::AcqRel) {
@@ -128,8 +132,9 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// Returns the first error of the file, for example a full disk; [`TimedOut`](io::ErrorKind::TimedOut) if a
-    /// thread is stuck in the middle of an event. In that case the file has all events except that one.
+    /// Returns the first error of writing the file, for example of a full disk. Returns
+    /// [`TimedOut`](io::ErrorKind::TimedOut) if a thread is stuck in the middle of an event. In that case the
+    /// file has all events except that one.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -155,13 +160,14 @@ impl Drop for Recording {
     }
 }
 
-/// The time in milliseconds that the end waits for threads that are in the middle of an event.
+/// How long [`finish`](Recording::finish) waits for threads that are in the middle of an event, in
+/// milliseconds.
 const DRAIN_MS: u32 = 100;
 
-/// Reclaims the chunks of the closed session, so that its slot is free.
+/// Reclaims the chunks of the closed session, so that the session slot is free.
 ///
 /// A thread that stays in the middle of an event, because it was stopped or has left the event by `longjmp`, keeps
-/// its last chunk and the slot.
+/// its last chunk; the session slot then stays in use.
 fn free_place() -> io::Result<()> {
     for _ in 0..DRAIN_MS {
         if POOL.reclaim(OWN_SESSION, writer::Writer::finish) {
@@ -173,14 +179,14 @@ fn free_place() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
-/// The thread's state: the file and the bytes to be written.
+/// The state of the recording's thread: the file, and the bytes that are still to be written.
 struct Writer {
     file: TraceFile,
     arena: &'static Arena,
     speed: Speed,
     anchored: u64,
     bytes: Vec<u8>,
-    /// The packets that are not complete, sorted by their writers.
+    /// The parts of packets that are not complete yet, by the number of the writer.
     begun: HashMap<u16, Vec<u8>>,
     pid: u32,
     uid: u32,
@@ -220,7 +226,7 @@ impl Writer {
         }
     }
 
-    /// Writes the rest after the session was closed: the chunks that threads had begun.
+    /// Writes the rest of the trace after the session was closed: the chunks that threads have not completed.
     fn finish(&mut self) -> io::Result<()> {
         let freed = free_place();
         self.write()?;
@@ -255,7 +261,7 @@ impl Writer {
         Ok(is_any)
     }
 
-    /// Adds a packet to the buffer. Parts of a packet are joined first.
+    /// Adds a packet to the buffer. The parts of a packet that spans several chunks are joined first.
     fn add(&mut self, Part { writer, bytes, flags }: Part<'_>, result: &mut io::Result<()>) {
         let begun = self.begun.remove(&writer);
         match (flags & abi::CONTINUES != 0, flags & abi::GOES_ON != 0) {
@@ -274,7 +280,7 @@ impl Writer {
         }
     }
 
-    /// Adds a packet to the buffer, which is written first if the packet does not fit.
+    /// Adds a packet to the buffer. If the packet does not fit, the buffer is written to the file first.
     fn add_whole(&mut self, writer: u16, packet: &[u8], result: &mut io::Result<()>) {
         if self.bytes.capacity() - self.bytes.len() < packet.len() + ADDED_MAX && result.is_ok() {
             *result = self.write_bytes();

@@ -1,4 +1,4 @@
-//! The addresses at which the tracing service listens, and the [`Socket`] to it.
+//! The addresses at which the tracing service listens, and the [`Socket`] that is connected to it.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,8 +7,7 @@ use atrace_sys::socket::may_be_there;
 use atrace_sys::socket::may_enter;
 pub use atrace_sys::socket::{Refused, Socket, Trust, peer};
 
-/// The usual addresses for producers and for consumers, unless an environment variable names
-/// another address.
+/// The usual addresses for producers and for consumers. An environment variable may name another address.
 #[cfg(target_os = "android")]
 const PRODUCERS: [&str; 2] = ["/dev/socket/traced_producer"; 2];
 #[cfg(target_os = "android")]
@@ -18,25 +17,24 @@ const PRODUCERS: [&str; 2] = ["/run/perfetto/traced-producer.sock", "/tmp/perfet
 #[cfg(not(target_os = "android"))]
 const CONSUMERS: [&str; 2] = ["/run/perfetto/traced-consumer.sock", "/tmp/perfetto-consumer"];
 
-/// Returns the address for producers from the environment. The variable is ignored in a process with
-/// elevated rights.
+/// Returns the address for producers that the environment names, or `None`. The variable is ignored in a
+/// process with elevated rights.
 pub fn named_producers() -> Option<OsString> {
     variable("PERFETTO_PRODUCER_SOCK_NAME")
 }
 
-/// Returns the address for producers, and which peers are trusted there: the [named](named_producers) address or the
-/// usual one.
+/// Returns the address for producers, and which processes are trusted to listen there. The address is the
+/// [named](named_producers) one or the usual one.
 pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }
 
-/// Returns whether a service may be listening for producers: a file exists at the address.
+/// Returns whether a service may be listening for producers, because a file exists at the address.
 pub(crate) fn has_producers(named: Option<&OsStr>) -> bool {
     may_be_there(producers(named).0)
 }
 
-/// Does the same as [`producers`] for consumers: returns their address, and which peers are trusted
-/// there.
+/// Returns the address for consumers, and which processes are trusted to listen there, as [`producers`] does.
 pub fn consumers() -> (OsString, Trust) {
     let named = variable("PERFETTO_CONSUMER_SOCK_NAME").map(|name| (name, Trust::Any));
     named.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The state of the connection to the service, as a text and packed into one word.
+//! The state of the connection to the service. It can be formatted as text, and packed into one word.
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use crate::names::Names;
 
 /// Whether there is a connection, and if not, the reason.
 ///
-/// Its `Display` is a text for users; with `{:#}` it does not allocate.
+/// `Display` formats a text for users. With `{:#}` the formatting does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The index of its text in [`TEXTS`].
+    /// The index of the state's text in [`TEXTS`].
     kind: u32,
-    /// An errno or a user id, if the text ends in a space.
+    /// An errno or a user id. It belongs to the text if the text ends in a space.
     number: u32,
 }
 
-/// Texts that end in a space are followed by the number.
+/// The texts of the states. The number follows a text that ends in a space.
 const TEXTS: Names = Names(
     "not asked for\n\
     being connected to\n\
@@ -37,14 +37,14 @@ const TEXTS: Names = Names(
     b'\n',
 );
 
-/// The index of the only text whose number is a user id.
+/// The index of the only text that is followed by a user id.
 const STRANGER: u32 = 4;
 
 impl Standing {
-    /// No connection was asked for.
+    /// The process has not asked for a connection.
     pub const APART: Self = Self::new(0, 0);
     pub(crate) const CONNECTING: Self = Self::new(1, 0);
-    /// The service is connected.
+    /// The process is connected to the service.
     pub const CONNECTED: Self = Self::new(2, 0);
     /// Not connected: the service lacks a method that every service has.
     pub(crate) const UNABLE: Self = Self::new(8, 0);

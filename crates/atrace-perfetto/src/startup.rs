@@ -1,18 +1,19 @@
-//! Events that are written before the service has reported the existing sessions.
+//! Handles events that are written before the service has said which sessions exist.
 //!
-//! This is the case at the first event of a process, and while a lost connection is being restored. In this time
+//! This happens at the first event of a process, and while a lost connection is being restored. During this time
 //! all tags are *presumed* to be wanted. So every event passes the gate and reaches
 //! [`producer::write`](crate::producer::write), which finds no open session.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
-//! caller asked for every event). In a signal handler it does not wait, because the handler may have interrupted a
-//! thread that is needed for the answer. While a lost connection is being restored, events do not wait either. An
-//! event that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is that there
-//! is no session, the counts are reset, because no session wanted these events.
+//! caller asked for every event). An event in a signal handler does not wait, because the handler may have
+//! interrupted a thread that is needed for the answer. While a lost connection is being restored, events do not wait
+//! either. An event that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is
+//! that no session exists, the counts are reset, because no session wanted the lost events.
 //!
-//! If the process exits before the answer and has lost events for this reason, the exit waits for the answer within the
-//! same time limit, so that the service can read the count. An exit also waits, for at most a second, if the service can't
-//! read the memory (`link/requests.rs`): until the socket thread has sent the memory's content.
+//! If the process exits before the service has answered, and has lost events, the exit waits for the answer for the
+//! same limited time, so that the service can read the count. If the service can't read the memory
+//! (`link/requests.rs`), an exit also waits until the socket thread has sent the memory's content, for at most a
+//! second.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,12 +27,12 @@ use atrace_sys::thread;
 use crate::writer::POOL;
 use crate::{category, changes};
 
-/// The time that a process waits for the service's answer, in nanoseconds: usually, and if the caller asked for
-/// every event.
+/// How long a process waits for the service's answer, in nanoseconds. The first value is the usual one, the
+/// second is for a caller that asked for every event.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
-/// The time when the process began to connect; 0 means that it has not begun yet.
+/// The time when the process began to connect, or 0 if it has not begun yet.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 /// The generation of the process that has the service's answer.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
@@ -44,28 +45,28 @@ pub fn is_linked() -> bool {
     LINKED.load(Ordering::Acquire) == generation().number()
 }
 
-/// Makes the process wait longer.
+/// Makes the process wait longer for the service's answer.
 pub(crate) fn be_patient() {
     PATIENCE.store(PATIENT_NS, Ordering::Relaxed);
 }
 
-/// Begins to connect. May run in an event.
+/// Begins to connect to the service. An event may call this.
 pub(crate) fn begin(shared: &Shared) {
     BEGUN.store(clock::asked(), Ordering::Relaxed);
     shared.presume(category::ALL);
 }
 
-/// Makes the first event connect.
+/// Makes the first event connect to the service.
 ///
-/// This is async-signal-safe, so that a forked child can call it.
+/// Async-signal-safe, so that a forked child can call it.
 pub(crate) fn expect(shared: &Shared) {
     BEGUN.store(0, Ordering::Relaxed);
     shared.presumed.store(ASK | category::ALL, Ordering::Relaxed);
     shared.tags.store(ASK | category::ALL, Ordering::Release);
 }
 
-/// Presumes that all tags are wanted, because the connection is lost and may be restored. Runs on the socket
-/// thread.
+/// Presumes that all tags are wanted, because the connection is lost and may be restored. Only the socket
+/// thread calls this.
 pub(crate) fn presume(shared: &Shared) {
     if shared.presume(category::ALL) {
         changes::changed();
@@ -87,7 +88,8 @@ pub(crate) fn end(shared: &Shared) {
     }
 }
 
-/// Waits for the service's answer, unless this is a signal handler or the process has waited long enough.
+/// Waits for the service's answer. Does not wait in a signal handler, or if the process has waited long
+/// enough.
 pub(crate) fn wait() {
     let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
     if is_answered() || process::is_in_handler() {
@@ -108,30 +110,31 @@ pub(crate) fn wait() {
     }
 }
 
-/// The generation of the process whose connection sends chunks as bytes; 0 if the service reads the memory.
+/// The generation of the process whose connection sends the bytes of chunks, or 0 if the service reads the
+/// memory.
 static SENDS: AtomicU64 = AtomicU64::new(0);
-/// The process is exiting, and its open chunks must be sent.
+/// Whether the process is exiting, so that its open chunks must be sent.
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// The time in milliseconds that an exit waits for that.
+/// How long an exit waits until the open chunks were sent, in milliseconds.
 const EXIT_MS: u32 = 1000;
 
-/// Sets whether the connection sends chunks as bytes, because the service can't read the memory.
+/// Sets whether the connection sends the bytes of chunks, because the service can't read the memory.
 pub(crate) fn set_sends(sends: bool) {
     SENDS.store(if sends { generation().number() } else { 0 }, Ordering::Release);
 }
 
-/// Returns whether an exit waits until [`sent`] is called.
+/// Returns whether the exiting process waits for a call of [`sent`].
 pub(crate) fn is_exiting() -> bool {
     IS_EXITING.load(Ordering::Acquire)
 }
 
-/// Lets the exit go on.
+/// Ends the wait of the exiting process, because the open chunks were sent.
 pub(crate) fn sent() {
     IS_EXITING.store(false, Ordering::Release);
 }
 
-/// Waits until the socket thread has sent what the threads have written for sessions, if no process could read it
-/// later.
+/// Waits until the socket thread has sent the events that threads have written for sessions. Waits only if the
+/// service can't read the memory.
 fn wait_for_sent(shared: &Shared) {
     let has_session = || shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) != 0;
     let sends = || SENDS.load(Ordering::Acquire) == generation().number() && has_session();
@@ -144,8 +147,8 @@ fn wait_for_sent(shared: &Shared) {
     }
 }
 
-/// Runs when the process exits: waits until the service can read the counts of lost events, and has the
-/// last events.
+/// Runs when the process exits. Waits until the service can read the counts of lost events, and has the last
+/// events.
 extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
     if shared.early.load(Ordering::Relaxed) != 0 {
@@ -154,7 +157,8 @@ extern "C" fn at_exit() {
     wait_for_sent(shared);
 }
 
-/// The loader calls the functions in this section, of this type, when the process exits or the library is unloaded.
+/// The address of [`at_exit`] in the section of functions that the loader calls when the process exits or the
+/// library is unloaded.
 #[used]
 #[cfg(not(miri))]
 #[expect(unsafe_code, reason = "registering the function at run time could allocate in an event")]

@@ -1,4 +1,4 @@
-//! Tests of files that the models include. Those files can't have tests of their own.
+//! Tests of source files that the loom models include. Such files can't contain tests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

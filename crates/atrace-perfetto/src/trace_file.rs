@@ -1,7 +1,7 @@
-//! Writing a trace file: packets, each with the sequence and process that wrote it.
+//! Writes a trace file: packets, each with the sequence and the process that wrote it.
 //!
-//! A recording of this process writes such a file, and so does a tracing service. The file is a valid trace after
-//! each write.
+//! Both a recording of this process and a tracing service write such a file. The file is a valid trace after each
+//! write.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,7 +16,8 @@ pub struct Whose {
 }
 
 impl Whose {
-    /// Three numbers, each with a key of at most two bytes and a value of at most five.
+    /// The maximum size of the added fields, in bytes: three numbers, each with a key of at most two bytes
+    /// and a value of at most five.
     const MAX: usize = 24;
 
     /// Encodes the fields.
@@ -36,11 +37,11 @@ impl Whose {
 /// The maximum number of bytes that [`add`] appends in addition to the packet.
 pub const ADDED_MAX: usize = 64;
 
-/// `previous_packet_dropped`: 1.
+/// The field `previous_packet_dropped` with the value 1.
 const DROPPED: &[u8] = &[0xd0, 2, 1];
 
-/// Appends a packet with the fields of its sequence to a trace. `is_after_loss` marks that packets before it were
-/// lost.
+/// Appends a packet with the fields of its sequence to a trace. With `is_after_loss`, the packet also says that
+/// packets before it were lost.
 pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
     let mut head = [0; 16];
@@ -60,12 +61,12 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a trace in an empty file.
+    /// Begins a trace in `file`, which must be empty.
     pub fn new(file: File) -> Self {
         Self { file, written: 0 }
     }
 
-    /// Writes encoded packets: all of them, or none after an error.
+    /// Writes encoded packets. If the write fails, the file has none of them.
     ///
     /// # Errors
     ///

@@ -1,37 +1,37 @@
-//! Unmatched ends: if the begin of a slice is in the trace, but the slice ended while there was no room, the
-//! thread still has to write the end.
+//! Unmatched ends: ends of slices that could not be written when the slice ended, because there was no room.
+//! The thread has to write them later if the begin of the slice is in the trace.
 //!
-//! While no chunk is free, a thread can't write. If a slice whose begin was written ends in this time, the end must
-//! be written later. Otherwise all later slices of the thread would nest in it. If the begin itself was lost, its end
-//! must not be written, or it would close another slice.
+//! While no chunk is free, a thread can't write. If a slice whose begin was written ends during this time, its end
+//! must be written later. Otherwise all later slices of the thread would nest in that slice. If the begin of a slice
+//! was lost, its end must not be written, or the end would close another slice.
 //!
-//! As long as no begin is lost, nothing has to be remembered: the depth of the stack suffices. From the first lost
-//! begin on, each open slice has a bit that is set if its begin was written. If there are more than 64 such
-//! slices, all further begins are lost, and only counted. All zeroes is the initial state.
+//! As long as no begin is lost, the number of open slices suffices. From the first lost begin on, there is a bit
+//! for each open slice, which is set if the slice's begin was written. If there are more than 64 such slices, all
+//! further begins are lost and only counted. The initial state consists of zeroes.
 
-/// The open slices since the first lost begin, and the number of ends to be written.
+/// The open slices since the first lost begin, and the number of ends that must be written later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct UnmatchedEnds {
-    /// One bit for each open slice, beginning with the first lost one; the innermost slice is the lowest bit. A
-    /// bit is 1 if the slice's begin was written.
+    /// One bit for each open slice, from the first one whose begin was lost. The innermost slice is the lowest
+    /// bit. A bit is 1 if the slice's begin was written.
     slices: u64,
     /// How many bits of `slices` are in use.
     open: u32,
-    /// The number of further slices that began within these. All of their begins are lost.
+    /// The number of open slices within those that have a bit. All of their begins are lost.
     beyond: u32,
     /// The number of ends that must be written.
     pending: u32,
 }
 
 impl UnmatchedEnds {
-    /// Returns whether there is nothing to remember, so that the fast path may be used.
+    /// Returns whether no slice and no end has to be remembered, so that the fast path may be used.
     #[inline(always)]
     pub(crate) fn is_clear(&self) -> bool {
         self.pending | self.open == 0
     }
 
-    /// Returns whether a slice that begins now can be remembered. If not, its begin has to be lost.
+    /// Returns whether a slice that begins now can be remembered. If not, its begin must not be written.
     pub(crate) fn has_room(&self) -> bool {
         self.open < u64::BITS && self.beyond == 0
     }
@@ -62,12 +62,12 @@ impl UnmatchedEnds {
         was_written
     }
 
-    /// Adds an end to be written.
+    /// Adds an end that must be written later.
     pub(crate) fn add(&mut self) {
         self.pending += 1;
     }
 
-    /// Removes an end, which was written.
+    /// Removes an end that was written.
     pub(crate) fn remove(&mut self) {
         self.pending -= 1;
     }
@@ -87,7 +87,7 @@ impl UnmatchedEnds {
 mod tests {
     use super::*;
 
-    /// Compares with a stack of all slices, while room comes and goes.
+    /// Compares the result with a stack of all slices, while room comes and goes.
     #[test]
     fn ends_are_those_of_the_begins_that_were_written() {
         let mut seed = 1_u64;

@@ -10,10 +10,10 @@ use super::proto::{Reader, Writer};
 
 /// The maximum size of a frame. A longer frame ends the connection.
 pub const FRAME_MAX: usize = 128 << 10;
-/// The size of the length before a frame.
+/// The size of the length before a frame, in bytes.
 pub const PREFIX: usize = 4;
 
-/// Writes a frame with its length. Returns `None` if it does not fit.
+/// Writes a frame with its length. Returns `None` if the frame does not fit.
 fn frame(bytes: &mut [u8], request: u64, body: impl FnOnce(&mut Writer<'_>)) -> Option<&[u8]> {
     let (prefix, rest) = bytes.split_at_mut_checked(PREFIX)?;
     let mut writer = Writer::new(rest);
@@ -23,7 +23,7 @@ fn frame(bytes: &mut [u8], request: u64, body: impl FnOnce(&mut Writer<'_>)) -> 
     bytes.get(..PREFIX + len)
 }
 
-/// Writes a request for a service by its name. Returns `None` if it does not fit.
+/// Writes a request that binds a service by its name. Returns `None` if the request does not fit.
 #[inline(never)]
 pub fn bind<'a>(bytes: &'a mut [u8], request: u64, service: &str) -> Option<&'a [u8]> {
     frame(bytes, request, |frame| {
@@ -36,16 +36,16 @@ pub fn bind<'a>(bytes: &'a mut [u8], request: u64, service: &str) -> Option<&'a 
 /// A method, as the service's reply to [`bind`] identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Method {
-    /// The service's number.
+    /// The number of the service.
     pub service: u32,
-    /// The method's number.
+    /// The number of the method within the service.
     pub method: u32,
 }
 
 /// Writes a request that invokes a method. Without `wants_reply`, the request tells the service to
 /// send no reply.
 ///
-/// Returns `None` if it does not fit.
+/// Returns `None` if the request does not fit.
 pub fn invoke(
     bytes: &mut [u8],
     request: u64,
@@ -64,7 +64,8 @@ pub fn invoke(
     })
 }
 
-/// Writes a service's reply to [`bind`]: its methods by name, numbered from 1. Returns `None` if it does not fit.
+/// Writes a service's reply to [`bind`]: its methods by name, numbered from 1. Returns `None` if the reply does
+/// not fit.
 pub fn bound<'a>(bytes: &'a mut [u8], request: u64, methods: &[&str]) -> Option<&'a [u8]> {
     frame(bytes, request, |frame| {
         frame.message(4, |bound| {
@@ -78,7 +79,8 @@ pub fn bound<'a>(bytes: &'a mut [u8], request: u64, methods: &[&str]) -> Option<
     })
 }
 
-/// Writes a service's reply to a request. `reply` is `None` if the request failed. Returns `None` if it does not fit.
+/// Writes a service's reply to a request. `reply` is `None` if the request failed. Returns `None` if the reply does
+/// not fit.
 pub fn reply_to(
     bytes: &mut [u8],
     request: u64,
@@ -95,21 +97,21 @@ pub fn reply_to(
     })
 }
 
-/// A received frame, whose message was not parsed yet.
+/// A received frame. Its message was not parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The number of the request; for a reply, the number of the request that it answers.
+    /// The number of the request. A reply has the number of the request that it answers.
     pub request: u64,
-    /// The content.
+    /// The content of the frame.
     pub body: Body<'a>,
 }
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// To a client: the service's methods, for [`methods`].
+    /// For a client: the methods of the service that it has bound, which [`methods`] parses.
     Bound(&'a [u8]),
-    /// To a client: a reply.
+    /// For a client: a reply to a request.
     Reply {
         /// Whether the request succeeded.
         is_success: bool,
@@ -118,11 +120,11 @@ pub enum Body<'a> {
         /// The encoded reply of the method.
         reply: &'a [u8],
     },
-    /// A request to a service: the name of the service that the client wants.
+    /// For a service: a request to bind, with the name of the service that the client wants.
     Bind(&'a [u8]),
-    /// To a service: a request.
+    /// For a service: a request that invokes a method.
     Invoke {
-        /// The method.
+        /// The method that the client invokes.
         method: Method,
         /// Whether the client waits for a reply.
         wants_reply: bool,
@@ -133,12 +135,12 @@ pub enum Body<'a> {
     Other,
 }
 
-/// Splits the first frame off received bytes. Also returns the frame's size; returns `Ok(None)` if the frame
-/// is not complete.
+/// Splits the first frame off the received bytes. Returns the frame and its size in bytes, or `Ok(None)` if
+/// the frame is not complete.
 ///
 /// # Errors
 ///
-/// Returns an error if the frame is larger than [`FRAME_MAX`] or not a valid message.
+/// Returns an error if the frame is larger than [`FRAME_MAX`] or is not a valid message.
 #[inline(never)]
 pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
@@ -150,12 +152,12 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
     Ok(Some((Frame::read(message)?, PREFIX + len)))
 }
 
-/// The error of a message that does not follow the protocol.
+/// The error of a message that violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The values of the fields 0 to 7 of a message; the messages here have no others. Of a repeated field the last
-/// value counts.
+/// The values of the fields 0 to 7 of a message. The messages of this protocol have no other fields. If a field
+/// is repeated, its last value counts.
 struct Fields<'a> {
     numbers: [u64; 8],
     bytes: [&'a [u8]; 8],
@@ -180,7 +182,7 @@ impl<'a> Fields<'a> {
         fields
     }
 
-    /// Reads the fields of a message; fails if it has an invalid field.
+    /// Reads the fields of a message. Returns an error if a field is invalid.
     fn of_whole(message: &'a [u8]) -> Result<Self, Malformed> {
         let fields = Self::of(message);
         if fields.is_whole { Ok(fields) } else { Err(Malformed) }
@@ -216,7 +218,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Returns the methods of a service that was bound, by name, or `None` if the service refused.
+/// Returns the names and numbers of the methods of a service that was bound, or `None` if the service
+/// refused.
 pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
     let fields = Fields::of(bound);
     if fields.numbers[1] == 0 {
@@ -232,34 +235,34 @@ pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
 /// A command of the service to a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Memory of the service comes with this message, with pages of this size.
+    /// The producer may use shared memory of the service, whose descriptor comes with this message.
     SetupTracing {
-        /// In bytes; 0 if the producer's own memory is used.
+        /// The size of the memory's pages in bytes, or 0 if the producer's own memory is used.
         page_size: u64,
     },
     /// A session will use the data source.
     Setup {
-        /// The service's number of the session for this producer.
+        /// The number by which the service identifies the session.
         instance: u64,
     },
     /// A session starts.
     Start {
-        /// The service's number of the session for this producer.
+        /// The number by which the service identifies the session.
         instance: u64,
         /// The encoded `DataSourceConfig`.
         config: &'a [u8],
     },
     /// A session ends.
     Stop {
-        /// The service's number of the session for this producer.
+        /// The number by which the service identifies the session.
         instance: u64,
     },
-    /// Everything that was written so far must be committed now.
+    /// The producer must commit everything that was written so far.
     Flush {
-        /// The number to be repeated with the commit.
+        /// The number that the commit must repeat.
         request: u64,
     },
-    /// The incremental state must be written anew.
+    /// The producer must write the incremental state of all sequences anew.
     ClearState,
     /// A command that this module does not know.
     Other,
@@ -270,7 +273,7 @@ impl<'a> Command<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if it is not a valid message.
+    /// Returns an error if the reply is not a valid message.
     pub fn read(reply: &'a [u8]) -> Result<Self, Malformed> {
         let mut command = Command::Other;
         let mut reader = Reader::new(reply);
@@ -291,19 +294,19 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A chunk that the service should read: an entry of `CommitData`.
+/// A chunk that the service should read. It is an entry of `CommitData`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// The index of the page.
+    /// The index of the chunk's page.
     pub page: u32,
     /// The index of the chunk in the page.
     pub chunk: u32,
-    /// The service's number of the buffer that the packets go to.
+    /// The service's number of the buffer for the packets.
     pub buffer: u32,
 }
 
 impl Moved {
-    /// Writes the entry.
+    /// Writes the entry into a `CommitData`.
     pub fn write(self, commit: &mut Writer<'_>) {
         commit.message(1, |entry| {
             entry.number(1, self.page.into()).number(2, self.chunk.into()).number(3, self.buffer.into());
@@ -311,7 +314,7 @@ impl Moved {
     }
 
     /// Writes the entry with the chunk's bytes, for a service that can't read the memory. `is_open` means that the
-    /// last packet that the chunk counts is unfinished.
+    /// last packet in the chunk is unfinished.
     pub(crate) fn write_bytes(self, commit: &mut Writer<'_>, bytes: &[u8], is_open: bool) {
         commit.message(1, |entry| {
             // No page: services before v58 compare it with memory of their own.

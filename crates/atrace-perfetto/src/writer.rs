@@ -1,13 +1,13 @@
-//! A thread's writer for one session: the current chunk, the definitions that readers already have, and
-//! losses.
+//! The state with which one thread writes for one session: the current chunk, the definitions that readers
+//! already have, and losses.
 //!
 //! # State
 //!
-//! A reader decodes a packet with the help of earlier packets in the same sequence. These define the clock, the
-//! default track, and the numbers of interned categories and names; together they are the *incremental state*. The
-//! writer keeps a record of what its sequence has defined. It writes the state anew in every eighth chunk, after a
-//! loss, and when the service asks for that. So a ring buffer may overwrite the oldest chunks, and a reader still
-//! understands the rest.
+//! A reader decodes a packet with the help of earlier packets in the same sequence. The earlier packets define the
+//! clock, the default track, and the numbers of interned categories and names; together they are the *incremental
+//! state*. The writer keeps a record of what its sequence has defined. It writes the state anew in every eighth
+//! chunk, after a loss, and when the service asks for it. So even if a ring buffer has overwritten the oldest
+//! chunks, a reader understands the rest.
 //!
 //! # Paths
 //!
@@ -18,17 +18,17 @@
 //! # Loss
 //!
 //! If no chunk is free, events are lost; in a session that requests it, a thread first waits for up to a second. The
-//! writer looks for a chunk again after two milliseconds. A slice whose begin was written may end in this time; its
-//! end is then an *unmatched end*, written first once there is room (`unmatched.rs`). If a begin was lost, its end is
-//! lost as well. So the slices in the trace nest as they did in the program.
+//! writer looks for a chunk again after two milliseconds. If a slice whose begin was written ends during this time,
+//! its end is an *unmatched end*, which is written before the next event (`unmatched.rs`). If a begin was lost, its
+//! end is lost as well. So the slices in the trace nest as they did in the program.
 //!
 //! A loss is reported at the end of the last chunk, because perhaps no chunk follows. If that chunk has no room
-//! for the report, the state in the next chunk has it.
+//! for the report, the state at the start of the next chunk contains the report.
 //!
 //! # Threading
 //!
-//! A writer is used by its thread while it is pinned, and by the socket thread after the session was closed; see
-//! `presence.rs`. The writer itself has no synchronization.
+//! A writer is used by its thread while the thread is pinned, and by the socket thread after the session was
+//! closed; see `presence.rs`. The writer itself has no synchronization.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,7 +49,7 @@ use crate::options::{FILTERS, NOT_FAST, STALL, THREAD_TIME};
 use crate::packet::{self, Body, TEXT_MAX, Whole, state};
 use crate::unmatched::UnmatchedEnds;
 
-/// The slots of this process's threads and sessions, with their writers.
+/// The slots of the threads and sessions of this process, with their writers.
 pub(crate) static POOL: Pool<Writer> = Pool::new();
 /// The number (`uuid`) of the process's track.
 pub(crate) static PROCESS_TRACK: AtomicU64 = AtomicU64::new(0);
@@ -59,13 +59,15 @@ pub(crate) fn process_track() -> u64 {
     PROCESS_TRACK.load(Ordering::Relaxed)
 }
 
-/// The state is written anew after this many chunks.
+/// After how many chunks the state is written anew.
 const CHUNKS_A_STATE: u32 = 8;
-/// A thread that took longer than this to fill a chunk gets a small chunk next.
+/// The time in nanoseconds from which a thread counts as slow: if it took longer to fill a chunk, its next
+/// chunk is a small one.
 const SLOW_NS: u64 = 50_000_000;
-/// The time that a thread waits, after it found no free chunk, before it looks for one again.
+/// How long a thread that has found no free chunk loses its events before it looks for a chunk again, in
+/// nanoseconds.
 const BACK_OFF_NS: u64 = 2_000_000;
-/// The time that an event waits for a chunk in a session that requests such waits.
+/// How long an event waits for a chunk, in a session that requests such waits, in nanoseconds.
 const STALL_NS: u64 = 1_000_000_000;
 /// The number of counters that the writer remembers as described: a direct-mapped cache, indexed by
 /// the track's number.
@@ -76,10 +78,10 @@ const REMEMBERED: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Writer {
-    /// The first epoch of the session that the other fields belong to; 0 if there is none.
+    /// The first epoch of the session to which the other fields belong, or 0 if there is none.
     epoch: u32,
-    /// The session's epoch, if events may take a fast path in the session. Otherwise another number: because the
-    /// session has a new epoch, because its state must be cleared, or because its options change the packets of events.
+    /// The epoch of the session, if events may take a fast path in it. Otherwise another number: because the session
+    /// has a new epoch, because its state must be written anew, or because its options change the packets of events.
     fast_epoch: u32,
     /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
@@ -89,18 +91,18 @@ pub(crate) struct Writer {
     /// The number of slices of the thread that are open in this session.
     depth: u32,
     unmatched: UnmatchedEnds,
-    /// The number of the next chunk. It continues from session to session, because the service sees the same
-    /// sequence.
+    /// The number of the next chunk. The numbers go on from session to session, because the service sees the
+    /// chunks as one sequence.
     chunks: u32,
     chunks_of_state: u32,
-    /// Events were lost, and this was not yet reported to readers.
+    /// Whether events were lost and readers were not told yet.
     has_lost: bool,
-    /// The end of the last chunk reports that events were lost after it.
+    /// Whether the end of the last chunk reports that events were lost after it.
     has_reported: bool,
-    /// The chunk is full, and no other chunk was free. The first lost event completes it.
+    /// Whether the chunk is full and no other chunk was free. The first lost event then completes the chunk.
     is_last: bool,
-    /// The epoch of the session in which a writer of this slot last wrote state. It shows which packet is the first
-    /// of a sequence.
+    /// The epoch of the session in which a writer of this slot last wrote state. It tells whether a packet is the
+    /// first one of its sequence.
     state_epoch: u32,
     /// The value of the session's `clears` when the state was last written.
     clears: u32,
@@ -109,18 +111,19 @@ pub(crate) struct Writer {
     counters: [u64; REMEMBERED],
     /// The callsites that the state has interned.
     interned: Interned,
-    /// The number of the track of the thread's processor time; 0 if the state does not describe it.
+    /// The number of the track for the thread's processor time, or 0 if the state does not describe that
+    /// track.
     thread_time: u64,
 }
 
-/// A bit of [`Writer::categories`]: the state has named the levels.
+/// A bit of [`Writer::categories`], which is set if the state has named the levels.
 const ALL_LEVELS: u32 = 1 << 31;
 
 // SAFETY: all zeroes are numbers that are 0, `false`, null pointers and `None`: a writer without a chunk.
 #[expect(unsafe_code, reason = "writers are in zeroed mapped memory")]
 unsafe impl Plain for Writer {}
 
-/// Identifies a writer: its session and its thread slot.
+/// Identifies a writer, by its session and its thread slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterSlot {
     pub(crate) session: &'static Session,
@@ -132,8 +135,8 @@ pub(crate) struct WriterSlot {
 impl Writer {
     /// Completes the chunk if it belongs to the session with this first epoch.
     ///
-    /// A thread calls this as it ends, because the next thread in its slot is another one; it is also called
-    /// after the session was closed.
+    /// A thread calls this when it ends, because another thread will get its slot. The socket thread calls
+    /// this after the session was closed.
     pub(crate) fn finish(&mut self, epoch: u32) {
         if self.epoch == epoch {
             self.complete();
@@ -158,7 +161,7 @@ impl Writer {
     /// no end is unmatched, and the chunk has room. Otherwise it writes nothing and returns false;
     /// [`event_slow`](Self::event_slow) then writes the event.
     ///
-    /// It is inlined, as [`packet::event`] is. It has no code to describe a counter.
+    /// The function is inlined, as [`packet::event`] is. It can't describe a counter.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn event_fast<const IS_SHORT: bool>(
@@ -208,9 +211,9 @@ impl Writer {
             || self.event_slow(slot, event, now)
     }
 
-    /// Returns whether nothing has to be written before the event, except perhaps the description of its track. The
-    /// room is not checked. With `HAS_ONE` (one category) it also returns false for an event with several categories; an
-    /// end has none.
+    /// Returns whether nothing has to be written before the event, except perhaps the description of its track. Does
+    /// not check whether there is room. With `HAS_ONE` (one category), also returns false for an event with several
+    /// categories; an end has no category.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.fast_epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
@@ -229,20 +232,20 @@ impl Writer {
         self.is_interned(event.site.as_ref())
     }
 
-    /// Returns whether a packet of this time can follow the last one.
+    /// Returns whether a packet with this time can follow the last packet, which must not be later.
     #[inline(always)]
     pub(crate) const fn is_before(&self, time: u64) -> bool {
         self.last <= time
     }
 
-    /// Returns the time since the last packet; 0 if the clock has gone back, or if the event has a time of its own.
+    /// Returns the time since the last packet, or 0 if the clock has gone back or the event has a given time.
     #[inline(always)]
     const fn since(&self, event: &Event<'_>, now: u64) -> u64 {
         if event.time == 0 { now.saturating_sub(self.last) } else { 0 }
     }
 
-    /// Updates the writer after a packet: `since` is the time since the previous packet, `opened` the change of
-    /// the depth. Returns true.
+    /// Updates the writer after a packet. `since` is the time since the previous packet, and `opened` the
+    /// change of the number of open slices. Returns true.
     #[inline(always)]
     const fn wrote(&mut self, since: u64, opened: i32) -> bool {
         self.last += since;
@@ -250,7 +253,7 @@ impl Writer {
         true
     }
 
-    /// Returns whether the state has interned the event's callsite, if the event has one.
+    /// Returns true if the state has interned the event's callsite, or if the event has none.
     #[inline(always)]
     fn is_interned(&self, site: Option<&Site<'_>>) -> bool {
         site.is_none_or(|site| {
@@ -258,18 +261,18 @@ impl Writer {
         })
     }
 
-    /// Writes any event, and before it everything that the reader needs.
+    /// Writes any event, and before it all definitions that the reader needs.
     ///
-    /// Returns false if the event is lost or the session is not open. But it returns true for every begin of a slice
-    /// of the thread, even a lost one, so that the caller also sends the matching end, which the [unmatched
-    /// ends](UnmatchedEnds) count on.
+    /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on
+    /// the thread's own track, it returns true even if the begin is lost: the caller then also sends the end of the
+    /// slice, which [`UnmatchedEnds`] has to count.
     #[inline(never)]
     pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         self.event_by(slot, event, now, |writer| writer.write_defined(slot, event, now))
     }
 
-    /// Writes an event with long texts as [`event_slow`](Self::event_slow) does. `event` has the same texts, but cut: a
-    /// session with filters gets it. The event is not the end of a slice of the thread.
+    /// Writes an event with long texts as [`event_slow`](Self::event_slow) does. `event` has the same texts, but cut;
+    /// it is written if the session has filters. The event must not be the end of a slice of the thread.
     #[inline(never)]
     pub(crate) fn event_whole(
         &mut self,
@@ -288,7 +291,7 @@ impl Writer {
         })
     }
 
-    /// Writes any event by calling `write`, after the unmatched ends.
+    /// Writes any event: first writes the unmatched ends, and then calls `write`.
     #[inline(always)]
     fn event_by(
         &mut self,
@@ -332,7 +335,7 @@ impl Writer {
         count_lost(slot.session, 1);
     }
 
-    /// Follows a session that has a new epoch, or whose events never take a fast path.
+    /// Updates the writer for a session that has a new epoch, or whose events never take a fast path.
     #[cold]
     fn follow(&mut self, slot: &WriterSlot, now: u64) {
         let Session { epoch, clears, options, .. } = slot.session;
@@ -351,7 +354,7 @@ impl Writer {
         }
     }
 
-    /// Resets the writer for the session's first event of this thread.
+    /// Resets the writer, because the thread writes its first event in the session.
     fn begin(&mut self, slot: &WriterSlot) {
         self.epoch = slot.session.epoch.first();
         self.categories = 0;
@@ -389,8 +392,7 @@ impl Writer {
             && (!has_args || self.write_defined(slot, event, now) && self.wrote_unmatched(slot))
     }
 
-    /// Writes the unmatched ends, except for the last `but` ones. Returns false if not all of them have
-    /// room.
+    /// Writes the unmatched ends, except for the last `but` ones. Returns false if not all of them had room.
     fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
         while self.unmatched.count() > but {
             if !self.has_room(slot, packet::END_ROOM + sample_room(slot), now)
@@ -410,7 +412,7 @@ impl Writer {
         true
     }
 
-    /// Writes an event and the definitions that it needs. There are no unmatched ends before it.
+    /// Writes an event and the definitions that it needs. No unmatched ends may be pending.
     fn write_defined(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM + sample_room(slot), now) {
             return false;
@@ -422,8 +424,8 @@ impl Writer {
         self.describe(event) && self.write(slot, event, now)
     }
 
-    /// Writes any event. Its definitions are written and there is room. If the session asks for it, an event of the thread
-    /// gets the thread's processor time.
+    /// Writes any event. Its definitions must be written already, and there must be room. If the session asks for it,
+    /// an event of the thread has the thread's processor time.
     #[inline(always)]
     fn write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
@@ -437,8 +439,8 @@ impl Writer {
         is_written && self.wrote(since, 0)
     }
 
-    /// Returns the fields of an event that have the thread's processor time; nothing if the event has none. Describes the
-    /// counter unless the state does. There is room for it.
+    /// Returns the fields of an event that have the thread's processor time, or no bytes if the event does not have
+    /// it. Describes the counter first, if the state does not. There must be room for both.
     #[cold]
     #[inline(never)]
     fn sample<'a>(
@@ -485,8 +487,8 @@ impl Writer {
         is_written && self.wrote(since, 0)
     }
 
-    /// Makes sure that there is this much room, and writes the definitions that an event needs, except
-    /// for that of its track.
+    /// Makes sure that there are `room` bytes of room, and writes the definitions that an event needs, except
+    /// for the description of its track.
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
@@ -521,7 +523,8 @@ impl Writer {
         is_described && self.write(slot, &event, now)
     }
 
-    /// Describes the event's track, unless it has none or the state describes it. Returns false if there is no room.
+    /// Describes the event's track, if it has one that the state does not describe. Returns false if there is no
+    /// room.
     #[inline(never)]
     fn describe(&mut self, event: &Event<'_>) -> bool {
         let Some(track) = &event.track else { return true };
@@ -535,13 +538,13 @@ impl Writer {
         is_described
     }
 
-    /// Returns whether the state describes the track. Only some tracks are remembered.
+    /// Returns whether the state is known to describe the track. Only some tracks are remembered.
     #[inline(always)]
     fn knows(&self, track: &Track<'_>) -> bool {
         track.is_kept && self.counters[track.uuid as usize % REMEMBERED] == track.uuid
     }
 
-    /// Names those of the categories that the state has not named.
+    /// Writes the names of those categories that the state has not named.
     fn name_categories(&mut self, categories: u32) {
         let missing = categories & !self.categories;
         if missing != 0 && state::name_categories(&mut self.chunk, missing) {
@@ -549,15 +552,15 @@ impl Writer {
         }
     }
 
-    /// Names the levels, unless the state has named them.
+    /// Writes the names of the levels, if the state has not named them.
     fn name_levels(&mut self) {
         if self.categories & ALL_LEVELS == 0 && self.chunk.write(packet::LEVELS) {
             self.categories |= ALL_LEVELS;
         }
     }
 
-    /// Makes sure that the chunk has this much room, and opens a new chunk if necessary. Returns false if there is
-    /// no such chunk.
+    /// Makes sure that the chunk has `needed` bytes of room, and opens a new chunk if necessary. Returns false if
+    /// no chunk is free.
     fn has_room(&mut self, slot: &WriterSlot, needed: usize, now: u64) -> bool {
         if self.chunk.is_some() && self.chunk.room() >= needed {
             return true;
@@ -600,7 +603,7 @@ impl Writer {
         false
     }
 
-    /// Writes the state: everything that readers must know before the next event.
+    /// Writes the state: all definitions that readers need before the next event.
     fn write_state(&mut self, slot: &WriterSlot, now: u64) {
         // Read first: a request that comes meanwhile is answered by another state.
         self.clears = slot.session.clears.load(Ordering::Relaxed);
@@ -619,13 +622,14 @@ impl Writer {
     }
 }
 
-/// Returns the room that the thread's processor time takes in an event; 0 if the session does not ask for it.
+/// Returns the room that the thread's processor time takes in an event, or 0 if the session does not ask for
+/// it.
 fn sample_room(slot: &WriterSlot) -> usize {
     if slot.session.options.load(Ordering::Relaxed) & THREAD_TIME == 0 { 0 } else { packet::SAMPLE_ROOM }
 }
 
-/// Takes a free chunk for a writer, with this layout and this number. Waits for one if the session asks
-/// for that.
+/// Takes a free chunk for a writer, with this layout and this number. If no chunk is free, waits if the
+/// session asks for that.
 fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
     let buffer = slot.session.buffer.load(Ordering::Relaxed);
     let number = writer_number(slot.number, slot.thread);
@@ -633,8 +637,9 @@ fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
     open().or_else(|| stall(slot, open))
 }
 
-/// Waits until `open` returns a chunk, if the session requests that: for at most [`STALL_NS`], as long as the session
-/// is open. A signal handler does not wait, because it may have interrupted a thread that has to make room.
+/// Waits until `open` returns a chunk, if the session requests such waits: for at most [`STALL_NS`], and only as long
+/// as the session is open. A signal handler does not wait, because it may have interrupted a thread that has to make
+/// room.
 #[cold]
 fn stall(slot: &WriterSlot, open: impl Fn() -> Option<Chunk>) -> Option<Chunk> {
     if slot.session.options.load(Ordering::Relaxed) & STALL == 0 || process::is_in_handler() {
@@ -656,7 +661,8 @@ pub(crate) fn finish(session: &Session, writer: &mut Writer) {
     writer.finish(session.epoch.first());
 }
 
-/// Adds to the count of events lost for lack of room, which the service reads. A negative number corrects the count.
+/// Adds `events` to the count of events that were lost for lack of room. The service reads this count. A negative
+/// number corrects the count.
 fn count_lost(session: &Session, events: i32) {
     if let Some(arena) = session.arena() {
         arena.count_lost(Loss::Room, events);
@@ -672,7 +678,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns memory, a session that is open in it with these options, and a writer of nothing yet.
+    /// Returns three values: memory, a session that is open in it with these options, and an unused writer.
     fn open(options: u32) -> (&'static Arena, &'static Session, Box<Writer>) {
         #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
         // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Plain` says so of the
@@ -685,7 +691,7 @@ mod tests {
         (arena, &shared.sessions[0], writer)
     }
 
-    /// Even if the clock goes back, as it may when it gets a new anchor.
+    /// Tests that timestamps never decrease even if the clock goes back, as it may when it gets a new anchor.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn times_of_a_thread_never_go_back() {
@@ -711,7 +717,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Of a thread's events all have it: short ones, long ones, and ends. Those of a track don't.
+    /// All events on the thread's track have the processor time: short and long events, and ends. Events on
+    /// other tracks do not.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn events_have_the_threads_time_if_the_session_asks_for_it() {
@@ -755,7 +762,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Also within a chunk: a ring buffer may have lost the state while the thread wrote little.
+    /// A new state is written even in the middle of a chunk: a ring buffer may have lost the old state while
+    /// the thread wrote little.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_request_for_a_new_state_is_answered_at_the_next_event() {

@@ -1,11 +1,12 @@
-//! Callsites: places in the program that trace, and the constant data of each.
+//! Callsites: the places in the program that write events, and the constant data of each place.
 //!
-//! The constant data (name, target, source location, names of arguments) is *interned*: each sequence sends it once
-//! with every new state, and each event refers to it by the callsite's number.
+//! The constant data (name, target, source location, names of arguments) is *interned*: it is sent once in each
+//! sequence of packets, and again whenever the sequence sends its state anew; each event has only the callsite's
+//! number.
 //!
-//! A callsite gets a unique number on first use (`number.rs`). Its address would be unsuitable: after `dlclose`
-//! another callsite may have the same address. There are numbers for 16,352 callsites. Events of all later callsites
-//! contain the texts, so no table grows without a bound.
+//! A callsite gets a unique number on first use (`number.rs`). The address of the callsite would not do: after
+//! `dlclose` another callsite may have the same address. There are numbers for 16,352 callsites. Events of all later
+//! callsites contain the texts, so no table grows without a bound.
 
 mod number;
 
@@ -25,11 +26,11 @@ impl Number {
     }
 }
 
-/// Metadata of a callsite, which the tracer that writes the events provides. It must never change.
+/// Metadata of a callsite, which the tracer that writes the events provides. The metadata must never change.
 pub trait About: std::fmt::Debug {
-    /// The part of the program, as a module path.
+    /// Returns the part of the program to which the callsite belongs, as a module path.
     fn target(&self) -> &str;
-    /// The file and the line.
+    /// Returns the source file and the line, or `None` if they are not known.
     fn place(&self) -> Option<(&str, u32)>;
     /// Calls `each` with the names of the arguments, in their order.
     fn arguments(&self, each: &mut dyn FnMut(&str));
@@ -40,14 +41,14 @@ pub trait About: std::fmt::Debug {
 pub struct Site<'a> {
     pub(crate) number: u32,
     pub(crate) name: &'a str,
-    /// The level: 1 (error) to 5 (trace); 0 if there is no metadata.
+    /// The level of an event: from 1 (error) to 5 (trace), or 0 if there is no metadata.
     pub(crate) level: u8,
     pub(crate) about: Option<&'a dyn About>,
 }
 
 impl<'a> Site<'a> {
-    /// Returns the callsite with this number, level (1 for errors to 5 for traces) and metadata. Without a number its texts are
-    /// not interned.
+    /// Returns the callsite with this number, level (1 for errors to 5 for traces) and metadata. If `number` is
+    /// `None`, the texts of the callsite are not interned.
     #[inline]
     pub fn new(number: Option<&Number>, name: &'a str, level: u8, about: &'a dyn About) -> Self {
         Self { number: number.map_or(BEYOND, |number| number.of(&NEXT)), name, level, about: Some(about) }
@@ -59,14 +60,14 @@ impl<'a> Site<'a> {
         Self { number: number.of(&NEXT), name, level: 0, about: None }
     }
 
-    /// Returns how an argument is named in an event: by number if the callsite has one, otherwise by its name. `at`
+    /// Returns the key of an argument: its interned number if the callsite has a number, otherwise its name. `at`
     /// is the argument's index.
     #[inline(always)]
     pub fn key<'b>(&self, at: usize, name: &'b str) -> Key<'b> {
         if self.has_number() { Key::Interned(self.number, at as u32) } else { Key::Text(name) }
     }
 
-    /// Returns whether the callsite can be interned.
+    /// Returns whether the callsite has a number, so that its texts can be interned.
     #[inline(always)]
     pub const fn has_number(&self) -> bool {
         self.number < BEYOND

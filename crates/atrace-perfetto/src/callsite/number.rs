@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of all callsites beyond the last unique one. Every unique number is smaller.
+/// The number that all callsites share after the unique numbers are used up. Every unique number is smaller.
 pub const BEYOND: u32 = 16_384;
 /// The first number of a callsite. Smaller numbers belong to the tags' categories.
 pub const FIRST: u32 = 32;
@@ -12,7 +12,7 @@ pub const FIRST: u32 = 32;
 pub struct Number(pub(crate) AtomicU32);
 
 impl Number {
-    /// Returns the number. On first use it is taken from `next`.
+    /// Returns the number of the callsite. On first use, the number is taken from `next`.
     #[inline(always)]
     pub(crate) fn of(&self, next: &AtomicU32) -> u32 {
         match self.0.load(Ordering::Relaxed) {
@@ -21,8 +21,8 @@ impl Number {
         }
     }
 
-    /// If several threads use it for the first time at once, one of them assigns its number. The numbers of
-    /// the others stay unused.
+    /// Takes a number from `next` for this callsite. If several threads do so at once, the number that is
+    /// stored first is that of the callsite; the other numbers stay unused.
     #[cold]
     #[inline(never)]
     fn take(&self, next: &AtomicU32) -> u32 {

@@ -1,15 +1,16 @@
-//! When the socket thread tries to connect again.
+//! Determines when the socket thread tries again to connect to the service.
 //!
-//! A process that asked for the connection tries again after pauses that double. A process that only seeks a service tries once
-//! after it has lost the connection, and then sleeps until the *serial* changes: a word in the property store of the process's
-//! user, which `atrace record` changes once it listens. Nothing is polled.
+//! A process that asked for the connection tries again after pauses that double. A process that only seeks a service
+//! tries once after it has lost the connection, and then sleeps until the *serial* changes. The serial is a word in
+//! the property store of the process's user; `atrace record` changes it once it listens. The thread polls nothing.
 //!
-//! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So no service is
-//! missed.
+//! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So the thread
+//! misses no service.
 //!
-//! A process may confine itself to few system calls while the thread sleeps. Then the thread must not begin a connection: the
-//! kernel may end the process for a call that is no longer allowed, made by this thread or by an event that is written for
-//! Perfetto. So the process waits until the thread has made its first attempt and knows how the process was confined by then.
+//! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must
+//! not connect: the kernel may end the process for a system call that is no longer allowed, be it a call of this
+//! thread or of an event for Perfetto. So the process waits until the thread has made its first attempt and knows how
+//! the process was confined by then.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,25 +20,25 @@ use atrace_sys::fork::generation;
 use atrace_sys::thread::confinement::Confinement;
 use atrace_sys::{OnceRef, futex, thread};
 
-/// The first and the longest pause between two attempts, in milliseconds.
+/// The shortest and the longest pause between two attempts, in milliseconds.
 const FIRST: u64 = 100;
 const LAST: u64 = 30_000;
-/// The maximum time that one system call sleeps: for a thread with rights, which must be checked at intervals, and
-/// for one without.
+/// The maximum time that one system call sleeps. The first value is for a thread that keeps rights which the
+/// process may give up: it checks them at intervals. The second is for other threads.
 const WITH_RIGHTS: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Whether the process tries again even if there is no sign of a service.
+/// Whether the process tries again at intervals, even if there is no sign of a service.
 static IS_PERSISTENT: AtomicBool = AtomicBool::new(false);
 /// The word that changes when there may be a service.
 static SERIAL: OnceRef<AtomicU32> = OnceRef::new();
 
-/// Makes the process try again and again.
+/// Makes the process try to connect again and again.
 pub(crate) fn be_persistent() {
     IS_PERSISTENT.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the process tries again and again.
+/// Returns whether the process tries to connect again and again.
 pub(crate) fn is_persistent() -> bool {
     IS_PERSISTENT.load(Ordering::Relaxed) || SERIAL.get().is_none()
 }
@@ -47,10 +48,9 @@ pub(crate) fn set_serial(serial: &'static AtomicU32) {
     let _ = SERIAL.set(serial);
 }
 
-/// The generation of the process whose thread has made its first attempt.
+/// The generation (see [`atrace_sys::fork`]) of the process whose thread has made its first attempt.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The maximum time that the process waits for that, and the pause between two checks, in
-/// nanoseconds.
+/// The maximum time that [`wait_for_first`] waits, and the pause between its checks, in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -63,14 +63,14 @@ pub(crate) fn wait_for_first() {
     }
 }
 
-/// The attempts of this thread.
+/// The attempts of the socket thread to connect.
 pub(super) struct Attempts {
     /// The pause after this attempt, in milliseconds.
     pause: u64,
     /// The serial before this attempt.
     seen: u32,
-    /// The system calls that the process had given up before this attempt. `None` if the thread shares the process's
-    /// descriptors.
+    /// The system calls that the process had given up before this attempt, or `None` if the thread shares the
+    /// process's descriptors.
     confinement: Option<Confinement>,
 }
 
@@ -85,13 +85,13 @@ impl Attempts {
         self.seen = SERIAL.get().map_or(0, |serial| serial.load(Ordering::Relaxed));
     }
 
-    /// Records that the service has answered.
+    /// Records that the service has answered, so that the next pause is the shortest one.
     pub(super) fn had_success(&mut self) {
         self.pause = FIRST;
     }
 
-    /// Sleeps until the next attempt makes sense. Returns false as soon as `is_over` returns true; this is checked each
-    /// second if `has_rights`.
+    /// Sleeps until another attempt makes sense. Returns false as soon as `is_over` returns true; if `has_rights`,
+    /// this is checked each second.
     pub(super) fn pause(
         &mut self,
         was_connected: bool,

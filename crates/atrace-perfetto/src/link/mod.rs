@@ -4,28 +4,29 @@
 //!
 //! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms, and then
 //! after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
-//! [seeks](crate::producer::seek) a service, it sleeps instead, until a word shows that there may be a service. It opens and
-//! closes sessions as the service requests (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every
-//! 4 ms while there are any, then at intervals that double up to 50 ms. An event wakes the thread when half of the memory has
-//! been written since the last time, and, in a session whose threads wait for room, when a thread waits (`filling.rs`). The
-//! thread can't sleep on the socket and on that word at once, so during a session it checks the socket at the same intervals.
-//! Without a session it sleeps until the service sends something.
+//! [seeks](crate::producer::seek) a service, the thread sleeps instead, until a word in memory changes, which means
+//! that there may be a service. The thread opens and closes sessions as the service requests (`sessions.rs`), and
+//! reports the complete chunks to the service (`requests.rs`): every 4 ms while there are complete chunks, then at
+//! intervals that double up to 50 ms. An event wakes the thread when half of the memory has been written since the
+//! last time, and, in a session whose threads wait for room, when a thread waits (`filling.rs`). The thread can't
+//! wait for the socket and for this wake at once, so during a session it checks the socket at the same intervals as
+//! the chunks. Without a session it sleeps until the service sends something.
 //!
 //! # Rules
 //!
 //! No code of the program runs on this thread. It may be a *bare* thread, started by an event without the C library
-//! ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So nothing here allocates, panics or uses a thread-local:
-//! buffers are mapped, and messages are encoded in place.
+//! ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So the code of this module never allocates, panics or uses a
+//! thread-local: buffers are mapped, and messages are encoded in place.
 //!
 //! The C library's `setuid()` does not change the rights of a bare thread. A bare thread that has rights therefore
-//! wakes once a second, also without a session, and ends when the process has given them up. The next event starts
-//! another thread.
+//! wakes once a second, also without a session, and ends when the process has given up these rights. The next
+//! event starts another thread.
 //!
 //! # Failure
 //!
 //! An invalid message or a broken socket ends the connection. Then all sessions are closed, their memory is retired,
 //! and the thread connects again. If the socket broke when the memory's descriptor was sent, the peer may be a relay,
-//! which accepts none: the thread connects again at once, and sends no descriptor.
+//! which accepts no descriptors: the thread then connects again at once, and sends no descriptor.
 
 mod attempts;
 mod requests;
@@ -47,11 +48,11 @@ use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
 use atrace_sys::{Descriptor, process, thread};
 
-/// The shortest and the longest time between two checks for completed chunks and of the socket, in
+/// The shortest and the longest time between two checks of the completed chunks and the socket, in
 /// milliseconds.
 const SHORTEST: u64 = 4;
 const LONGEST: u64 = 50;
-/// The interval at which a thread with rights checks whether the process still has them, in
+/// The interval at which a thread with rights checks whether the process still has these rights, in
 /// milliseconds.
 const RIGHTS: u64 = 1000;
 
@@ -87,13 +88,13 @@ pub(crate) struct Environment {
     pub(crate) memory: Option<OsString>,
 }
 
-/// A session slot, as the socket thread sees it.
+/// A session slot, with the fields that only the socket thread needs.
 #[derive(Clone, Copy, Debug)]
 struct Session {
-    /// The service's number of the session.
+    /// The number by which the service identifies the session.
     instance: u64,
     buffer: u32,
-    /// The number of threads that have a writer registered with the service.
+    /// The number of threads whose writer for this session is registered with the service.
     known: usize,
     phase: Phase,
 }
@@ -103,55 +104,55 @@ enum Phase {
     /// The slot is free.
     Free,
     Open,
-    /// The session has ended, but a thread may still be in the middle of an event.
+    /// The session has ended, but a thread may still be in the middle of an event for it.
     Draining,
     /// The session has ended, and no thread has a chunk of it.
     Drained,
 }
 
-/// The connection. The value is reused: after the end of one connection, the next is made with the same
-/// value.
+/// The connection to the service. After a connection has ended, the same value is used for the next one.
 struct Link {
     shared: &'static Shared,
     environment: &'static Environment,
-    /// The process's rights when this thread started, if it is a bare thread, which would not lose them;
-    /// otherwise 0.
+    /// The rights of the process when this thread started, if this is a bare thread (which keeps rights that
+    /// the process gives up); otherwise 0.
     rights: u64,
-    /// Called when sessions want other tags.
+    /// A function that is called when sessions want other tags.
     changed: fn(),
     socket: Option<Socket>,
     terms: Terms,
-    /// Requests that were not sent yet; `unsent` is their size in bytes.
+    /// Requests that were not sent yet. `unsent` is their size in bytes.
     outbox: [u8; REQUEST_MAX],
     unsent: usize,
     arena: Option<&'static Arena>,
     /// The descriptor that was received last and is not used yet.
     received: Option<Descriptor>,
-    /// The session slots. A slot stays in use after its connection ended, as long as a thread is in the middle of an
-    /// event.
+    /// The session slots. A slot stays in use after the connection has ended, as long as a thread is in the middle
+    /// of an event for its session.
     sessions: [Session; SERVICES],
     speed: Speed,
     anchored: u64,
     /// How many times `changed` still has to be called.
     notify_again: u8,
-    /// The previous connection ended when the memory's descriptor was sent, as a relay ends it. This connection sends
-    /// none.
+    /// Whether to send no descriptor on this connection, because the previous one ended when the descriptor of the
+    /// memory was sent, as happens with a relay.
     withholds: bool,
 }
 
-/// The service's methods and the state of the greeting.
+/// The methods of the service, and how far the greeting (the first requests on a connection) has got.
 #[derive(Default)]
 struct Terms {
-    /// The number of the last request.
+    /// The number of the request that was sent last.
     request: u64,
-    /// The methods by their index; 0 is the number of a method that the service lacks.
+    /// The numbers of the methods, by their index. The number is 0 if the service lacks the method.
     methods: [Method; METHODS_COUNT],
-    /// The numbers of requests whose replies matter. The reply to `last` ends the greeting.
+    /// The numbers of the requests of the greeting whose replies matter. The reply to `last` ends the
+    /// greeting.
     initialize: u64,
     commands: u64,
     last: u64,
     is_settled: bool,
-    /// The service can't read the memory, so commits contain the chunks' bytes.
+    /// Whether commits contain the bytes of the chunks, because the service can't read the memory.
     sends_bytes: bool,
 }
 
@@ -187,10 +188,9 @@ impl Link {
     }
 }
 
-/// The body of the thread. This returns only if the process has given up rights that this thread still
-/// has.
+/// Runs the socket thread. This returns only if the process has given up rights that this thread still has.
 ///
-/// It may run on a [bare](atrace_sys::thread::spawn_bare) thread: no code here allocates, panics or uses a
+/// The thread may be a [bare](atrace_sys::thread::spawn_bare) one: no code here allocates, panics or uses a
 /// thread-local.
 pub(crate) fn run(
     shared: &'static Shared,
@@ -279,7 +279,8 @@ impl Link {
         }
     }
 
-    /// Does the periodic work. Returns whether there were completed chunks.
+    /// Reports the completed chunks, and does the other work that is due at intervals. Returns whether there
+    /// were completed chunks.
     fn tick(&mut self) -> Result<bool, Standing> {
         // A thread that waits for changes may have been about to sleep when it was notified, so it is notified again.
         if self.notify_again > 0 {
@@ -307,7 +308,8 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// An index without a name would match a service's method that has no name.
+    /// Each index has the name of a method: an index without a name would match a service's method without a
+    /// name.
     #[test]
     fn every_place_of_a_method_has_a_name() {
         for place in 0..METHODS_COUNT {

@@ -1,14 +1,15 @@
-//! Requests to the service and its replies: the greeting, commits, and how frames are sent and received. Requests are
-//! collected and sent together.
+//! Requests to the service and its replies: the greeting, commits, and how messages are sent and received. Requests
+//! are collected and sent together.
 //!
-//! The steps of the greeting are: bind the service and learn its methods; `InitializeConnection` with a memory file;
-//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
-//! all commands for sessions that already exist. A commit tells the service which chunks are complete.
+//! The greeting has these steps: bind the service, which learns the numbers of its methods; `InitializeConnection`
+//! with a memory file; `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`,
+//! whose reply comes after all commands for sessions that already exist. A commit tells the service which chunks are
+//! complete.
 //!
 //! Behind a relay to another machine, the service never gets the memory file. The relay ends a connection on which a descriptor
 //! arrives, so the next connection is made without the file (`Link::withholds`). The service then asks for *emulation*: a commit
-//! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are still
-//! writing, so a flush sends these, too.
+//! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are
+//! still writing, so at a flush this thread sends the bytes of these chunks, too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::AsRawFd as _;
@@ -23,19 +24,20 @@ use crate::wire::{self, Body, Command, Moved};
 use crate::{abi, category, early, startup};
 use atrace_sys::{Descriptor, process};
 
-/// Returns the number of pages of the shared memory, from its size in KiB: by default 1 MiB; any other size must be
-/// from 64 KiB to 32 MiB. Pages that are never written cost nothing.
+/// Returns the number of pages of the shared memory, from its size in KiB, or `None` if that size is not valid.
+/// Without a size, the memory has 1 MiB; a given size must be from 64 KiB to 32 MiB. Pages that are never written
+/// take no memory.
 fn pages(kib: Option<&OsStr>) -> Option<u32> {
     let kib: u32 = kib.map_or(Some(1024), |kib| str::from_utf8(kib.as_bytes()).ok()?.parse().ok())?;
     (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
 }
 
-/// The maximum size of the arguments of a request in the greeting.
+/// The maximum size of the arguments of a request in the greeting, in bytes.
 const ARGUMENTS_MAX: usize = 512;
 
-/// The errno for sending to a peer that no longer exists.
+/// The error number of sending to a process that has closed the connection.
 const EPIPE: i32 = 32;
-/// The maximum size of a request in addition to its arguments.
+/// The maximum size of a request without its arguments, in bytes.
 const AROUND: usize = 64;
 
 /// The maximum number of chunks that one message names, and the maximum size of each entry in
@@ -104,8 +106,8 @@ impl Link {
         self.terms.commands != 0
     }
 
-    /// Returns whether the service has not yet answered `InitializeConnection`, the request that carries the
-    /// descriptor.
+    /// Returns whether the service has not yet answered `InitializeConnection`, the request with which the
+    /// descriptor of the memory is sent.
     pub(super) fn is_initializing(&self) -> bool {
         self.terms.initialize != 0 && !self.is_greeted()
     }
@@ -170,8 +172,8 @@ impl Link {
     /// Adds a request to the outbox: invokes a method with encoded arguments. Returns the request's number, or 0 if
     /// the service lacks the method.
     ///
-    /// `arguments` is `None` if they did not fit into their buffer, which is an error. The outbox is sent before the
-    /// next wait, or when it is full.
+    /// `arguments` is `None` if the arguments did not fit into their buffer, which is an error. The outbox is sent
+    /// before the thread waits next, or when it is full.
     #[inline(never)]
     pub(super) fn invoke(
         &mut self,
@@ -213,8 +215,8 @@ impl Link {
         send(self.socket.as_ref(), requests, descriptor)
     }
 
-    /// Receives the bytes that have arrived, behind the `len` bytes of an incomplete message, and handles all
-    /// messages that are complete. Returns whether any came.
+    /// Receives the bytes that have arrived, behind the `len` bytes of an incomplete message in `inbox`, and
+    /// handles all messages that are complete. Returns whether any bytes came.
     pub(super) fn receive(
         &mut self,
         inbox: &mut [u8],
@@ -241,8 +243,8 @@ impl Link {
         Ok(true)
     }
 
-    /// Reports the completed chunks to the service; returns whether there were any. Then answers the flush with
-    /// this number.
+    /// Reports the completed chunks to the service. Then answers the flush with the number `flush`, if there is
+    /// one. Returns whether there were completed chunks.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
         let mut is_any = false;
@@ -279,11 +281,12 @@ impl Link {
         Ok(())
     }
 
-    /// Sends the finished packets of the chunks that threads are writing, if the service can't read the memory.
-    /// Otherwise the service reads them itself.
+    /// Sends the finished packets of the chunks that threads are still writing, if the service can't read the
+    /// memory. A service that can read the memory reads these packets itself.
     ///
-    /// If a thread has finished a packet in a chunk, it completed its previous chunk before that. So the completed
-    /// chunks are sent before each open one, and the service gets the chunks of a thread in their order.
+    /// A thread that has finished a packet in a chunk completed its previous chunk before that. So the completed
+    /// chunks are sent before each chunk that is still open, and the service gets the chunks of a thread in their
+    /// order.
     #[inline(never)]
     pub(super) fn send_open(&mut self) -> Result<(), Standing> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };

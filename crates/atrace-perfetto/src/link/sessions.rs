@@ -1,16 +1,18 @@
-//! Sessions: opening and closing them, and registering the threads' writers with the service.
+//! Sessions: opens and closes them, and registers the threads' writers with the service.
 //!
 //! A session slot goes through four phases:
 //!
-//! 1. `Free`, until the service starts a session.
+//! 1. `Free`: no session is in the slot, until the service starts one.
 //! 2. `Open`: threads write for the session. Their writers are registered in advance.
-//! 3. `Draining`, after the service has stopped the session: no thread begins to write an event for it. The
-//!    chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed later.
+//! 3. `Draining`, after the service has stopped the session: no thread begins to write an event for the
+//!    session. The chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed
+//!    later.
 //! 4. `Drained`: all chunks were reclaimed. They are committed, the writers are unregistered, and the slot is free
 //!    again.
 //!
-//! The service gets the report that a session has stopped after about 50 ms at the latest, even if a thread is
-//! still in the middle of an event. Its slot then stays in phase 3 until the thread goes on.
+//! About 50 ms after it has stopped a session, at the latest, the service gets the report that the session has
+//! stopped, even if a thread is still in the middle of an event. The slot then stays `Draining` until the
+//! thread goes on.
 
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
@@ -30,7 +32,7 @@ use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
 
-/// The number of registered writers in excess of the number of threads.
+/// How many more writers are registered with the service than there are threads.
 const AHEAD: usize = 64;
 /// How many milliseconds the end of a session waits for threads that are in the middle of an event.
 const DRAIN_MS: u32 = 50;
@@ -93,8 +95,8 @@ impl Link {
         self.notify(STOPPED, &[(1, instance)])
     }
 
-    /// Closes the open session with this number, or all open sessions. No thread begins to write an event for
-    /// them any more. Returns whether there were any.
+    /// Closes the open session with the number `instance`, or all open sessions. After that, no thread begins
+    /// to write an event for them. Returns whether a session was closed.
     #[inline(never)]
     fn close(&mut self, instance: Option<u64>) -> bool {
         let mut is_any = false;
@@ -111,11 +113,10 @@ impl Link {
         is_any
     }
 
-    /// Ends all sessions after the connection was lost. Data that is written from now on reaches no
-    /// service.
+    /// Ends all sessions after the connection was lost. Events that are written from now on reach no service.
     ///
-    /// Slots of sessions with a thread in the middle of an event stay in use. With `is_again`, events that wait for the
-    /// service's answer continue to wait for the answer on the next connection.
+    /// The slot of a session stays in use while a thread is in the middle of an event for it. With `is_again`, an
+    /// event that waits for the service's answer goes on waiting, now for the answer on the next connection.
     pub(super) fn close_all(&mut self, is_again: bool) {
         // From here on, losses are counted for the next service. This comes first, so that an event always finds a
         // session or the count.
@@ -145,8 +146,7 @@ impl Link {
         startup::set_sends(false);
     }
 
-    /// Reclaims the chunks of sessions that have ended. Returns whether no thread has such a chunk
-    /// any more.
+    /// Reclaims the chunks of sessions that have ended. Returns true if no thread has such a chunk any more.
     #[inline(never)]
     pub(super) fn drain(&mut self) -> bool {
         let mut is_done = true;
@@ -159,8 +159,8 @@ impl Link {
         is_done
     }
 
-    /// Repeats [`drain`](Self::drain) for up to [`DRAIN_MS`]. A thread is pinned for nanoseconds only, unless it was
-    /// descheduled.
+    /// Repeats [`drain`](Self::drain) for up to [`DRAIN_MS`]. A thread is usually in the middle of an event for
+    /// nanoseconds only, unless it is descheduled.
     #[inline(never)]
     fn drain_for_long(&mut self) -> bool {
         for _ in 0..DRAIN_MS {
@@ -177,8 +177,8 @@ impl Link {
         self.notify_again = 3;
     }
 
-    /// Registers writers with the service before threads use them. If the process is killed, the data of an
-    /// unregistered writer is lost.
+    /// Registers writers with the service before threads use them. If the process is killed, the service
+    /// can't read the last chunk of a writer that is not registered.
     #[inline(never)]
     pub(super) fn register_writers(&mut self) -> Result<(), Standing> {
         let wanted = THREADS.min(self.shared.threads.load(Ordering::Relaxed) as usize + AHEAD);
@@ -206,7 +206,8 @@ impl Link {
         Ok(())
     }
 
-    /// Returns the slot of the first session in this phase with at most `known` registered writers.
+    /// Returns the slot of the first session in this phase with at most `known` registered writers, or `None`
+    /// if there is none.
     #[inline(never)]
     fn first(&self, phase: Phase, known: usize) -> Option<usize> {
         self.sessions.iter().position(|session| session.phase == phase && session.known <= known)

@@ -1,5 +1,5 @@
-//! The cursor by which packets are written, and the parts that several kinds of packets share: varints, texts,
-//! callsites.
+//! The cursor with which packets are written, and the parts that several kinds of packets share: varints,
+//! texts, callsites.
 
 use std::ptr;
 
@@ -8,18 +8,17 @@ use atrace_sys::text::cut;
 use crate::callsite::Site;
 use crate::names::Names;
 
-/// The longest name in a packet whose lengths have one byte.
+/// The maximum length in bytes of a name in a packet whose lengths have one byte.
 pub(crate) const SHORT: usize = 96;
-/// The longest name of a callsite that is interned, and the longest of its other texts. Longer texts
-/// are cut.
+/// The maximum length in bytes of each text of a callsite that is interned. Longer texts are cut.
 pub(super) const SITE_NAME_MAX: usize = 512;
 pub(super) const SITE_TEXT_MAX: usize = 256;
 
-/// The name of the argument that holds an event's level, and its interned number.
+/// The name of the argument that holds an event's level, and the number of that name.
 const LEVEL: &str = "level";
 pub(super) const LEVEL_NUMBER: u8 = 1;
 
-/// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. Other numbers have an empty name.
+/// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. The name of other numbers is empty.
 pub(super) fn level_name(level: u8) -> &'static str {
     const NAMES: Names = Names("ERROR WARN INFO DEBUG TRACE", b' ');
     NAMES.at(usize::from(level).wrapping_sub(1))
@@ -57,7 +56,7 @@ impl Cursor {
         }
     }
 
-    /// Writes the time since the packet before. The common case, below 16 µs, takes a single store.
+    /// Writes the time since the previous packet. The common case, less than 16 µs, takes a single store.
     #[inline(always)]
     pub(super) unsafe fn since(&mut self, ns: u64) {
         // SAFETY: the caller has room for eleven bytes.
@@ -74,7 +73,7 @@ impl Cursor {
         }
     }
 
-    /// Writes a time of `CLOCK_BOOTTIME`, and its clock. Returns the cursor behind them.
+    /// Writes a given time of `CLOCK_BOOTTIME`, and the number of that clock. Returns the cursor behind them.
     #[inline(never)]
     pub(super) unsafe fn own_time(mut self, ns: u64) -> Self {
         // SAFETY: the caller has room for fourteen bytes.
@@ -96,14 +95,14 @@ impl Cursor {
         }
     }
 
-    /// Writes a text; for a short text there is no call of `memcpy`.
+    /// Writes a text. A short text is written without a call of `memcpy`.
     #[inline(always)]
     pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
         // SAFETY: the caller has room for the text.
         unsafe { if !cfg!(small) && text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
-    /// Does the same as [`any_text`](Self::any_text), as a function for packets that are rarely
+    /// Does the same as [`any_text`](Self::any_text), but is not inlined: for packets that are rarely
     /// written.
     #[inline(never)]
     pub(super) unsafe fn called_text(mut self, text: &[u8]) -> Self {
@@ -156,8 +155,8 @@ impl Cursor {
         }
     }
 
-    /// Writes an entry of interned data, as a field whose key has one byte: its encoded number and its text; for a
-    /// source location also the line.
+    /// Writes an entry of interned data, as a field whose key has one byte. The entry has an encoded number and a
+    /// text; the entry of a source location also has the line.
     #[inline(never)]
     pub(super) unsafe fn entry(&mut self, key: u8, number: &[u8], text: &str, line: Option<u32>) {
         // SAFETY: the caller has room for the number, the text, and 13 bytes more.
@@ -175,7 +174,7 @@ impl Cursor {
         }
     }
 
-    /// Writes an event's references to its callsite: to the metadata, and with `has_name` to the name.
+    /// Writes the references of an event to its callsite: to the metadata and, with `has_name`, to the name.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         let [low, high] = pair(site.number);
@@ -228,8 +227,7 @@ impl Cursor {
         self
     }
 
-    /// Skips the bytes of a length that is written later, which are one or two. Returns their
-    /// address.
+    /// Skips the one or two bytes of a length that is written later. Returns their address.
     #[inline(always)]
     pub(super) fn later<const IS_SHORT: bool>(&mut self) -> *mut u8 {
         let place = self.0;
@@ -253,7 +251,7 @@ impl Cursor {
     }
 }
 
-/// Not inlined: the compiler would unroll the loop in every caller.
+/// Copies a text 16 bytes at a time. Not inlined, because the compiler would unroll the loop in every caller.
 #[inline(never)]
 unsafe fn copy_by_16(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
@@ -285,8 +283,8 @@ pub(super) const fn pair(number: u32) -> [u8; 2] {
     [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
 }
 
-/// Returns an event's references to an interned callsite: `category_iids` and `source_location_iid`, and the head
-/// and value of the debug annotation `level`.
+/// Returns the references of an event to an interned callsite, in two parts: `category_iids` and
+/// `source_location_iid`; and the debug annotation `level` with its value.
 #[inline(always)]
 pub(super) fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
     let number = u64::from(u16::from_le_bytes(pair(number)));

@@ -1,4 +1,4 @@
-//! The part of an event that remains after a session's filters.
+//! Removes the parts of an event that a session's filters exclude.
 
 use atrace_sys::text::cut;
 
@@ -8,23 +8,22 @@ use crate::event::{Event, Type};
 use crate::options::{NO_ARGUMENTS, NO_NAMES};
 use crate::proto::{Reader, Writer};
 
-/// The text that replaces a name that is filtered out, as in Perfetto's SDK.
+/// The text that replaces a name that a filter excludes, as in Perfetto's SDK.
 const FILTERED: &str = "FILTERED";
-/// The number of bytes by which a filtered event may exceed the original event: its name and that of its track,
-/// and numbers of its callsite that replace arguments.
+/// The number of bytes by which a filtered event may be longer than the original event: for the replaced names
+/// of the event and its track, and for the numbers of its callsite, which take the place of arguments.
 pub(crate) const FILTERED_ROOM: usize = 2 * FILTERED.len() + SITE_ROOM;
-/// The room for a callsite's two numbers.
+/// The room for the two numbers of a callsite, in bytes.
 const SITE_ROOM: usize = 8;
 /// The maximum number of flows that remain in an event without its arguments.
 const FLOWS: usize = 32;
-/// The size of the buffer for the remaining arguments.
+/// The size of the buffer for the remaining arguments, in bytes.
 pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
-/// Returns the event in the form that a session with these filters gets. `kept` is a buffer for the remaining
-/// arguments.
+/// Returns the event as a session with these filters gets it. `kept` is a buffer for the remaining arguments.
 ///
-/// Of arguments only flows remain. The level of a callsite is an argument, too. A callsite without a number loses its
-/// target and location.
+/// Without arguments, an event keeps only its flows. The level of a callsite is an argument, too. If the callsite has
+/// no number, its target and location are also left out.
 #[inline(never)]
 pub(crate) fn filtered<'a>(event: &Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) -> Event<'a> {
     let mut event = *event;

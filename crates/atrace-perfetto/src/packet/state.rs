@@ -1,9 +1,9 @@
-//! The incremental state: the packets that a reader must have before a thread's events. [`writer`] says when they are
-//! written.
+//! The incremental state: the packets that a reader must have before a thread's events. The module [`writer`] decides
+//! when they are written.
 //!
-//! There are three: the clock and the default track; the description of the thread's track; and that of the process's
-//! track. A fourth names categories once an event has them. Everything except names has a fixed size, so the state
-//! takes a few stores.
+//! The state has three packets: the clock and the default track; the description of the thread's track; and that of
+//! the process's track. A fourth packet names categories once an event has them. All fields except names have a fixed
+//! size, so the state is written by a few stores.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`,
 //! `thread_descriptor.proto`, `process_descriptor.proto`.
@@ -17,22 +17,22 @@ use super::cursor::{BOOTTIME, Cursor};
 use super::{called_full as full, called_spread as spread};
 use crate::category;
 
-/// The room for all of the state except the categories.
+/// The maximum size of the state without the categories, in bytes.
 pub(crate) const ROOM: usize = 320;
-/// The longest process name. A longer name is cut.
+/// The maximum length of the name of a process, in bytes. A longer name is cut.
 const NAME_MAX: usize = 100;
 
-/// Values of `TracePacket.SequenceFlags`.
+/// A flag of `TracePacket.SequenceFlags`: the packet begins the state anew.
 const STATE_CLEARED: u8 = 1;
 const NEEDS_STATE: u8 = 2;
-/// The id of the sequence's own clock, which counts from packet to packet.
+/// The number of the sequence's own clock. Each packet has the time since the previous packet on this clock.
 const OWN_CLOCK: u8 = 64;
 
 /// Writes the state of the calling thread's sequence. Returns false if there is no room.
 ///
 /// `process` is the number of the process's track, and `now` is the starting time of the sequence's own clock.
-/// `is_first` means that this is the sequence's first packet in the session. `is_lost` means that packets before it
-/// were lost because the shared memory was full.
+/// `is_first` means that this is the sequence's first packet in the session. `is_lost` means that packets before
+/// the state were lost because the shared memory was full.
 #[inline(never)]
 pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
     if chunk.room() < ROOM {
@@ -115,7 +115,8 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
     true
 }
 
-/// Names categories, given as bits of tags. Returns false if there is no room.
+/// Writes the packet that names categories, which are given as bits of tags. Returns false if there is no
+/// room.
 #[inline(never)]
 pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     if chunk.room() < categories_room(tags) {
@@ -143,7 +144,8 @@ pub(crate) fn name_categories(chunk: &mut Chunk, tags: u32) -> bool {
     true
 }
 
-/// Returns the room for naming these categories: 7 bytes, and at most 21 for each category.
+/// Returns the maximum size of the packet that names these categories: 7 bytes, and at most 21 for each
+/// category.
 pub(crate) const fn categories_room(categories: u32) -> usize {
     7 + 21 * categories.count_ones() as usize
 }
@@ -178,7 +180,7 @@ mod tests {
     use crate::packet::track;
     use crate::proto::{Reader, Value};
 
-    /// Returns the field at the end of a path of nested messages.
+    /// Returns the field at the end of `path`, which leads through nested messages.
     fn field<'a>(packet: &'a [u8], path: &[u32]) -> Option<Value<'a>> {
         let (last, before) = path.split_last()?;
         let inner = before.iter().try_fold(packet, |of, field| Some(Reader::first(of, *field)?.bytes()));
@@ -231,7 +233,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Including all at once: an event with a category that was not named could not be understood.
+    /// Any set of categories can be named, also all at once. A reader could not understand an event with a
+    /// category that was not named.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn any_categories_are_named() {

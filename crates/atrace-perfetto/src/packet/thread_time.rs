@@ -1,5 +1,6 @@
-//! The processor time of a thread, as the value of a counter below the thread's track. In a session that asks for it, each
-//! event of the thread has the counter's present value. From these values readers compute how long a thread ran in a slice.
+//! The processor time of a thread, as the value of a counter below the thread's track. If a session asks for the
+//! processor time, each event of the thread has the counter's present value. From these values readers compute how
+//! long a thread ran in a slice.
 //!
 //! Source: Perfetto's `track_event.proto`, `counter_descriptor.proto`.
 
@@ -9,22 +10,23 @@ use super::seeded;
 use crate::event::Track;
 use crate::proto::Writer;
 
-/// By this name readers recognise the counter.
+/// The name by which readers recognise the counter.
 const NAME: &str = "thread_time";
-/// The longest encoded sample: two numbers of ten bytes, and their keys.
+/// The maximum size of an encoded sample, in bytes: two numbers of ten bytes, and their keys.
 pub(crate) const SAMPLE_MAX: usize = 23;
-/// The room for a sample and the description of its counter.
+/// The maximum size of a sample and the description of its counter, in bytes.
 pub(crate) const SAMPLE_ROOM: usize = SAMPLE_MAX + 42 + NAME.len();
 
-/// Returns the counter of the calling thread. `process` is the number of the process's track.
+/// Returns the track of the counter for the calling thread's processor time. `process` is the number of the
+/// process's track.
 pub(crate) fn track(process: u64) -> Track<'static> {
     let parent = process ^ u64::from(thread::number().unwrap_or_default());
     let uuid = super::track(seeded(parent, u64::from_le_bytes(*b"cpu time")));
     Track { uuid, parent, name: NAME, is_counter: true, is_kept: false }
 }
 
-/// Encodes the fields of an event of the calling thread that have its processor time; returns `None` if it is not known. A
-/// thread that has given up system calls does not ask.
+/// Encodes the fields of an event that have the processor time of the calling thread. Returns `None` if the time is
+/// not known. A thread that has given up system calls does not ask for the time.
 pub(crate) fn sample(counter: u64, bytes: &mut [u8; SAMPLE_MAX]) -> Option<&[u8]> {
     let time = if thread::is_confined() { None } else { clock::of_thread() }?;
     let mut writer = Writer::new(bytes);

@@ -4,8 +4,8 @@
 //! and that its first packet began in the previous chunk. The length of the packet is known before the first byte is
 //! written, so nothing has to be filled in afterwards.
 //!
-//! All chunks are taken before the first byte is written: if a part is missing, the service holds back all later
-//! packets of the sequence. So a part is only missing after the process was killed between two chunks.
+//! All chunks are taken before the first byte is written, because if a part is missing, the service holds back
+//! all later packets of the sequence. So a part is missing only if the process was killed between two chunks.
 
 use std::ptr;
 
@@ -16,33 +16,36 @@ use crate::event::Event;
 use crate::memory::Chunk;
 use crate::proto::Writer;
 
-/// The minimum room for the first part of a packet. A smaller rest of a chunk is not worth a part.
+/// The minimum room for the first part of a packet, in bytes. If a chunk has less room, the packet begins in
+/// the next chunk.
 pub(crate) const PART_MIN: usize = 256;
 /// The maximum number of chunks that a packet takes in addition to the chunk in which it begins.
 const CHUNKS_MAX: usize = 32;
-/// The size of a part's length.
+/// The size of the length before a part, in bytes.
 const LENGTH: usize = 2;
-/// The longest part.
+/// The maximum length of a part, in bytes.
 const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
-/// The size of the longest head of a packet: the time, flags and a length; and in the event its type, all categories, a
-/// track or the processor time, an interned name, and the length of the name.
+/// The maximum size of the head of a packet, in bytes. The head has the time, flags and a length; and of the event
+/// its type, all categories, a track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
 
 /// The texts of an event that are too long for [`Event`].
 #[derive(Clone, Copy)]
 pub(crate) struct Whole<'a> {
-    /// The name; `None` means the name of the event's callsite.
+    /// The name of the event. `None` means that the event has the name of its callsite.
     pub(crate) name: Option<&'a str>,
-    /// Passes the encoded arguments to its parameter, piece by piece; each call passes the same
-    /// bytes.
+    /// A function that passes the encoded arguments to its parameter, piece by piece. Each call passes the
+    /// same bytes.
     pub(crate) args: &'a dyn Fn(&mut Put<'_>),
 }
 
-/// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes further chunks. Returns whether there were enough; if not, the taken ones
-/// are complete and empty, and `chunk` is none. Returns `None` if the event is too long for [`CHUNKS_MAX`] chunks; nothing
-/// is written then.
+/// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes further chunks.
+/// Returns true if there were enough chunks. Otherwise returns false; the chunks that were taken are then complete
+/// and empty, and `chunk` is no chunk. Returns `None`, and writes nothing, if the event is too long for
+/// [`CHUNKS_MAX`] chunks.
 ///
-/// The event has one of the two kinds of names, and neither metadata nor a value. The chunk has room for [`PART_MIN`].
+/// The event must have a name, in `whole` or of its callsite, and neither metadata nor a value. The chunk must have
+/// room for [`PART_MIN`] bytes.
 #[inline(never)]
 pub(crate) fn whole_event(
     chunk: &mut Chunk,
@@ -115,11 +118,11 @@ fn room_of(chunk: &Chunk) -> usize {
 struct Parts<'a> {
     chunk: &'a mut Chunk,
     more: std::slice::IterMut<'a, Chunk>,
-    /// Where the next byte of the part goes.
+    /// The address of the next byte of the part.
     at: *mut u8,
-    /// The number of bytes that are left of the part; 0 means that no part was begun.
+    /// The number of bytes that are left of the part. It is 0 while no part was begun.
     room: usize,
-    /// How many bytes of the packet are left.
+    /// The number of bytes of the packet that are left.
     left: usize,
 }
 
@@ -142,8 +145,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Begins a part; in the next chunk, unless it is the first part. Returns false if there is no
-    /// next chunk.
+    /// Begins a part. The first part begins in the present chunk, every other part in the next chunk. Returns
+    /// false if there is no next chunk.
     fn begin(&mut self) -> bool {
         if !self.at.is_null() {
             let Some(next) = self.more.next().filter(|_| self.left > 0) else { return false };
