@@ -1,5 +1,5 @@
-//! Passes the location of the C header to dependents, links libcutils in platform builds, and runs bindgen on
-//! request.
+//! Passes the location of the C header to dependent crates, links libcutils in platform builds, and runs
+//! bindgen if the feature `bindgen` asks for it.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
 }
 
-/// Writes `bindings.rs` into OUT_DIR: from our header, or from `cutils/trace.h` below `ATRACE_SYS_INCLUDE_DIR`.
+/// Writes `bindings.rs` into OUT_DIR: from the crate's own header, or from `cutils/trace.h` below
+/// `ATRACE_SYS_INCLUDE_DIR`.
 ///
 /// The result depends on the header alone, and not on the target, the sysroot or an installed formatter.
 #[cfg(feature = "bindgen")]
@@ -52,7 +53,8 @@ fn generate_bindings(own: &std::path::Path) {
 // Made by build.rs, with the version of bindgen above, from include/cutils/trace.h. Not to be edited. To refresh:
 // ATRACE_SYS_UPDATE_BINDINGS=1 cargo test -p atrace-sys --features bindgen --test bindings_fresh";
 
-    /// Gives every tag the type of the mask: bindgen would pick the smallest type that holds the value.
+    /// Gives every tag the type of the mask of tags. Without this, bindgen would choose the smallest type
+    /// that holds the value.
     #[derive(Debug)]
     struct TagsAre64Bit;
 

@@ -61,7 +61,8 @@ unsafe extern "C" {
         name: *const core::ffi::c_char,
         cookie: i32,
     );
-    /// Writes `H|pid|track|cookie`. Android 13's function of the same name takes a name between the two.
+    /// Writes `H|pid|track|cookie`. Android 13's function of the same name takes a name between the track and
+    /// the cookie.
     pub fn atrace_async_for_track_end_body(track: *const core::ffi::c_char, cookie: i32);
     /// Writes `I|pid|name`.
     pub fn atrace_instant_body(name: *const core::ffi::c_char);
@@ -78,6 +79,6 @@ unsafe extern "C" {
     pub static mut atrace_is_ready: bool;
     /// The enabled tags as last read: `ATRACE_TAG_NOT_READY` at first.
     pub static mut atrace_enabled_tags: u64;
-    /// The descriptor that messages are written to, -1 without one.
+    /// The descriptor to which messages are written, or -1 if there is none.
     pub static mut atrace_marker_fd: core::ffi::c_int;
 }

@@ -17,7 +17,7 @@ impl<'a> From<&'a CStr> for CText<'a> {
 }
 
 impl<'a> CText<'a> {
-    /// Returns the text, after finding its length.
+    /// Finds the length of the text, and returns the text.
     pub(crate) fn to_c_str(self) -> &'a CStr {
         // SAFETY: made from a `CStr`, or by a C function whose declaration states the lifetime.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }

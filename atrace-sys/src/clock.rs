@@ -22,8 +22,8 @@ pub fn asked() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the processor time of the calling thread in nanoseconds; `None` if the process may not ask for it. Takes a system
-/// call. Async-signal-safe.
+/// Returns the processor time of the calling thread in nanoseconds, or `None` if the process may not ask for it.
+/// Makes a system call. Async-signal-safe.
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 pub fn of_thread() -> Option<u64> {
     let _errno = ErrnoGuard::new();
@@ -33,8 +33,8 @@ pub fn of_thread() -> Option<u64> {
     is_told.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Returns whether the process may read the counter (`PR_SET_TSC`). A new thread inherits this from the thread that
-/// makes it.
+/// Returns whether the process may read the counter (`PR_SET_TSC`). A new thread inherits this right from the
+/// thread that creates it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn is_allowed() -> bool {
     static IS_ALLOWED: crate::OnceRef<bool> = crate::OnceRef::new();

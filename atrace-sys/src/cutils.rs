@@ -2,16 +2,16 @@
 //! atrace_link_cutils`).
 //!
 //! Not every Android version exports all functions: Android 6 has no `atrace_end_body`; instants and tracks came with
-//! Android 13. So a method returns whether the library has the function. If not, the caller writes the event to the
-//! marker. The library is never unloaded.
+//! Android 13. So each method returns whether the library has the function. If it has not, the caller writes the
+//! event to the marker. The library is never unloaded.
 //!
 //! # One symbol, two signatures
 //!
 //! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
-//! 14. The symbol does not show which signature it has, and with the wrong call the library would use a cookie as a
-//! pointer. So the API level decides; if the level is not known, the function counts as missing. Android 13's
-//! function is called with an empty *track*: it then writes the name in place of the track, which is the message of
-//! Android 14. (With an empty *name* it would write an empty field.)
+//! 14. The signature can't be seen from the symbol, and if the wrong one were called, the library would use a
+//! cookie as a pointer. So the signature is chosen by the API level; if the level is not known, the function counts
+//! as missing. Android 13's function is called with an empty *track*. It then writes the name in place of the
+//! track, so that the message is that of Android 14. (With an empty *name* the message would have an empty field.)
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
@@ -46,7 +46,7 @@ macro_rules! c_name {
     };
 }
 
-/// Declares the table of functions. Their types come from the header's bindings.
+/// Declares the table of functions. The types of the functions come from the bindings of the header.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libcutils that were found.
@@ -75,14 +75,16 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the functions that were linked. The compiler checks each against the header's declaration.
+            /// Returns the functions that were linked. The compiler checks that each of them has the type that
+            /// the header declares.
             #[cfg(atrace_link_cutils)]
             fn linked() -> Self {
                 Self { $($name: Some(bindings::$name),)* }
             }
         }
 
-        /// Fails to compile if the table and the header disagree. It is never called, so it links nothing.
+        /// Fails to compile if the table and the header disagree. It is never called, so no function has to
+        /// be linked for it.
         #[allow(dead_code)]
         fn agrees_with_the_header() {
             $(let _: unsafe extern "C" fn($($type),*) $(-> $result)? = bindings::$name;)*
@@ -118,9 +120,9 @@ type TakesName = unsafe extern "C" fn(track: *const c_char, name: *const c_char,
 enum TrackEnd {
     /// The function is missing, or its signature is not known.
     Not,
-    /// `(track, cookie)`.
+    /// The function takes `(track, cookie)`.
     WithTrack(TakesTrack),
-    /// `(track, name, cookie)`.
+    /// The function takes `(track, name, cookie)`.
     WithName(TakesName),
 }
 
@@ -143,8 +145,8 @@ impl TrackEnd {
 }
 
 /// Returns the API level of a library of the VNDK, from its directory: `/apex/com.android.vndk.v33/lib64/`,
-/// `/system/lib64/vndk-sp-29/`. `Some(None)`: the directory's name has no API level. `None`: the library is not
-/// part of the VNDK.
+/// `/system/lib64/vndk-sp-29/`. Returns `Some(None)` if the name of the directory has no API level, and `None`
+/// if the library is not part of the VNDK.
 fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
     let directories = path.get(..path.iter().rposition(|&byte| byte == b'/')?)?;
     let vndk = directories.windows(4).position(|part| part == b"vndk")?;
@@ -155,7 +157,7 @@ fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
 
 /// A loaded libcutils.
 ///
-/// Any thread may call its methods. They may change errno.
+/// Any thread may call the methods. They may change errno.
 #[derive(Debug)]
 pub struct Cutils {
     functions: Functions,
@@ -164,7 +166,7 @@ pub struct Cutils {
     path: Cow<'static, str>,
 }
 
-/// Calls a function of the library, if the library has it. Returns whether the library has it.
+/// Calls a function of the library if the library has it. Returns whether the library has it.
 macro_rules! call {
     ($self:ident.$name:ident($($argument:expr),*)) => {
         match $self.functions.$name {
@@ -186,7 +188,7 @@ impl Cutils {
     ///
     /// # Errors
     ///
-    /// Returns an error if it can't be loaded, or lacks a symbol that every libcutils has.
+    /// Returns an error if the library can't be loaded, or lacks a symbol that every libcutils has.
     #[cfg(not(atrace_link_cutils))]
     pub fn load(path: Option<&OsStr>) -> Result<Self, LibraryError> {
         let name = path.unwrap_or(OsStr::new("libcutils.so"));
@@ -236,7 +238,7 @@ impl Cutils {
         &self.path
     }
 
-    /// Calls `then` with each function that the library lacks, or whose signature is not known.
+    /// Calls `then` with the name of each function that the library lacks, or whose signature is not known.
     pub fn lacks(&self, mut then: impl FnMut(&'static str)) {
         for (name, is_there) in self.functions.all() {
             if !self.can_call(name, is_there) {
@@ -257,8 +259,8 @@ impl Cutils {
         }
     }
 
-    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without
-    /// this, Android's libcutils does not get ends on a track.
+    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without this
+    /// call, ends on a track are not written through Android's libcutils.
     #[must_use]
     pub fn for_api_level(self, level: Option<u32>) -> Self {
         Self { track_end: TrackEnd::of(&self.functions, level), ..self }
@@ -290,42 +292,43 @@ impl Cutils {
         call!(self.atrace_set_tracing_enabled(enabled));
     }
 
-    /// Writes `B`. Returns whether the library has the function, as all following methods do.
+    /// Writes a message `B`. Returns whether the library has the function for it. All following methods
+    /// return the same.
     #[doc(alias = "atrace_begin_body")]
     #[inline]
     pub fn begin(&self, name: &CStr) -> bool {
         call!(self.atrace_begin_body(name.as_ptr()))
     }
 
-    /// Writes `E`.
+    /// Writes a message `E`.
     #[doc(alias = "atrace_end_body")]
     #[inline]
     pub fn end(&self) -> bool {
         call!(self.atrace_end_body())
     }
 
-    /// Writes `S`.
+    /// Writes a message `S`.
     #[doc(alias = "atrace_async_begin_body")]
     #[inline]
     pub fn async_begin(&self, name: &CStr, cookie: i32) -> bool {
         call!(self.atrace_async_begin_body(name.as_ptr(), cookie))
     }
 
-    /// Writes `F`.
+    /// Writes a message `F`.
     #[doc(alias = "atrace_async_end_body")]
     #[inline]
     pub fn async_end(&self, name: &CStr, cookie: i32) -> bool {
         call!(self.atrace_async_end_body(name.as_ptr(), cookie))
     }
 
-    /// Writes `G`.
+    /// Writes a message `G`.
     #[doc(alias = "atrace_async_for_track_begin_body")]
     #[inline]
     pub fn async_for_track_begin(&self, track: &CStr, name: &CStr, cookie: i32) -> bool {
         call!(self.atrace_async_for_track_begin_body(track.as_ptr(), name.as_ptr(), cookie))
     }
 
-    /// Writes `H`.
+    /// Writes a message `H`.
     #[doc(alias = "atrace_async_for_track_end_body")]
     #[inline]
     pub fn async_for_track_end(&self, track: &CStr, cookie: i32) -> bool {
@@ -340,28 +343,28 @@ impl Cutils {
         true
     }
 
-    /// Writes `I`.
+    /// Writes a message `I`.
     #[doc(alias = "atrace_instant_body")]
     #[inline]
     pub fn instant(&self, name: &CStr) -> bool {
         call!(self.atrace_instant_body(name.as_ptr()))
     }
 
-    /// Writes `N`.
+    /// Writes a message `N`.
     #[doc(alias = "atrace_instant_for_track_body")]
     #[inline]
     pub fn instant_for_track(&self, track: &CStr, name: &CStr) -> bool {
         call!(self.atrace_instant_for_track_body(track.as_ptr(), name.as_ptr()))
     }
 
-    /// Writes `C` with a 32-bit value.
+    /// Writes a message `C` with a 32-bit value.
     #[doc(alias = "atrace_int_body")]
     #[inline]
     pub fn int(&self, name: &CStr, value: i32) -> bool {
         call!(self.atrace_int_body(name.as_ptr(), value))
     }
 
-    /// Writes `C` with a 64-bit value.
+    /// Writes a message `C` with a 64-bit value.
     #[doc(alias = "atrace_int64_body")]
     #[inline]
     pub fn int64(&self, name: &CStr, value: i64) -> bool {

@@ -1,12 +1,14 @@
-//! Asymmetric fences: a pair of a light fence, which costs nothing, and a heavy one, for asymmetric Dekker protocols.
+//! Asymmetric fences: a light fence, which costs nothing, and a heavy fence, which is a pair with it. They are for
+//! asymmetric forms of Dekker's algorithm.
 //!
-//! In Dekker's protocol each side stores its own word and then loads the other's; at least one side must see the
-//! other's store. Both sides need a store-load fence between the two. If one side runs often and the other rarely,
-//! the rare side can make the kernel run a full fence on all CPUs that run threads of this process (`membarrier(2)`,
-//! Linux 4.14). Then a compiler barrier suffices on the frequent side. See WG21 paper P1202, "Asymmetric Fences".
+//! In Dekker's algorithm, each of two sides stores its own word and then loads the word of the other side; at least
+//! one side must see the other's store. Both sides need a store-load fence between their store and their load. If
+//! one side runs often and the other rarely, the rare side can make the kernel run a full fence on all CPUs that run
+//! threads of this process (`membarrier(2)`, Linux 4.14). Then a compiler barrier suffices on the frequent side. See
+//! WG21 paper P1202, "Asymmetric Fences".
 //!
-//! Without `membarrier` both fences are full ones. On Android it is used since Android 10; before that, an app's
-//! system call filter may kill the caller.
+//! Without `membarrier(2)`, both fences are full ones. On Android the call is made only since Android 10; before
+//! that, the system call filter of an app may kill the caller.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::time::Duration;
@@ -18,8 +20,9 @@ static IS_HELPED: AtomicBool = AtomicBool::new(false);
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 
-/// The fence of the frequent side. If another thread passes [`heavy_fence`] later, that thread sees the stores
-/// before this fence; otherwise the loads after this fence see that thread's stores.
+/// The fence of the side that runs often. If another thread passes [`heavy_fence`] later, that thread sees the
+/// stores before this fence. Otherwise, the loads after this fence see the stores that the other thread made
+/// before its fence.
 #[inline(always)]
 pub fn light_fence() {
     if IS_HELPED.load(Ordering::Relaxed) {
@@ -29,7 +32,7 @@ pub fn light_fence() {
     }
 }
 
-/// The fence of the rare side: see [`light_fence`].
+/// The fence of the side that runs rarely: see [`light_fence`].
 pub fn heavy_fence() {
     fence(Ordering::SeqCst);
     if IS_HELPED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
@@ -42,8 +45,7 @@ pub fn heavy_fence() {
     }
 }
 
-/// Registers the process with the kernel. Must be called in each process before its threads use a light fence
-/// that matters.
+/// Registers the process with the kernel. Each process must call this before its threads use a light fence.
 pub fn prepare() {
     IS_HELPED.store(may_ask() && membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
 }

@@ -1,27 +1,27 @@
-//! Detects forks, so that each process knows which state belongs to it.
+//! Detects forks, so that a process can tell its own state from that of its parent.
 //!
 //! # The problem
 //!
 //! A forked child has a copy of its parent's memory: locks that a thread of the parent held, slices that the parent
-//! began, values that a thread of the parent was changing, ids that are not its own.
+//! began, values that a thread of the parent was changing, ids of the parent.
 //!
 //! # Types
 //!
 //! - [`Generation`]: a number that identifies a process among its ancestors. State that belongs to a process
 //!   carries this number.
 //! - [`PerProcess`]: a value that each process creates for itself.
-//! - [`Turn`]: work that one thread at a time does, without a lock; if the working thread does not exist in a
-//!   child, the child takes over its turn.
+//! - [`Turn`]: work that only one thread does at a time, without a lock. If the working thread does not exist
+//!   in a forked child, another thread of the child may do the work.
 //!
 //! # How it works
 //!
 //! The generation is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), no matter how the
-//! child was made, even by a bare `clone`. A process that finds 0 there takes the next number. Nothing here waits or
-//! takes a lock.
+//! child was made, even by a bare `clone`. A process that finds 0 in the page takes the next number. No function of
+//! this module waits or takes a lock.
 //!
 //! Without that kernel feature each call asks the kernel for the process id, which is stored together with the
-//! generation (`BY_ID`). A `pthread_atfork` handler clears both for a child in another PID namespace that has the same
-//! id as its parent. Among such children, only those of a bare `clone` are not recognised.
+//! generation (`BY_ID`). A child in another PID namespace may have the same id as its parent, so a `pthread_atfork`
+//! handler clears the stored id and generation. If such a child was made by a bare `clone`, it is not recognised.
 //!
 //! A child of `vfork` shares its parent's memory, so it has the same generation as its parent, on every kernel. It
 //! must not trace before it executes a program.
@@ -52,9 +52,9 @@ impl Generation {
     }
 }
 
-/// The words that are 0 in a new child.
+/// The words that the kernel wipes, so that they are 0 in a new child.
 struct Own {
-    /// A word for another module: see [`cached`].
+    /// The word of [`cached`], which another module uses.
     cached: AtomicU64,
     generation: AtomicU64,
 }
@@ -62,26 +62,27 @@ struct Own {
 // SAFETY: zeroes are valid numbers.
 unsafe impl Plain for Own {}
 
-/// Used before [`page`] has created a page, and if no page can be created. Always 0.
+/// Words that are always 0. They are used before [`page`] has created a page, and if no page can be created.
 static NOTHING: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
-/// If there is no page: a process id in the upper half, and the generation of that process in the lower half.
+/// A process id in the upper half, and the generation of that process in the lower half. This is used if
+/// there is no page.
 static BY_ID: AtomicU64 = AtomicU64::new(0);
 /// The last generation that this process or an ancestor has taken.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the generation of the calling process, even right after a fork. Costs two loads, and before Linux 4.14 a
-/// system call.
+/// Returns the generation of the calling process, even right after a fork. This costs two loads, or a system call
+/// before Linux 4.14.
 #[inline(always)]
 pub fn generation() -> Generation {
     NonZeroU64::new(OWN.get().generation.load(Ordering::Relaxed)).map_or_else(learn_generation, Generation)
 }
 
-/// Returns the number that `make` returns in this process, usually from the cache. `make` must always be the same
-/// function, and may be called more than once. With a cached number this costs two loads. Before Linux 4.14 nothing is
-/// cached.
+/// Returns the number that `make` returns in this process, usually from a cache. `make` must always be the same
+/// function, and may be called more than once. If the number is cached, this costs two loads. Before Linux 4.14, no
+/// number is cached.
 ///
-/// There is one such cached word, which [`process::id`](crate::process::id) uses.
+/// There is only one cache, which [`process::id`](crate::process::id) uses.
 #[inline(always)]
 pub(crate) fn cached(make: fn() -> NonZeroU64) -> NonZeroU64 {
     NonZeroU64::new(OWN.get().cached.load(Ordering::Relaxed)).unwrap_or_else(|| cache(make))
@@ -98,13 +99,13 @@ fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
     made
 }
 
-/// Returns whether the kernel wipes pages in each child (Linux 4.14). If it does not, a child of a bare `clone` has all
-/// memory of its parent, and only its [`generation`] differs.
+/// Returns whether the kernel wipes pages in each child (Linux 4.14). If the kernel does not, a child of a bare
+/// `clone` differs from its parent only in its [`generation`].
 pub fn wipes() -> bool {
     page().is_some()
 }
 
-/// Takes a generation, unless another thread of this process has already taken one.
+/// Takes a generation for this process, unless another thread of the process has already taken one.
 #[cold]
 #[inline(never)]
 fn learn_generation() -> Generation {
@@ -163,10 +164,10 @@ fn clear_at_fork() {
     }
 }
 
-/// A value that each process creates for itself. A forked child does not see its parent's value.
+/// A value that each process creates for itself. A forked child does not get its parent's value.
 ///
-/// It is for values that a thread of the parent may have been changing during the fork, in particular locks. A
-/// process's value stays until the process ends. The values of ancestors stay in memory unused.
+/// This is for values that a thread of the parent may have been changing during the fork, in particular locks.
+/// A value exists until its process ends. In a child, the values of its ancestors stay in memory unused.
 ///
 /// # Examples
 ///
@@ -192,22 +193,22 @@ impl<T: Sync + 'static> PerProcess<T> {
         Self(OnceRef::new())
     }
 
-    /// Returns this process's value, or `None` if it does not exist yet.
+    /// Returns this process's value, or `None` if the process has none yet.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         self.0.get().filter(|made| made.by == generation()).map(|made| &made.value)
     }
 
-    /// Returns the value that was made last, by this process or its nearest ancestor that made one.
+    /// Returns the value of this process or, if it has none, that of its nearest ancestor with a value.
     ///
-    /// A thread of that ancestor may have been changing the value during the fork.
+    /// A thread of the ancestor may have been changing the value during the fork.
     pub fn inherited(&self) -> Option<&'static T> {
         self.0.get().map(|made| &made.value)
     }
 
-    /// Returns this process's value, making it if necessary.
+    /// Returns this process's value, and makes it first if the process has none.
     ///
-    /// If several threads do this at once, each creates a value; the first one is stored and the others are
+    /// If several threads call this at once, each creates a value; the first one is stored and the others are
     /// dropped. No thread waits.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
@@ -257,8 +258,8 @@ impl Turn {
         Self(std::sync::atomic::AtomicU64::new(0))
     }
 
-    /// Does the work. If another thread of this process is doing the work, this thread returns at once, and the other
-    /// thread does the work once more.
+    /// Does the work. If another thread of this process is already doing the work, this returns at once, and the
+    /// other thread does the work once more.
     pub fn run(&self, mut work: impl FnMut()) {
         self.run_as(generation().number(), &mut work);
     }

@@ -1,4 +1,4 @@
-//! Sleeping until a word of memory changes, and waking threads that sleep.
+//! Futexes: sleeping until a word of memory changes, and waking the threads that sleep.
 //!
 //! Both functions are async-signal-safe and do not change errno.
 

@@ -3,17 +3,18 @@
 //! The crate wraps the unsafe code of the workspace and knows nothing about events. To trace, use the crate `atrace`.
 //! On Android and Linux it offers:
 //!
-//! - [`properties`]: reads, sets and watches system properties, which are bionic's or, on a host, those of a store of
-//!   our own;
+//! - [`properties`]: reads, sets and watches system properties: those of bionic or, on a host, those of a small store
+//!   in a file;
 //! - [`marker`]: finds, opens and writes the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
-//! - [`fork`]: the generation of a process, for state that a child must not inherit;
+//! - [`fork`]: the generation, a number that differs between a process and its children, for state that a
+//!   child must not inherit;
 //! - [`process`]: the process's id, name, rights and errno;
-//! - [`thread`]: threads that the program does not notice;
+//! - [`thread`]: threads that do not disturb the program: they take no signals and keep no files open;
 //! - [`timer`]: the processor's counter, and the processor time of a thread and of the process;
-//! - `errand`: privilege separation: a child process does work with the rights of another user;
-//! - `probe`: opens files that an untrusted process names;
+//! - `errand`: privilege separation: a child process works with the rights of another user;
+//! - `probe`: opens files whose paths an untrusted process has chosen;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
 //! - `memory`: mappings and memory files; `fence`: asymmetric fences; `futex`: sleeping on a word;
@@ -21,11 +22,13 @@
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts on the stack;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
-//! On other systems nothing can be opened, and there is no `clock`, `errand`, `fence`, `futex`, `memory`, `probe` or `socket`.
+//! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `futex`, `memory`, `probe`
+//! and `socket` do not exist.
 //!
 //! # Features
 //!
-//! - `bindgen`: generates the bindings of libcutils at build time instead of using the committed ones; needs libclang.
+//! - `bindgen`: generates the bindings of libcutils at build time instead of using the committed ones; this needs
+//!   libclang.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]
 #![allow(unsafe_code, reason = "this crate is where the workspace keeps its unsafe code")]
@@ -71,7 +74,7 @@ pub mod timer;
 pub mod usage;
 mod word;
 
-/// The atomics that threads share. The models replace this module with loom's.
+/// The atomics that threads share. In the loom models they are loom's types.
 mod sync {
     pub(crate) use std::sync::atomic;
 }

@@ -1,11 +1,12 @@
 //! Mappings and memory files.
 //!
-//! - [`Region`]: bytes of a file or private memory, which others may change;
-//! - [`Mapped`]: one value in a mapping of its own;
+//! - [`Region`]: mapped bytes of a file, or anonymous memory. Another thread or process may change them at
+//!   any time;
+//! - [`Mapped`]: a value of one type in a mapping of its own;
 //! - [`page_size`]: the smallest unit that the kernel maps;
-//! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that can't shrink. A mapping of a file that shrinks
-//!   would kill the process that uses it;
-//! - [`has_memory_files`]: whether the kernel has such files.
+//! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that no process can shrink. If a file shrinks, a
+//!   process that uses a mapping of it is killed;
+//! - [`has_memory_files`]: whether the kernel has memory files and seals.
 
 pub use crate::system::file::{fixed_size, has_memory_files, may_have_size, sealed_file, sealed_size};
 pub use crate::system::{Mapped, Plain, Region, Shared, page_size};

@@ -1,8 +1,9 @@
 //! libandroid's `ATrace_*` functions: the tracing interface that Android offers to apps, which may not load
 //! libcutils.
 //!
-//! It has slices (Android 6), async slices and counters (Android 10), all with the tag APP; it has no instants and no
-//! tracks. Each of its functions checks by itself whether the tag is enabled. The library is never unloaded.
+//! The interface has slices (Android 6), async slices and counters (Android 10), all with the tag APP; it has no
+//! instants and no tracks. Each of its functions checks by itself whether the tag is enabled. The library is never
+//! unloaded.
 
 use std::ffi::{CStr, OsStr};
 
@@ -10,12 +11,12 @@ use crate::c_text::CText;
 use crate::cutils::LibraryError;
 
 type Named = extern "C" fn(name: CText<'_>);
-/// A function with a cookie or a value.
+/// A function that takes a name and a number: a cookie or a value.
 type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.
 ///
-/// Any thread may call its methods. They may change errno. The methods that return a `bool` tell whether the
+/// Any thread may call the methods. They may change errno. A method that returns a `bool` returns whether the
 /// library has the function.
 #[derive(Debug)]
 pub struct Ndk {
@@ -36,7 +37,7 @@ impl Ndk {
     ///
     /// # Errors
     ///
-    /// Returns an error if it can't be loaded, or is older than Android 6.
+    /// Returns an error if the library can't be loaded, or is older than Android 6.
     pub fn load(path: Option<&OsStr>) -> Result<Self, LibraryError> {
         let name = path.unwrap_or(OsStr::new("libandroid.so"));
         let library = crate::system::Library::open(name).map_err(LibraryError)?;

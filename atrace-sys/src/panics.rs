@@ -1,9 +1,9 @@
-//! Calling code of the program that may panic, such as the formatting of a value.
+//! Calls code of the program that may panic, such as the formatting of a value.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// This text is written instead of the remaining output of a value that panics.
+/// The text that is written in place of the remaining output of a value whose formatting panics.
 pub const PANICKED: &str = "<panicked>";
 
 /// Calls `format`, and returns whether it panicked.

@@ -1,4 +1,5 @@
-//! Opening files that an untrusted process names: each file is examined before it is opened, and opening never waits.
+//! Opens files whose paths an untrusted process has chosen. Each file is examined before it is opened, and opening
+//! never waits.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -15,11 +16,12 @@ use crate::system::file;
 
 /// Opens the marker at `path` for writing, if it is on tracefs and has this device and inode.
 ///
-/// A symbolic link at the end of the path is refused, unless `is_followed`, which is for descriptors in `/proc`.
+/// A symbolic link at the end of the path is refused, except with `is_followed`, which is for descriptors in
+/// `/proc`.
 ///
 /// # Errors
 ///
-/// Returns the error of the system, or `InvalidInput` if it is another file.
+/// Returns the error of the system, or `InvalidInput` if the path leads to another file.
 pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::Result<File> {
     let found = look_at(path, is_followed)?;
     let data = found.metadata()?;
@@ -32,10 +34,10 @@ pub fn open_marker(path: &Path, identity: (u64, u64), is_followed: bool) -> io::
     Ok(file::reopen(&found, libc::O_WRONLY)?)
 }
 
-/// Reads the [state](crate::state) of another process through its descriptor in `/proc`; returns `None` if there
-/// is none.
+/// Reads the [state](crate::state) of another process through its descriptor in `/proc`; returns `None` if that
+/// file is not a state.
 ///
-/// The process may write the state at the same time.
+/// The other process may write its state at the same time.
 pub fn read_state(path: &Path) -> Option<Vec<u8>> {
     let found = look_at(path, true).ok()?;
     let data = found.metadata().ok()?;

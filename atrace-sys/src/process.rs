@@ -1,7 +1,7 @@
-//! The calling process: its id as text, name, rights and errno.
+//! The calling process: its id as text, its name, its rights and its errno.
 //!
-//! Every event needs the id, and glibc's `getpid()` is a system call. So the id is cached, as decimal text, in memory
-//! that is wiped in a forked child: see [`fork`].
+//! Every event needs the process id, and glibc's `getpid()` is a system call. So the id is cached, as decimal text,
+//! in memory that is wiped in a forked child: see [`fork`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::num::NonZeroU64;
@@ -14,9 +14,10 @@ pub use crate::system::{
 pub use crate::system::{capabilities as rights, signals::seem_to_be_handled as is_in_handler, stay_loaded};
 use crate::{fork, system};
 
-/// A process id as messages contain it: its decimal digits and a `|`, in memory order, padded with zeroes.
+/// A process id in the form in which messages contain it: its decimal digits and a `|`, in memory order,
+/// padded with zeroes.
 ///
-/// The largest id on Linux is 4194304 (`PID_MAX_LIMIT`): seven digits and the bar fill the eight bytes.
+/// The largest id on Linux is 4194304 (`PID_MAX_LIMIT`): seven digits and the `|` fill the eight bytes.
 ///
 /// # Examples
 ///
@@ -29,7 +30,7 @@ use crate::{fork, system};
 pub struct ProcessId(NonZeroU64);
 
 impl ProcessId {
-    /// Creates the text of `pid` from its last seven digits, which on Linux are all digits.
+    /// Creates the text of `pid` from its last seven digits. An id on Linux has no more digits.
     pub fn new(pid: u32) -> Self {
         let (mut rest, mut bytes) = (pid, *b"\0\0\0\0\0\0\0|");
         let mut start = 7;
@@ -50,14 +51,14 @@ impl ProcessId {
         self.0.get().to_ne_bytes()
     }
 
-    /// Returns the number of bytes of the digits and the bar.
+    /// Returns the number of bytes of the digits and the `|`.
     #[inline(always)]
     pub fn len_with_bar(&self) -> usize {
         // As a little-endian number, the unused bytes are the highest ones.
         8 - (u64::from_le(self.0.get()).leading_zeros() / 8) as usize
     }
 
-    /// Returns the digits without the bar.
+    /// Returns the digits without the `|`.
     pub fn text(&self) -> Vec<u8> {
         self.bytes()[..self.len_with_bar() - 1].to_vec()
     }
@@ -65,8 +66,8 @@ impl ProcessId {
 
 /// Returns the id of the calling process, even right after a fork.
 ///
-/// Costs two loads. A child of `vfork` gets its parent's id, because it shares its memory. It must not trace before
-/// it executes a program.
+/// This costs two loads. In a child of `vfork` it returns the parent's id, because the child shares the parent's
+/// memory. Such a child must not trace before it executes a program.
 #[inline(always)]
 pub fn id() -> ProcessId {
     ProcessId(fork::cached(|| ProcessId::new(raw_id()).0))
@@ -77,8 +78,8 @@ pub fn user() -> u32 {
     system::effective_ids().0
 }
 
-/// Returns the start time of the process, in clock ticks since boot (`starttime` of `/proc/PID/stat`), or 0 if that
-/// can't be read. Together with the id it identifies a process uniquely.
+/// Returns the start time of the process, in clock ticks since boot (`starttime` of `/proc/PID/stat`), or 0 if it
+/// can't be read. The start time and the process id together identify a process uniquely.
 ///
 /// Async-signal-safe.
 #[cfg(not(no_tracing))]
@@ -91,8 +92,8 @@ pub fn start_time() -> u64 {
     ticks.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0') % 10))
 }
 
-/// Returns an environment variable, or `None` if it is unset or empty, or if the process has elevated
-/// rights.
+/// Returns the value of an environment variable, or `None` if it is unset or empty, or if the process has
+/// elevated rights.
 pub fn variable(name: &str) -> Option<OsString> {
     if has_elevated_rights() {
         return None;
@@ -100,22 +101,22 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Returns the rest of a text of the system after `prefix`, or `None` if the text has another
-/// prefix.
+/// Returns the part of a text of the system that follows `prefix`, or `None` if the text does not begin with
+/// `prefix`.
 pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
     text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
-/// Calls `then` with argv\[0\], cut as libcutils cuts it; with `None` if it is empty or can't be read.
+/// Calls `then` with argv\[0\], cut as libcutils cuts it, or with `None` if it is empty or can't be read.
 ///
 /// The name is read once and then cached, also for forked children, because a process may give up its right to open
-/// files. After a rename call [`reread_argv0`].
+/// files. After the process was renamed, call [`reread_argv0`].
 pub fn with_argv0<R>(then: impl FnOnce(Option<&CStr>) -> R) -> R {
     then(system::read_argv0())
 }
 
-/// Returns whether an app pattern matches the name of a process (argv\[0\]): the whole name or, on a host, what follows its last
-/// `/`. Android matches the whole name only, as its libcutils does.
+/// Returns whether an app pattern matches the name of a process (argv\[0\]): the whole name or, on a host, the part
+/// after its last `/`. Android matches the whole name only, as its libcutils does.
 pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
     if matches(pattern, name) {
         return true;
@@ -126,10 +127,11 @@ pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
     cfg!(not(target_os = "android")) && last.is_some_and(|last| !last.is_empty() && matches(pattern, last))
 }
 
-/// Does the same as an [`ErrnoGuard`], and also disables `pthread_cancel` for the calling thread.
+/// Saves errno and restores it when this is dropped, as an [`ErrnoGuard`] does. Until then, `pthread_cancel`
+/// is disabled for the calling thread.
 ///
-/// Opening and reading files are cancellation points. Otherwise a thread could be cancelled there, and glibc would
-/// unwind its stack, which must not happen through Rust code. A cancellation request in this time takes effect at
+/// Functions that open or read files are cancellation points. If a thread were cancelled there, glibc would unwind
+/// its stack, which must not happen through Rust code. A cancellation that is requested meanwhile takes effect at
 /// the program's next cancellation point.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled again when this is dropped"]
@@ -158,13 +160,12 @@ impl Drop for Undisturbed {
     }
 }
 
-/// `PTHREAD_CANCEL_DISABLE`; the same in glibc and musl.
+/// The value of `PTHREAD_CANCEL_DISABLE`, which is the same in glibc and musl.
 const CANCEL_DISABLE: i32 = 1;
 
 /// Writes a line to stderr. If writing could block or raise a signal, the line is dropped.
 ///
-/// This takes no lock, so it also works in a child that was forked while another thread was
-/// printing.
+/// The function takes no lock, so it also works in a child that was forked while another thread was printing.
 pub fn complain(line: &str) {
     let _undisturbed = Undisturbed::new();
     system::complain(line);

@@ -1,5 +1,5 @@
 //! A stream socket to a service on this machine: which peers are trusted, and how bytes and descriptors are
-//! transferred.
+//! sent and received.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,11 +9,11 @@ use std::time::Duration;
 pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 
-/// Which users may run the service.
+/// The users whose service is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// This user, root, Android's `traced`, or the owner of the socket's directory if only root can have chosen that
-    /// owner.
+    /// This user, root, Android's `traced`, or the owner of the socket's directory, if only root can have given the
+    /// directory to that owner.
     Usual,
     /// Any user, because the caller has named the address.
     Any,
@@ -23,7 +23,7 @@ pub enum Trust {
 #[cfg(target_os = "android")]
 const TRACED: libc::uid_t = 9999;
 
-/// The size of a socket's path, with the NUL at its end.
+/// The maximum length of a socket's path in bytes, with the NUL at its end.
 const PATH_MAX: usize = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path);
 
 /// A connection to the service.
@@ -33,9 +33,9 @@ pub struct Socket(Descriptor);
 /// The reason why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// An errno; usually no process listens at the address.
+    /// The system's error. It usually means that no process listens at the address.
     Errno(i32),
-    /// A user who is not trusted listens at the address.
+    /// The process that listens at the address belongs to this user, who is not trusted.
     Stranger(u32),
     /// The address is not valid for a socket.
     Name,
@@ -65,11 +65,11 @@ impl Socket {
         Self(socket.into())
     }
 
-    /// Connects to a socket by its address: a path, or `@` and an abstract name.
+    /// Connects to a socket by its address: a path, or `@` followed by an abstract name.
     ///
     /// # Errors
     ///
-    /// Returns the reason why there is no connection.
+    /// Returns the reason if there is no connection.
     pub fn connect(name: &OsStr, trust: Trust) -> Result<Self, Refused> {
         let (address, len) = address(name).ok_or(Refused::Name)?;
         let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -89,10 +89,11 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Waits until data can be received, for at most `timeout` (`None`: forever). The end of the connection
-    /// counts as something.
+    /// Waits until data can be received, for at most `timeout` (`None`: forever). Returns whether there is
+    /// data. The end of the connection counts as data.
     ///
-    /// If the system denies the call, this returns true every 50 ms, and the caller has to check.
+    /// If the system denies the call, this returns true every 50 ms, and the caller has to check for data
+    /// itself.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error != Errno(libc::EINTR))
     }
@@ -102,10 +103,10 @@ impl Socket {
         file::poll(&mut place, timeout).map(|ready| ready > 0)
     }
 
-    /// Sends all bytes, and a descriptor with the first of them. Returns false if the connection can't be used any
-    /// more.
+    /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
+    /// can't be used any more.
     ///
-    /// Waits at most five seconds for a service that does not read.
+    /// Waits at most five seconds for a service that does not read its bytes.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
         // If the system denies the waiting call, each attempt takes 50 ms.
         let mut denied = 100;
@@ -135,14 +136,14 @@ impl Socket {
         sent.map(|sent| sent as usize).map_err(|Errno(code)| code)
     }
 
-    /// Receives bytes of a peer that must not send descriptors; returns `Ok(None)` if no bytes have
-    /// arrived yet.
+    /// Receives bytes from a peer that must not send descriptors. Returns `Ok(None)` if no bytes have arrived
+    /// yet.
     ///
     /// # Errors
     ///
-    /// Returns an errno if the connection has ended, and EPROTO if there is a descriptor. Closing a descriptor of
-    /// an untrusted peer may block, so the descriptor stays in the socket's queue, and the socket stays open until
-    /// the process ends.
+    /// Returns an errno if the connection has ended, and EPROTO if the peer has sent a descriptor. Closing a
+    /// descriptor of an untrusted peer may block, so the descriptor is left in the socket's queue, and the socket
+    /// stays open until the process ends.
     pub fn receive_bytes(&self, bytes: &mut [u8]) -> Result<Option<usize>, i32> {
         let seen = self.receive_as(bytes, None, libc::MSG_PEEK)?;
         let Some((seen, flags)) = seen else { return Ok(None) };
@@ -156,8 +157,8 @@ impl Socket {
         Ok(received.map(|(received, _)| received))
     }
 
-    /// Receives bytes, and a descriptor if there is one; returns `Ok(None)` if no bytes have
-    /// arrived yet.
+    /// Receives bytes, and a descriptor if the peer has sent one. Returns `Ok(None)` if no bytes have arrived
+    /// yet.
     ///
     /// # Errors
     ///
@@ -168,7 +169,7 @@ impl Socket {
         Ok(received.map(|(received, _)| (received, control.take())))
     }
 
-    /// Receives with these flags. Returns the number of bytes and the flags of the message.
+    /// Receives with these flags. Returns the number of bytes, and the flags of the received message.
     fn receive_as(
         &self,
         bytes: &mut [u8],
@@ -196,7 +197,8 @@ impl Socket {
     }
 }
 
-/// Returns whether there is a file of any kind at a socket's address. An abstract address has no file, so the answer is true.
+/// Returns whether there is a file of any kind at a socket's address. Returns true for an abstract address, which has
+/// no file.
 pub fn may_be_there(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let mut path = [0; PATH_MAX];
@@ -205,18 +207,19 @@ pub fn may_be_there(name: &OsStr) -> bool {
     name.first() == Some(&b'@') || CStr::from_bytes_until_nul(&path).is_ok_and(file::exists)
 }
 
-/// Returns the peer of a socket as the kernel knows it: its process id (0 if it is not visible here) and its user id.
+/// Returns the peer of a socket as the kernel knows it: the process id, which is 0 if the peer is in an invisible PID
+/// namespace, and the user id.
 pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();
     c::peer(socket.as_raw_fd(), &mut peer).ok()?;
     Some((peer.pid.cast_unsigned(), peer.uid))
 }
 
-/// Returns the owner of a socket's directory, if only root can have chosen that owner.
+/// Returns the owner of a socket's directory, if only root can have given the directory to that owner.
 ///
-/// This requires that no other user can write to any directory above it, and that nobody but the owner can write to the
-/// directory itself. Otherwise another user could put a directory there, or mount one over it. Every component must be
-/// a directory, not a symbolic link.
+/// This requires that no other user can write to any directory above that directory, and that only the owner can
+/// write to the directory itself. Otherwise another user could put a directory there, or mount one over it. Every
+/// component of the path must be a directory, not a symbolic link.
 #[cold]
 fn owner_by_root(name: &OsStr) -> Option<u32> {
     const BY_OTHERS: u32 = 0o022;
@@ -243,8 +246,8 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 
 /// The control data for one descriptor, in the kernel's layout.
 ///
-/// It has no padding at its end: the kernel could put a second descriptor there, which no code would
-/// close.
+/// The structure has no padding at its end: the kernel could put a second descriptor there, which no code
+/// would close.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
@@ -274,7 +277,7 @@ impl Control {
     }
 }
 
-/// Returns a message that consists of these bytes and, if there is any, the control data.
+/// Returns a message header for these bytes and, if there is any, this control data.
 fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghdr {
     let mut message: libc::msghdr = zeros();
     (message.msg_iov, message.msg_iovlen) = (part, 1);
@@ -285,7 +288,7 @@ fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghd
     message
 }
 
-/// Returns the socket address of a name, or `None` if the name is not valid.
+/// Returns the socket address of a name and its length, or `None` if the name is not valid.
 fn address(name: &OsStr) -> Option<(libc::sockaddr_un, usize)> {
     let mut address: libc::sockaddr_un = zeros();
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;

@@ -1,8 +1,8 @@
-//! Copying and cutting texts on the stack.
+//! Copies and cuts texts on the stack.
 
 use std::mem::MaybeUninit;
 
-/// Shorter texts are copied without a call of `memcpy`.
+/// The length in bytes from which a text is copied by `memcpy`. Shorter texts are copied without a call.
 pub const SHORT: usize = 32;
 
 /// Copies a text to memory of the same length. A short text is copied as two pieces of a fixed size, which may
@@ -37,7 +37,7 @@ pub fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last
     }
 }
 
-/// Returns bytes as possibly uninitialised bytes, to be copied to uninitialised memory.
+/// Returns bytes as possibly uninitialised bytes, so that they can be copied to uninitialised memory.
 #[inline(always)]
 pub fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
     // SAFETY: initialised bytes are valid as `MaybeUninit`, and nothing can be written through a shared reference.
@@ -50,7 +50,7 @@ pub const fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max { text } else { cut_long(text, max) }
 }
 
-/// Not inlined: if the length were known, the compiler would unroll the loop.
+/// Cuts a text as [`cut`] does. Not inlined: if the length were known, the compiler would unroll the loop.
 #[cold]
 #[inline(never)]
 const fn cut_long(text: &str, max: usize) -> &str {

@@ -1,4 +1,4 @@
-//! Helper threads that the program does not notice: no signal is delivered to them, and they keep no descriptor open.
+//! Helper threads that do not disturb the program: no signal is delivered to them, and they keep no descriptor open.
 
 #[cfg(not(no_tracing))]
 pub mod confinement;
@@ -22,14 +22,15 @@ pub use crate::system::{is_bare, spawn_bare};
 pub use crate::system::{is_thread as is_there, mapped_from, stack_bounds as stack, thread_number as number};
 
 /// Starts a thread that the caller can't join and on which no signal of the process is delivered. A panic ends the
-/// thread after the panic hook has reported it. If the caller is in a shared library, that stays loaded.
+/// thread after the panic hook has reported it. If the caller is in a shared library, the library stays loaded.
 ///
-/// A program's signal handlers expect to run on its own threads. The thread is not started by `std::thread`, because
-/// each thread of std takes a lock at its start: a child forked at that moment could never start a thread.
+/// Signals are blocked, because a program's signal handlers expect to run on the program's own threads. The thread
+/// is not started by `std::thread`, because each thread of std takes a lock at its start: a child that is forked at
+/// that moment could never start a thread.
 ///
 /// # Errors
 ///
-/// Returns an error if the system has no more threads.
+/// Returns an error if the system can't start another thread.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // A new thread has the descriptor table of the thread that makes it.
     let has_left = has_left_descriptors();
@@ -42,9 +43,9 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Prepares for a thread of [`spawn_bare`]: collects the facts that [`leave_descriptors`] needs, which such a thread can't find
-/// out itself. If the caller is in a shared library, that stays loaded. Records for [`is_confined`] how the process is confined
-/// now. Allocates.
+/// Prepares for a thread of [`spawn_bare`]: collects the facts that [`leave_descriptors`] needs, which that thread
+/// can't find out itself, and records the present seccomp mode for [`is_confined`]. If the caller is in a shared
+/// library, the library stays loaded. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     system::stay_loaded();
@@ -52,35 +53,36 @@ pub fn prepare() {
     CONFINED.store(system::seccomp_mode(), Ordering::Relaxed);
 }
 
-/// The seccomp mode at the time of [`prepare`].
+/// The seccomp mode of the calling thread when [`prepare`] was called.
 #[cfg(not(no_tracing))]
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`]; a call that the new filter
-/// does not allow may then end the process. The answer takes a `prctl`.
+/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`]; if so, a call that the
+/// new filter does not allow may end the process. Makes one system call (`prctl`).
 #[cfg(not(no_tracing))]
 pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
 }
 
-/// Calls `body` with all signals blocked for the calling thread. A thread that `body` starts keeps them blocked.
+/// Calls `body` with all signals blocked for the calling thread. In a thread that `body` starts, the signals
+/// stay blocked.
 ///
-/// Signals of the process are then delivered to its other threads. A signal that the kernel raises for a call, such
-/// as SIGXFSZ, has no effect; the call returns an error.
+/// Signals of the process are then delivered to its other threads. A signal that the kernel raises because of a
+/// system call, such as SIGXFSZ, has no effect; the call returns an error.
 #[cfg(not(no_tracing))]
 pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
     let _blocked = system::signals::Blocked::new(&system::signals::Signals::all());
     body()
 }
 
-/// Gives the calling thread an empty descriptor table of its own. Returns whether that was done.
+/// Gives the calling thread an empty descriptor table of its own. Returns whether this succeeded.
 ///
-/// While threads share a table, the kernel counts references at each `write(2)`, even if the second thread only
-/// sleeps. After this call the thread has no descriptor of the process and keeps none open. From then on it must not
-/// run code that reads, writes, opens or closes descriptors of the process.
+/// While threads share a descriptor table, the kernel counts references at each `write(2)`, even if the second
+/// thread only sleeps. After this call the thread has no descriptor of the process and keeps none open. From then
+/// on, the thread must not run code that reads, writes, opens or closes descriptors of the process.
 ///
 /// Needs `close_range(2)` of Linux 5.9. On Android it needs Android 13, because the system call filter kills an app
-/// that makes a call unknown to its version. Otherwise nothing changes.
+/// that makes a call which that version does not know. On other systems the function changes nothing.
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     let left = may_call_close_range() && system::leave_descriptors();
@@ -104,8 +106,9 @@ pub fn have_descriptors_of_its_own() -> bool {
     is_left
 }
 
-/// Android's system call filter allows apps this call since Android 13; an unknown call raises SIGSYS. The
-/// first caller's answer is cached, because some threads may not read properties.
+/// Returns whether the process may call `close_range(2)`. Android's system call filter allows apps this call
+/// since Android 13; an unknown call raises SIGSYS. The result of the first call is cached, because some
+/// threads may not read properties.
 #[cfg(target_os = "android")]
 pub(crate) fn may_call_close_range() -> bool {
     use crate::properties::Properties;
@@ -122,12 +125,12 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// The thread-local state. It is a single value, because on Android each thread-local takes a key of the C library
-/// and additional code.
+/// The thread-local state. It is a single value, because on Android each thread-local takes a thread key of the C
+/// library and additional code.
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,
-    /// The word of [`with_slot`].
+    /// The word that [`with_slot`] passes.
     slot: AtomicU32,
 }
 
@@ -140,19 +143,19 @@ thread_local! {
     };
 }
 
-/// Calls `then` with a word of the calling thread, initially 0. It belongs to Perfetto's producer
-/// (`atrace-perfetto`).
+/// Calls `then` with a word of the calling thread, initially 0. Only Perfetto's producer (`atrace-perfetto`)
+/// may use the word.
 #[inline(always)]
 pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
     OWN.with(|own| then(&own.slot))
 }
 
-/// Returns whether the calling thread has [left](leave_descriptors) the process's descriptors.
+/// Returns whether the calling thread has given up the process's descriptors, by [`leave_descriptors`].
 pub(crate) fn has_left_descriptors() -> bool {
     is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }
 
-/// Sleeps for this time, even if signals interrupt the sleep.
+/// Sleeps for `time`, even if signals interrupt the sleep.
 #[cfg(not(no_tracing))]
 pub fn pause(time: Duration) {
     use crate::clock::asked;

@@ -1,10 +1,12 @@
-//! Times short pieces of work: the processor's counter, and the processor time of a thread and of the process.
+//! Times for measuring short pieces of work: the processor's counter, and the processor time of a thread and
+//! of the process.
 //!
-//! Systems without tracing have none of these; only `std::time::Instant` is left there.
+//! Systems without tracing have neither; only `std::time::Instant` is left there.
 //!
-//! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's, "The Generic Timer".
+//! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's document "The Generic
+//! Timer".
 
-/// Reads the processor's counter. Only valid if [`has_counter`] returned true.
+/// Reads the processor's counter. The result is only valid if [`has_counter`] returned true.
 #[cfg(all(target_arch = "x86_64", not(any(miri, no_tracing))))]
 #[inline(always)]
 pub fn counter() -> u64 {
@@ -12,7 +14,7 @@ pub fn counter() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Reads the processor's counter. Only valid if [`has_counter`] returned true.
+/// Reads the processor's counter. The result is only valid if [`has_counter`] returned true.
 #[cfg(all(target_arch = "aarch64", not(any(miri, no_tracing))))]
 #[inline(always)]
 pub fn counter() -> u64 {
@@ -24,14 +26,15 @@ pub fn counter() -> u64 {
     ticks
 }
 
-/// Returns 0: there is no counter.
+/// Returns 0, because there is no counter.
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[inline(always)]
 pub fn counter() -> u64 {
     0
 }
 
-/// Returns whether the counter has a constant speed and may be read. Opens a file, so ask early.
+/// Returns whether the counter has a constant speed and may be read. This opens a file, so call it before the
+/// process gives up the right to do so.
 #[cfg(all(target_arch = "x86_64", not(any(miri, no_tracing))))]
 pub fn has_counter() -> bool {
     // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
@@ -61,24 +64,25 @@ pub fn has_counter() -> bool {
 }
 
 /// Returns the processor time that the calling thread has used, in nanoseconds, or `None` if the system does not
-/// report it. A system call.
+/// report it. Makes a system call.
 pub fn thread_time() -> Option<u64> {
     crate::system::processor_time(Of::ThisThread)
 }
 
 /// Returns the processor time that all threads of the process have used, in nanoseconds, or `None` if the system
-/// does not report it. A system call.
+/// does not report it. Makes a system call.
 pub fn process_time() -> Option<u64> {
     crate::system::processor_time(Of::Process)
 }
 
-/// Returns the processor time that another thread of this process has used, in nanoseconds; `None` if it has ended, or the
-/// system does not tell. `thread` is its [number](crate::thread::number). A system call.
+/// Returns the processor time that another thread of this process has used, in nanoseconds. Returns `None` if the
+/// thread has ended, or if the system does not report the time. `thread` is the thread's
+/// [number](crate::thread::number). Makes a system call.
 pub fn time_of_thread(thread: u32) -> Option<u64> {
     crate::system::processor_time(Of::Thread(thread))
 }
 
-/// What has used processor time.
+/// The threads whose processor time is counted.
 pub(crate) enum Of {
     /// All threads of the process.
     Process,

@@ -1,7 +1,7 @@
-//! Systems without tracing: a replacement for [`system`](crate::system). On these systems nothing can be opened, so
+//! Replaces the module [`system`](crate::system) on systems without tracing. There, opening anything fails, so
 //! tracing is always off.
 //!
-//! Types that only exist after something was opened have no values here.
+//! A type whose values only exist after something was opened has no values here.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
@@ -9,7 +9,7 @@ use std::io;
 use crate::timer::Of;
 use crate::word::Place;
 
-/// Saves the calling thread's errno, which nothing here changes.
+/// Does nothing: on these systems, this crate never changes errno.
 #[derive(Debug, Default)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard(std::marker::PhantomData<*mut i32>);
@@ -25,7 +25,7 @@ impl ErrnoGuard {
 ///
 /// # Safety
 ///
-/// All zeroes must be a valid value.
+/// Zeroes must be a valid value of the type.
 pub(crate) unsafe trait Plain {}
 
 /// Returns the id of the calling process.
@@ -51,7 +51,8 @@ pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
     None::<Box<T>>
 }
 
-/// Registers nothing. A child keeps its parent's generation, which has no effect, because no event is ever written.
+/// Registers nothing. A child keeps its parent's generation (the number that identifies a process). This has no
+/// effect, because no event is ever written.
 pub fn at_fork(_: extern "C" fn()) -> bool {
     true
 }
@@ -61,7 +62,7 @@ pub fn at_exit(_: extern "C" fn()) -> bool {
     false
 }
 
-/// Returns no time.
+/// Returns `None`: the processor time is not known.
 pub(crate) fn processor_time(_: Of) -> Option<u64> {
     None
 }
@@ -81,12 +82,12 @@ pub fn fnmatch(_: &CStr, _: &CStr) -> bool {
     false
 }
 
-/// Parses no number.
+/// Parses nothing. Returns no number.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     (None, text)
 }
 
-/// Parses no number.
+/// Parses nothing. Returns no number.
 pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     (None, text)
 }
@@ -103,27 +104,27 @@ pub(crate) const fn is_bare() -> bool {
     false
 }
 
-/// Returns no number.
+/// Returns `None`: threads have no numbers here.
 pub fn thread_number() -> Option<u32> {
     None
 }
 
-/// Returns true: no thread is known to have ended.
+/// Returns true, because no thread is known to have ended.
 pub fn is_thread(_: u32) -> bool {
     true
 }
 
-/// Returns no bounds.
+/// Returns `None`: the bounds are not known.
 pub fn stack_bounds() -> Option<(usize, usize)> {
     None
 }
 
-/// Returns no address.
+/// Returns `None`: the mapped memory is not known.
 pub fn mapped_from(_: usize, _: usize) -> Option<usize> {
     None
 }
 
-/// Reads nothing.
+/// Does nothing: argv\[0\] is not read here.
 pub fn reread_argv0() {}
 
 pub(crate) fn read_argv0() -> Option<&'static CStr> {
@@ -144,7 +145,7 @@ impl Library {
 
     /// # Safety
     ///
-    /// It is never called, because the type has no values.
+    /// This is never called, because the type has no values.
     pub(crate) unsafe fn get<T>(self, _: &CStr) -> Option<T> {
         match self {}
     }
@@ -166,7 +167,7 @@ pub(crate) mod marker {
         pub(crate) identity: Identity,
     }
 
-    /// The reason why a file is not a marker: this system has none.
+    /// The reason why a file is not a marker: this system has no markers.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Fault;
 

@@ -6,22 +6,23 @@ use std::os::fd::FromRawFd as _;
 
 use crate::system::{c, zeros};
 
-/// The resources that a process, and the children that it waited for, have used.
+/// The resources that a process has used, including those of the children for which it waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The processor time in nanoseconds, in the program and in the kernel on its behalf. If children are included,
-    /// its resolution is a microsecond.
+    /// The processor time in nanoseconds, in the program and, for the program, in the kernel. If children are
+    /// included, the resolution is a microsecond.
     pub processor_ns: u64,
     /// The number of page faults.
     pub faults: u64,
     /// The number of context switches.
     pub switches: u64,
-    /// The largest resident size of one of the processes, in KiB.
+    /// The maximum resident size of one of the processes, in KiB.
     pub peak_kib: u64,
 }
 
-/// Returns the processor time of a process in nanoseconds, without that of its children. Its ended threads are
-/// included. A process that has ended and was not waited for still has a processor time.
+/// Returns the processor time of a process in nanoseconds, without that of its children. The time includes
+/// that of threads that have ended. A process that has ended still has a processor time until its parent waits
+/// for it.
 ///
 /// # Errors
 ///
@@ -37,7 +38,7 @@ pub fn processor_time(process: u32) -> io::Result<u64> {
     }
 }
 
-/// Waits for a child's end. Returns its status, as `wait` encodes it, and the resources that it has
+/// Waits until a child has ended. Returns its status, encoded as by `wait(2)`, and the resources that it has
 /// used.
 ///
 /// # Errors
@@ -63,25 +64,26 @@ pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
     Ok((status, used))
 }
 
-/// Counts the instructions of the processes that this thread starts, and of their children.
+/// Counts the instructions of the processes that the calling thread starts, and of their children.
 ///
-/// The count begins when the process executes a program, and an ended process remains in it.
+/// The count of a process begins when it executes a program. The count still includes a process after it has
+/// ended.
 #[derive(Debug)]
 pub struct Instructions(File);
 
 impl Instructions {
-    /// Starts to count. If the kernel's instructions may not be counted, only the program's own are
+    /// Starts to count. If the kernel's instructions may not be counted, only those of the programs are
     /// counted.
     ///
     /// # Errors
     ///
-    /// Fails if the processor has no such counter (`ENOENT`, as in most virtual machines), or this user may not count
-    /// (`EACCES`; see `perf_event_paranoid`).
+    /// Returns `ENOENT` if the processor has no such counter, as in most virtual machines, and `EACCES` if this user
+    /// may not count (see `perf_event_paranoid`).
     pub fn of_children() -> io::Result<Self> {
         Self::open(0, 1)
     }
 
-    /// Opens a counter of this type and number, as `linux/perf_event.h` lists them.
+    /// Opens the counter with this type and number, which `linux/perf_event.h` lists.
     fn open(kind: u32, event: u64) -> io::Result<Self> {
         const CLOSE_ON_EXEC: i32 = 8;
         // Disabled, inherited by children, without the hypervisor, enabled by `exec`.
@@ -98,11 +100,11 @@ impl Instructions {
         Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
     }
 
-    /// Returns the count.
+    /// Returns the number of instructions counted so far.
     ///
     /// # Errors
     ///
-    /// Those of `read`.
+    /// Returns the error of reading the counter.
     pub fn read(&self) -> io::Result<u64> {
         let mut count = [0; 8];
         (&self.0).read_exact(&mut count)?;

@@ -1,13 +1,12 @@
-//! Atomic references: atomic pointers that only ever hold `&'static` references, so that reading through them is
-//! safe.
+//! Atomic references: atomic pointers that only ever hold `&'static` references, so that loading them is safe.
 //!
-//! - [`AtomicRef`] always holds a reference, so a load needs no check. The gate of `atrace` loads a serial through
-//!   an `AtomicRef`; the serial lies in a mapped property store or in bionic's.
-//! - [`OnceRef`] is empty at first. An empty one consists of zeroes, so that a large table of them takes no room
-//!   in a program's file.
+//! - [`AtomicRef`] always holds a reference, so a load needs no check. For example, the gate of `atrace` loads a
+//!   serial through an `AtomicRef`; the serial is in a mapped property store or in memory of bionic.
+//! - [`OnceRef`] is empty at first. An empty one consists of zeroes, so a large table of empty ones takes no
+//!   room in the file of a program.
 //!
-//! `OnceLock` and `LazyLock` are unsuitable: they wait for the thread that initialises them, and a forked child
-//! does not have that thread.
+//! `OnceLock` and `LazyLock` would not do: they wait for the thread that initialises them, and that thread does
+//! not exist in a forked child.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -52,21 +51,21 @@ impl<T: Sync + 'static> AtomicRef<T> {
         self.0.put(Some(target));
     }
 
-    /// Replaces the reference by a reference to the content of `new`, if it still is `current`. The content is
-    /// then never freed; otherwise `new` is dropped.
+    /// Replaces the reference by a reference to the content of `new`, if the present reference is still
+    /// `current`. The content is then never freed. Otherwise `new` is dropped.
     ///
     /// # Errors
     ///
-    /// Returns the present reference if another thread was faster.
+    /// Returns the present reference as an error if it is not `current`.
     pub fn publish(&self, current: &'static T, new: Box<T>) -> Result<&'static T, &'static T> {
         offer(new, |new| self.replace(current, new))
     }
 
-    /// Replaces the reference by `new` if it still is `current`.
+    /// Replaces the reference by `new`, if the present reference is still `current`.
     ///
     /// # Errors
     ///
-    /// Returns the present reference if another thread was faster.
+    /// Returns the present reference as an error if it is not `current`.
     pub fn replace(&self, current: &'static T, new: &'static T) -> Result<(), &'static T> {
         self.0.replace(Some(current), new).map_err(|present| present.unwrap_or(current))
     }
@@ -95,7 +94,7 @@ impl<T: Sync + 'static> OnceRef<T> {
         Self(AtomicPtr::new(std::ptr::null_mut()), PhantomData)
     }
 
-    /// Returns the reference, if it is set.
+    /// Returns the reference, or `None` if it is empty.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
         Self::target(self.0.load(Ordering::Acquire))
@@ -115,7 +114,7 @@ impl<T: Sync + 'static> OnceRef<T> {
     ///
     /// # Errors
     ///
-    /// Returns the present reference if it was set before, even to the same target.
+    /// Returns the present reference as an error if one was set before, even if it is the same one.
     pub fn set(&self, target: &'static T) -> Result<(), &'static T> {
         self.replace(None, target).map_err(|present| present.unwrap_or(target))
     }
@@ -132,12 +131,12 @@ impl<T: Sync + 'static> OnceRef<T> {
         Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
     }
 
-    /// Sets the reference to the content of `new` if it still is `current`. The content is then never freed;
-    /// otherwise `new` is dropped.
+    /// Sets the reference to the content of `new`, if the present reference is still `current`. The content
+    /// is then never freed. Otherwise `new` is dropped.
     ///
     /// # Errors
     ///
-    /// Returns the present reference if it is not `current`.
+    /// Returns the present reference as an error if it is not `current`.
     #[cfg(not(no_tracing))]
     pub fn offer(
         &self,
@@ -147,7 +146,8 @@ impl<T: Sync + 'static> OnceRef<T> {
         offer(new, |new| self.replace(current, new))
     }
 
-    /// Sets the reference to `new` if it still is `current`; otherwise returns the present one.
+    /// Sets the reference to `new`, if the present reference is still `current`. Otherwise returns the
+    /// present reference as an error.
     pub(crate) fn replace(
         &self,
         current: Option<&'static T>,
@@ -158,7 +158,8 @@ impl<T: Sync + 'static> OnceRef<T> {
         replaced.map(drop).map_err(Self::target)
     }
 
-    /// Returns the reference. If it is empty, sets it to what `find` returns, unless another thread is faster.
+    /// Returns the reference. If it is empty, sets it to the result of `find` first, unless another thread
+    /// sets it meanwhile.
     pub fn get_or(&self, find: impl FnOnce() -> &'static T) -> &'static T {
         self.get().unwrap_or_else(|| {
             let found = find();
@@ -166,16 +167,17 @@ impl<T: Sync + 'static> OnceRef<T> {
         })
     }
 
-    /// Returns the reference. If it is empty, sets it to a leaked value that `make` returns.
+    /// Returns the reference. If it is empty, sets it first to the result of `make`, which is then never
+    /// freed.
     ///
-    /// If several threads do this at once, each creates a value; the first one is stored and the others are dropped.
-    /// No thread waits, so a forked child does not wait for a thread that it does not have.
+    /// If several threads call this at once, each creates a value; the first one is stored and the others are
+    /// dropped. No thread waits, so a forked child does not wait for a thread that it does not have.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.keep(Box::new(make())))
     }
 
-    /// Sets the reference to the content of `new`, which is then never freed, unless it was set before. Returns the
-    /// reference that is set.
+    /// Sets the reference to the content of `new`, unless it is already set. The content is then never freed.
+    /// Returns the reference that is set.
     pub fn keep(&self, new: impl Place<Target = T>) -> &'static T {
         let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
         set
@@ -192,14 +194,14 @@ impl<T: Sync + 'static> Default for OnceRef<T> {
 ///
 /// # Safety
 ///
-/// The address must stay the same, and `deref` must always return that value.
+/// The address must stay the same, and `deref` must always return the value at that address.
 pub unsafe trait Place: Deref {}
 
 // SAFETY: the value is on the heap; moving the box moves only its address.
 unsafe impl<T> Place for Box<T> {}
 
-/// Calls `set` with a reference to the content of `new`. If it succeeds, the content is never dropped; otherwise
-/// `new` is dropped.
+/// Calls `set` with a reference to the content of `new`. If `set` succeeds, the content is never dropped;
+/// otherwise `new` is dropped.
 ///
 /// If `set` fails, it must not have published the reference.
 pub(crate) fn offer<L: Place<Target: 'static>, E>(
@@ -213,12 +215,13 @@ pub(crate) fn offer<L: Place<Target: 'static>, E>(
     set(new).map(|()| new).inspect_err(|_| drop(ManuallyDrop::into_inner(owner)))
 }
 
-/// Eight words that share a line of the processor's caches.
+/// Eight words that share a cache line of the processor.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Line(pub [AtomicU64; 8]);
 
-/// Allocates lines that are never freed. Their words are 0, and the system provides their pages when they are first used.
+/// Allocates cache lines that are never freed. Their words are 0. The system provides the pages only when they are
+/// first used.
 pub fn zeroed_lines(count: usize) -> &'static [Line] {
     // An allocator knows that new pages are zero only for small alignments. So there is one line more than needed.
     let words = Box::leak(vec![0_u64; 8 * (count + 1)].into_boxed_slice());

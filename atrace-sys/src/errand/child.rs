@@ -10,13 +10,13 @@ use crate::system::c::{self, CAPABILITY_VERSION};
 use crate::system::signals::{Signals, mask};
 use crate::system::{self, file};
 
-/// Limits of the child: memory in addition to the parent's, the size of a file in bytes, and the number
-/// of descriptors.
+/// The limits of the child: how much memory it may use in addition to its parent's, the size of a file in
+/// bytes, and the number of descriptors.
 const MEMORY: u64 = 256 << 20;
 const FILE: u64 = 1 << 20;
 const DESCRIPTORS: u64 = 256;
 
-/// The body of the child, which never returns.
+/// Runs the child process. It never returns.
 pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
     let done = catch_unwind(AssertUnwindSafe(|| {
         if become_user(user, maker, pipe).is_none() {
@@ -38,10 +38,10 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
     c::_exit(if done.is_ok_and(|done| done) { 0 } else { 1 })
 }
 
-/// The descriptor of the pipe in the child.
+/// The number of the pipe's descriptor in the child.
 pub(super) const PIPE: libc::c_int = 3;
 
-/// Irrevocably gives up everything except the pipe. Returns `None` if anything fails.
+/// Irrevocably gives up all rights and descriptors except the pipe. Returns `None` if any step fails.
 fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
     // SAFETY: the arguments are numbers, C strings and live structures. The child has one thread, and nobody else
     // uses its descriptors, signals or environment.
@@ -108,7 +108,7 @@ fn leave_descriptors(pipe: &File) -> Option<()> {
     Some(())
 }
 
-/// Sets limits: no core, two seconds of CPU time, little memory, small files, no child processes.
+/// Sets limits: no core file, two seconds of CPU time, little memory, small files, no child processes.
 fn limits() -> Option<()> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let present = statm.split(' ').next()?.parse::<u64>().ok()?.checked_mul(system::page_size() as u64)?;
@@ -123,8 +123,8 @@ fn limits() -> Option<()> {
     limits.into_iter().try_for_each(|(what, most)| system::lower_limit(what, most).ok())
 }
 
-/// Drops all capabilities, also those that survived the change of the user, and those that the process could
-/// pass to a program.
+/// Drops all capabilities, including those that survived the change of the user, and those that the process
+/// could pass to a program.
 fn drop_capabilities() -> Option<()> {
     hold(c::capset(&mut [CAPABILITY_VERSION, 0], &[0; 6]))
 }

@@ -2,25 +2,26 @@
 //!
 //! # Why
 //!
-//! A privileged process must not follow what another user publishes: that user can truncate a mapped file, hold a
-//! lock forever, or let a path lead anywhere. An [`Errand`] does such work with the rights of that user.
+//! A privileged process must not use files that another user publishes: that user can truncate a mapped file,
+//! hold a lock forever, or let a path lead anywhere. An [`Errand`] does such work with the rights of that user.
 //!
 //! # How
 //!
-//! The child is forked, irrevocably takes on the ids of that user, and answers with bytes through a pipe. The child
-//! has a copy of its parent's memory and nothing else: no descriptor except the pipe, no capability, no terminal,
-//! no environment. The child can't be traced and leaves no core file. Whatever happens to the child, the parent
-//! gets a result within the time that the parent has set, and parses the answer as untrusted [bytes](Words).
+//! The child is forked, irrevocably changes its ids to those of that user, and sends its answer, some bytes,
+//! through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe, no
+//! capability, no terminal, no environment. The child can't be traced and leaves no core file. Whatever happens to
+//! the child, the parent gets a result within the time that the parent has set, and parses the answer as untrusted
+//! [bytes](Words).
 //!
-//! The child executes no program: there is no program that every user can read, and the user could trace one that was
-//! executed.
+//! The child executes no program, because there is no program that every user can read, and because the user could
+//! trace the child after it has executed a program.
 //!
 //! # Limits
 //!
-//! The work allocates memory after a fork of a process that may have threads, which the C libraries allow. If another
-//! thread held some other lock during the fork, the lock stays held in the child, and an errand that needs it runs
-//! out of time. The parent gets a SIGCHLD, as for every child. Answers also arrive if the parent ignores that signal
-//! or reaps the child elsewhere.
+//! After the fork, the work allocates memory, although the parent may have threads. The C libraries allow this. If
+//! another thread held some other lock during the fork, the lock stays held in the child, and an errand that needs
+//! this lock runs out of time. The parent gets a SIGCHLD, as for every child. The answer arrives even if the parent
+//! ignores that signal or reaps the child elsewhere.
 
 mod child;
 
@@ -32,18 +33,18 @@ use std::time::{Duration, Instant};
 
 use crate::system::{self, Descriptor, Errno, c, file};
 
-/// The longest time for an errand.
+/// The maximum time for an errand.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The maximum size of an answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
-/// The user whose ids the child takes on. The child is in no other group.
+/// The user whose ids the child takes on. The child has no group besides `gid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user id.
+    /// The user id of the child.
     pub uid: u32,
-    /// The group id.
+    /// The group id of the child.
     pub gid: u32,
 }
 
@@ -63,8 +64,8 @@ pub enum Failure {
     NotStarted(io::Error),
     /// The child did not answer in time.
     Late,
-    /// The child ended without an answer: because of this signal, or by itself (0), for example because it could
-    /// not take on the user's ids.
+    /// The child ended without an answer, because of the signal with this number. The number is 0 if the child
+    /// ended by itself, for example because it could not change to the user's ids.
     Ended(i32),
 }
 
@@ -88,15 +89,15 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Work that is being done as another user. Dropping it kills the child.
+/// Work that is done as another user, in a child process. Dropping this kills the child.
 #[derive(Debug)]
 pub struct Errand {
     pid: libc::pid_t,
-    /// A descriptor of the child, if the kernel has such descriptors: after the child was reaped, its process id may
-    /// belong to another process.
+    /// A descriptor of the child, if the kernel has such descriptors (pidfd). It is needed because, after the child
+    /// was reaped, its process id may belong to another process.
     handle: Option<Descriptor>,
     pipe: File,
-    /// What was read from the pipe so far: a length and the answer.
+    /// The bytes that were read from the pipe so far: a length and the answer.
     said: Vec<u8>,
     start: Instant,
     deadline: Instant,
@@ -104,15 +105,15 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Starts `work` as `user`. It may take `patience`, at most [`PATIENCE`], and its answer may have at most
-    /// [`ANSWER_MAX`] bytes.
+    /// Starts `work` as `user`. The work may take as long as `patience`, but at most [`PATIENCE`]. Its answer
+    /// may have at most [`ANSWER_MAX`] bytes.
     ///
-    /// Several errands can run at once. Only root can become another user. Every user may run an errand under its
-    /// own ids, which isolates a crash or a hang.
+    /// Several errands can run at once. Only root can become another user. Any user may run an errand under the
+    /// user's own ids, which protects the parent from a crash or a hang of the work.
     ///
     /// # Errors
     ///
-    /// [`Failure::NotStarted`].
+    /// Returns [`Failure::NotStarted`] if the child could not be started.
     pub fn start(user: User, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Self, Failure> {
         let start = Instant::now();
         let (answer, pipe) = pipe().map_err(Failure::NotStarted)?;
@@ -134,12 +135,12 @@ impl Errand {
     ///
     /// # Errors
     ///
-    /// Returns the reason if there is no answer.
+    /// Returns the reason if the child gave no answer in time.
     pub fn answer(self) -> Result<Vec<u8>, Failure> {
         answers(vec![self]).pop().map_or(Err(Failure::Late), |(answer, _)| answer)
     }
 
-    /// Reads the bytes that have arrived; returns `None` if the answer is not complete.
+    /// Reads the bytes that have arrived. Returns `None` if the answer is not complete.
     fn read(&mut self) -> Option<Result<Vec<u8>, Failure>> {
         let mut chunk = [0; 4096];
         loop {
@@ -162,8 +163,8 @@ impl Errand {
 
     /// Kills and reaps the child. If a signal had already ended the child, returns that signal; otherwise returns 0.
     ///
-    /// It does not wait forever: a child that is blocked in the user's file system can't be killed, and is left to
-    /// init.
+    /// This does not wait forever: a child that is blocked in the user's file system can't be killed, and becomes
+    /// a child of init.
     fn end(&mut self) -> i32 {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
@@ -206,8 +207,8 @@ impl Drop for Errand {
     }
 }
 
-/// Waits for the answers of all errands, for each until its own time is over. Also returns how long each
-/// took.
+/// Waits for the answers of all errands, for each until its own time is over. Returns each answer, and how
+/// long it took.
 pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
     let mut results: Vec<_> = errands.iter().map(|_| None).collect();
     loop {
@@ -243,10 +244,11 @@ fn pipe() -> io::Result<(File, File)> {
     Ok((OwnedFd::from(answer).into(), OwnedFd::from(pipe).into()))
 }
 
-/// The maximum number of parts.
+/// The maximum number of parts of an answer.
 const WORDS_MAX: usize = 1024;
 
-/// An answer of several parts that is being composed. Each part is its length (u32, little endian) and its bytes.
+/// An answer of several parts that is being composed. Each part is encoded as its length (u32, little endian) and
+/// its bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Words(Vec<u8>);
 
@@ -266,7 +268,7 @@ impl Words {
     }
 }
 
-/// Splits an answer into its parts; returns `None` if it is malformed or has more than 1024 parts.
+/// Splits an answer into its parts. Returns `None` if the answer is malformed or has more than 1024 parts.
 ///
 /// # Examples
 ///
@@ -351,7 +353,7 @@ mod tests {
         assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
     }
 
-    /// A quick errand is not charged for the time that a slow one takes.
+    /// The time that a slow errand takes does not count for a quick one.
     #[test]
     fn one_that_does_not_answer_holds_no_other_up() {
         let start = |is_slow| {
@@ -371,8 +373,8 @@ mod tests {
         }
     }
 
-    /// The command holds guards that undo its changes while errands run. Errands are the command's only forks
-    /// without an exec.
+    /// While errands run, the command holds guards that undo its changes when they are dropped. A child must
+    /// not drop them. Errands are the only forks of the command without an exec.
     #[test]
     fn no_guard_of_the_makers_is_dropped_in_the_child() {
         struct Guard(std::path::PathBuf);
@@ -391,7 +393,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// When run as root, this checks that no right of root remains.
+    /// If the test runs as root, it checks that the child has no right of root.
     #[test]
     fn nothing_of_the_makers_is_left() {
         let is_root = User::present().uid == 0;

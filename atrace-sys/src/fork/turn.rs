@@ -1,16 +1,16 @@
-//! Work that one thread at a time does, and for which no thread waits: see [`Turn`].
+//! Work that only one thread does at a time, and for which no thread waits: see [`Turn`].
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A bit of the word: another thread has requested the work, so it must be done once more.
+/// A bit of the word: another thread has requested the work, so the work must be done once more.
 const AGAIN: u64 = 1;
 
 /// Work that only one thread of a process does at a time, and for which no thread waits.
 ///
-/// A thread that arrives while another one works does not work. Instead, the working thread does the work once more.
-/// So the last run of the work sees everything that any thread did before it arrived. The work may itself request
-/// another run, as may a signal handler that interrupts it; then it is also done once more. If a thread of the parent
-/// was working at the fork, the turn is free in the child.
+/// If a thread arrives while another thread works, it only sets a bit, and the working thread does the work once
+/// more. So the last run of the work sees everything that any thread did before it arrived. The work itself may
+/// request another run, and so may a signal handler that interrupts it. If a thread of the parent was working during
+/// a fork, the turn is free in the child.
 ///
 /// # Examples
 ///
@@ -33,7 +33,7 @@ const AGAIN: u64 = 1;
 pub struct Turn(pub(crate) AtomicU64);
 
 impl Turn {
-    /// Does the same as [`run`](Self::run) for the process with this generation, which is not 0.
+    /// Does the same as [`run`](Self::run), for the process with the generation `process`, which is not 0.
     pub(crate) fn run_as(&self, process: u64, work: &mut dyn FnMut()) {
         let held = process << 1;
         let mut present = self.0.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The kernel's `trace_marker`: finding, opening and writing it, and the files that tests and benches name instead.
+//! The kernel's `trace_marker`: finds, opens and writes it, or the file that a test or bench names in its place.
 //!
 //! # Writing
 //!
@@ -13,9 +13,9 @@
 //!
 //! # A descriptor in a foreign program
 //!
-//! The program may close our descriptor and reuse its number for a file of its own. So the marker gets a high number,
-//! which programs reuse last. Whether the number still refers to our file is checked at every 256th event of a
-//! thread, and when a write fails (`marker/write.rs`).
+//! The program may close the marker's descriptor and reuse its number for another file. So the marker gets a high
+//! number, because the kernel gives out low numbers first. Whether the number still refers to the marker is checked
+//! at every 256th event of a thread, and when a write fails (`marker/write.rs`).
 
 #[cfg(not(no_tracing))]
 pub(crate) mod open;
@@ -32,7 +32,7 @@ use crate::system::marker as open;
 use crate::word::AtomicRef;
 use crate::{process, system};
 
-/// The paths of the marker, in the order in which they are tried: tracefs where it is mounted today, then within
+/// The paths of the marker, in the order in which they are tried: first that of tracefs, then that within
 /// debugfs (Linux before 4.1, Android before 12).
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
@@ -46,7 +46,7 @@ pub const MOUNT_COMMAND: &str = "mount -t tracefs nodev /sys/kernel/tracing";
 pub enum MarkerKind {
     /// The kernel's ring buffer, through tracefs or debugfs.
     Tracefs,
-    /// A regular file. Messages follow each other without a separator.
+    /// A regular file. No separator is written between messages.
     File,
     /// A character device, such as `/dev/null`.
     Device,
@@ -56,7 +56,7 @@ pub enum MarkerKind {
 #[derive(Debug)]
 pub struct MarkerError {
     text: String,
-    /// The errno of the system, or 0.
+    /// The errno of the system, or 0 if there is none.
     code: i32,
 }
 
@@ -90,7 +90,7 @@ impl MarkerError {
     }
 }
 
-/// The callback for failed writes.
+/// The callback that is called after failed writes.
 static ON_FAILURE: AtomicRef<fn()> = AtomicRef::new(&IGNORE);
 static IGNORE: fn() = || {};
 
@@ -109,18 +109,17 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 enum Source {
     Path(CString),
-    /// A descriptor that the parent program has left open for this one.
+    /// A descriptor that was open when the program was executed.
     Inherited(i32),
 }
 
 /// An open marker.
 ///
-/// Any thread may call all methods, also in a forked child. Dropping the marker closes it; a marker that receives
-/// events is never dropped.
+/// Any thread may call all methods, also in a forked child. Dropping the marker closes it; the marker for events
+/// is never dropped.
 #[derive(Debug)]
 pub struct Marker {
-    /// The descriptor. If all bits of the descriptor are inverted, it must be checked before it is
-    /// written to.
+    /// The descriptor. If all of its bits are inverted, the descriptor must be checked before the next write.
     fd: AtomicI32,
     kind: MarkerKind,
     source: Source,
@@ -134,7 +133,7 @@ impl Marker {
     ///
     /// # Errors
     ///
-    /// Returns an error that says for each path why it could not be opened, and what would give access.
+    /// Returns an error that says, for each path, why it could not be opened and how to get access.
     pub fn open() -> Result<Self, MarkerError> {
         let mut reasons = String::new();
         for path in MARKER_PATHS {
@@ -154,8 +153,8 @@ impl Marker {
         }
     }
 
-    /// Opens the file that `ATRACE_MARKER` names: a path; or `fd:N:DEV:INO`, an inherited descriptor and the device
-    /// and inode (`st_dev`, `st_ino`, decimal) that it must have.
+    /// Opens the file that `ATRACE_MARKER` names: a path, or `fd:N:DEV:INO`. In the latter form, N is an inherited
+    /// descriptor, and DEV and INO are the device and inode that it must have (`st_dev`, `st_ino`, decimal).
     ///
     /// # Errors
     ///
@@ -219,7 +218,7 @@ impl Marker {
         self.place().to_string()
     }
 
-    /// Returns the present descriptor and its device and inode, as `N:DEV:INO`.
+    /// Returns the present descriptor, and the device and inode of its file, as `N:DEV:INO`.
     pub fn identity(&self) -> impl fmt::Display + use<> {
         struct Shown(i32, Identity);
         impl fmt::Display for Shown {
@@ -250,8 +249,8 @@ impl Marker {
         Shown(&self.source)
     }
 
-    /// Returns the number of messages that could not be written, and the errno of the last failure
-    /// (0: none).
+    /// Returns the number of messages that could not be written, and the errno of the last failure, which is
+    /// 0 if there was none.
     pub fn failures(&self) -> (u64, i32) {
         (self.dropped.load(Ordering::Relaxed), self.last_error.load(Ordering::Relaxed))
     }
@@ -267,7 +266,7 @@ impl Drop for Marker {
     }
 }
 
-/// Returns the descriptor, whether it must be checked or not.
+/// Returns the descriptor that `fd` stands for. Its bits are inverted back if they are inverted.
 fn number_of(fd: i32) -> i32 {
     if fd < 0 { !fd } else { fd }
 }

@@ -1,4 +1,4 @@
-//! Opening a marker, and finding out which file a descriptor refers to.
+//! Opens a marker, and finds out to which file a descriptor refers.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -12,22 +12,22 @@ use crate::system::{self, Errno, file, soft_limit};
 const TRACEFS: u64 = 0x7472_6163;
 const DEBUGFS: u64 = 0x6462_6720;
 
-/// The highest descriptor that may be used. The kernel's table is as long as the highest descriptor: with this one,
-/// it has 32 KiB.
+/// The highest descriptor that may be used. The kernel's table of descriptors is as long as the highest one
+/// requires: with this one, the table has 32 KiB.
 const HIGHEST: u64 = 4095;
 
-/// The result of [`open_checked`] and [`inherit_checked`], with a descriptor of our own.
+/// The result of [`open_checked`] and [`inherit_checked`]. Its descriptor belongs to this library.
 pub(super) struct Opened {
     pub(super) fd: i32,
     pub(super) kind: MarkerKind,
     pub(super) identity: Identity,
 }
 
-/// The identity of a file of tracefs whose attributes this process may not read.
+/// The identity that stands for a file of tracefs whose attributes this process may not read.
 const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
-/// Returns the device, inode and mode of an open descriptor; zeroes for a file of tracefs whose attributes may not be
-/// read.
+/// Returns the device, inode and mode of an open descriptor; for a file of tracefs whose attributes may not be read,
+/// device and inode are 0.
 pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     match file::stat(fd) {
         // The types differ: on 32-bit Android st_dev and the inode have 64 bits; elsewhere they fit into u64.
@@ -41,8 +41,8 @@ pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     }
 }
 
-/// Returns whether a descriptor refers to this file and, for a regular file, whether writing to it may raise a
-/// signal.
+/// Returns whether a descriptor refers to the file with this identity and, if that is a regular file, whether
+/// writing to it may raise a signal.
 pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
     // If the attributes may not be read, they are not asked for again: the system logs each denial.
     let is_ours = if identity == UNSEEN {
@@ -57,17 +57,18 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
     }
 }
 
-/// The file behind a descriptor.
+/// The result of examining a descriptor.
 pub(super) enum Found {
     Ours,
-    /// It is our regular file, which must not be written while there is a file size limit.
+    /// The descriptor refers to the marker, which is a regular file. It must not be written while there is a
+    /// file size limit.
     Limited,
-    /// It is a file of the program, or no file.
+    /// The descriptor refers to another file, or to none.
     Another,
 }
 
-/// Opens `path` for writing, if it is of a kind that can neither block nor raise a signal. Does not return
-/// the descriptor `not`.
+/// Opens `path` for writing, if the file is of a kind that can neither block nor raise a signal. The result
+/// is never the descriptor `not`.
 ///
 /// This allocates nothing, because an event may have to reopen its marker.
 pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Fault> {
@@ -88,8 +89,8 @@ pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Faul
     Ok(Opened { fd, kind, identity })
 }
 
-/// Duplicates an inherited descriptor, if it refers to the expected file. Does not return the descriptor `not`.
-/// Allocates nothing.
+/// Duplicates an inherited descriptor, if it refers to the expected file. The result is never the descriptor
+/// `not`. This allocates nothing.
 pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> Result<Opened, Fault> {
     match identity_of(fd) {
         None => return Err(Fault::NotOpen),
@@ -107,13 +108,13 @@ pub(super) fn inherit_checked(fd: i32, expected: Identity, not: Option<i32>) -> 
 /// The reason why a file can't be the marker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// An errno of the system.
+    /// The system returned this errno.
     System(i32),
     /// The file is of this kind, which could block or raise a signal.
     Kind(&'static str),
-    /// It is a regular file, and there is a limit to the size of files.
+    /// The file is a regular file, and there is a limit to the size of files.
     Limited,
-    /// There is no such descriptor.
+    /// No file is open with this descriptor.
     NotOpen,
     /// The descriptor refers to another file.
     Reused,
@@ -121,7 +122,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Returns the errno of the system, or 0.
+    /// Returns the errno of the system, or 0 if there is none.
     pub(super) fn code(self) -> i32 {
         if let Self::System(code) = self { code } else { 0 }
     }
@@ -132,7 +133,7 @@ impl Fault {
 }
 
 impl fmt::Display for Fault {
-    /// Writes the text that follows the file's name.
+    /// Formats the text that follows the name of the file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(code) => write!(f, ": {}", Errno(*code)),
@@ -150,9 +151,9 @@ impl fmt::Display for Fault {
 }
 
 /// Duplicates a descriptor to the highest free number that the soft limit allows, at most [`HIGHEST`]. A program that
-/// closes all descriptors and then opens files gets the lowest numbers.
+/// closes all descriptors and then opens files gets the lowest numbers, and so not this one.
 ///
-/// Fails if only `not` is free.
+/// Returns an error if only the descriptor `not` is free.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
     let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
     let mut answer = Err(Errno(libc::EMFILE));
@@ -184,7 +185,7 @@ mod mode {
     pub(super) const BLOCK: u32 = libc::S_IFBLK as u32;
 }
 
-/// Accepts regular files and character devices.
+/// Accepts regular files and character devices, and returns an error for others.
 fn check_type(mode: u32) -> Result<(), Fault> {
     Err(Fault::Kind(match mode & FORMAT {
         REGULAR | CHARACTER => return Ok(()),
@@ -196,7 +197,7 @@ fn check_type(mode: u32) -> Result<(), Fault> {
     }))
 }
 
-/// Returns the kind and identity of an open descriptor, if writing to it is allowed.
+/// Returns the kind and the identity of an open file, if writing to it is allowed.
 fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     let Some((identity, mode)) = identity_of(fd) else {
         return Err(file::stat(fd).err().map_or(Fault::NotOpen, Fault::system));
@@ -217,7 +218,8 @@ fn check_open(fd: i32) -> Result<(MarkerKind, Identity), Fault> {
     Ok((MarkerKind::File, identity))
 }
 
-/// Returns whether writing to a regular file would raise a signal at some size.
+/// Returns whether there is a limit to the size of files, so that writing to a regular file may raise a
+/// signal.
 fn has_size_limit() -> bool {
     soft_limit(libc::RLIMIT_FSIZE).is_some()
 }

@@ -1,17 +1,17 @@
-//! Writing messages to the marker, and never to another file.
+//! Writes messages to the marker, and makes sure that they are not written to another file.
 //!
-//! Checking at each event whether the descriptor still refers to our file would be a second system call. Instead
-//! it is checked by `fstat` at these moments:
+//! A check at each event whether the descriptor still refers to the marker would be a second system call.
+//! Instead, the descriptor is checked by `fstat` at these moments:
 //!
 //! - before the first event of a thread, and every 256th event after that;
 //! - by [`Marker::check`], which is called when tracing is switched on or off;
-//! - when a message was not written completely, as by a pipe without a reader, a full or unconnected socket, or
-//!   a closed descriptor.
+//! - when a message was not written completely, as happens with a pipe without a reader, a full or unconnected
+//!   socket, or a closed descriptor.
 //!
-//! If the number belongs to another file, it is never written to again. The marker is opened at another number and
-//! the message is written there. If it can't be opened, messages are dropped, and each one tries again. A regular
-//! file must not grow past a size limit (`RLIMIT_FSIZE`), which would raise a signal: while there is a limit,
-//! messages are dropped.
+//! If the number belongs to another file, messages are never written to this number again. The marker is opened at
+//! another number, and the message is written there. If the marker can't be opened, messages are dropped, and each
+//! message tries again to open it. If a regular file grew past a size limit (`RLIMIT_FSIZE`), the kernel would
+//! raise a signal: while there is such a limit, messages are dropped.
 
 use std::sync::atomic::Ordering;
 
@@ -21,11 +21,11 @@ use crate::process::Undisturbed;
 use crate::thread;
 
 impl Marker {
-    /// Writes one message as one event. Returns whether the kernel took all of it.
+    /// Writes one message as one event. Returns whether the kernel took the whole message.
     ///
-    /// Never changes errno. The write can only block or raise a signal if the program has put a pipe or socket of its
-    /// own at our number since the last check. If the write fails, this message is dropped; if the program has closed
-    /// the descriptor, the marker is opened again and the message is written.
+    /// This never changes errno. The write can only block or raise a signal if, since the last check, the program has
+    /// opened a pipe or socket at the marker's number. If the write fails for this reason, the message is dropped. If
+    /// the program has closed the descriptor, the marker is opened again and the message is written.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write(&self, message: &[u8]) -> bool {
@@ -37,13 +37,12 @@ impl Marker {
         written == message.len() as isize || self.write_again(fd, message, written)
     }
 
-    /// Checks whether the descriptor still refers to the file that was opened, and reopens the file
-    /// if not.
+    /// Checks whether the descriptor still refers to the marker, and opens the marker again if not.
     pub fn check(&self) {
         self.look_at(self.fd.load(Ordering::Relaxed));
     }
 
-    /// Returns the descriptor to continue with.
+    /// Checks a descriptor. Returns the descriptor to which messages are written from now on.
     #[cold]
     #[inline(never)]
     fn look_at(&self, fd: i32) -> i32 {
@@ -66,8 +65,8 @@ impl Marker {
         false
     }
 
-    /// Returns a descriptor of our file. The descriptor is checked now, unless another thread has replaced `seen`.
-    /// Returns `None` if there is no valid descriptor.
+    /// Returns a descriptor of the marker, which is checked now, unless another thread has already replaced
+    /// `seen`. Returns `None` if there is no valid descriptor.
     fn find(&self, seen: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
             return None; // This thread's descriptors are not those of the others.
@@ -94,8 +93,8 @@ impl Marker {
         }
     }
 
-    /// Opens the same file again, at another number. At the same number, a thread that still has the stale number
-    /// would consider it valid.
+    /// Opens the marker again, with another number than `stale`. If it had the same number, a thread that still
+    /// uses the stale descriptor would take it for valid.
     fn reopen(&self, stale: i32) -> Option<i32> {
         let opened = match &self.source {
             Source::Path(path) => open_checked(path, Some(stale)),
@@ -110,8 +109,9 @@ impl Marker {
     }
 }
 
-/// Handles a message that was not written completely. `find` checks the descriptor; then the message is written
-/// again if the descriptor has changed or the write was interrupted. Otherwise returns the errno.
+/// Handles a message that was not written completely. `find` checks the descriptor. Then the message is written
+/// again, if the descriptor has changed or the write was interrupted. Returns the errno if the message could
+/// not be written.
 fn persist(
     length: usize,
     mut fd: i32,
@@ -140,7 +140,8 @@ fn persist(
     if written == length as isize { Ok(()) } else { Err(code) }
 }
 
-/// Returns whether the calling thread should check the descriptor: at its first message and at every 256th after it.
+/// Returns whether the calling thread should check the descriptor: at its first message and at every 256th message
+/// after it.
 #[cfg(not(target_os = "android"))]
 #[inline(always)]
 fn is_due() -> bool {
@@ -154,9 +155,10 @@ fn is_due() -> bool {
     })
 }
 
-/// The same, counted for the calling thread's stack. A thread-local would need a call and an allocation, because
-/// Android has no native ones before version 10. On Android, stacks are at least 1 MiB apart. Threads that share a
-/// counter check more often.
+/// Returns whether the descriptor should be checked, as above, but counts the messages by the address of the
+/// calling thread's stack. A thread-local would need a call and an allocation, because Android has no native
+/// thread-locals before version 10. On Android, stacks are at least 1 MiB apart. Threads that share a counter
+/// check more often.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {
@@ -229,8 +231,8 @@ mod tests {
     use super::persist;
     use std::cell::RefCell;
 
-    /// Simulates writing: each write returns the next of `answers`, and each search for a descriptor the next of
-    /// `found`. Returns the result, and the descriptors that were written to.
+    /// Simulates writing: each write returns the next of `answers`, and each search for a descriptor returns the
+    /// next of `found`. Returns the result, and the descriptors that were written to.
     fn play(first: isize, found: &[Option<i32>], answers: &[isize]) -> (Result<(), i32>, Vec<i32>) {
         let (mut found, answers) = (found.iter(), RefCell::new(answers.iter()));
         let tried = RefCell::new(Vec::new());

@@ -1,9 +1,9 @@
-//! Android's own properties, through bionic.
+//! The properties of Android, through bionic.
 //!
 //! Functions that every bionic since Android 5 exports are linked directly. The other functions are looked up at run
-//! time, and replaced if they are missing: before Android 6 (`__system_property_area_serial`) or Android 8
-//! (`__system_property_read_callback`, `__system_property_wait`). In a statically linked executable nothing can be
-//! looked up, but its bionic comes from the NDK and has all of them.
+//! time, and other code is used if they are missing: `__system_property_area_serial` before Android 6,
+//! `__system_property_read_callback` and `__system_property_wait` before Android 8. In a statically linked
+//! executable no function can be looked up, but its bionic comes from the NDK and has all functions.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -24,16 +24,16 @@ use crate::word::OnceRef;
 /// The path of the system's properties.
 const PATH: &str = "/dev/__properties__";
 
-/// The interval at which a sleeping thread checks whether it has to stop.
+/// The interval at which a sleeping thread checks whether it must stop.
 const STOP_POLL: Duration = Duration::from_secs(30);
 
 /// The interval at which a thread looks for a change if bionic can't wait.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The interval at which a thread tries to get the turn to write.
+/// The interval at which a thread tries again to become the one that writes.
 const TURN_POLL: Duration = Duration::from_millis(1);
 
-/// The number of attempts at a read that a writer can disturb.
+/// The number of attempts at a read, because a writer can disturb it.
 const ATTEMPTS: usize = 64;
 
 unsafe extern "C" {
@@ -54,23 +54,26 @@ unsafe extern "C" {
 type Collect = unsafe extern "C" fn(Property<'static>, cookie: *mut c_void);
 
 type AreaSerial = extern "C" fn() -> u32;
-/// The name, the serial and the value.
+/// The name, the serial and the value of a property.
 type Received = (&'static CStr, u32, Value);
-/// Receives the name, the value and the serial. The name lives as long as the property.
+/// A callback that gets the name, the value and the serial of a property. The name exists as long as the
+/// property.
 type Receive = extern "C" fn(&mut Received, CText<'static>, CText<'_>, u32);
 type ReadCallback = extern "C" fn(Property<'_>, Receive, &mut Received);
-/// Takes the old serial and a pointer for the new one. Without a property it waits for a change of
-/// any property.
+/// A function that takes a property, its old serial, a pointer for the new serial, and a timeout. Without a
+/// property it waits for a change of any property.
 type WaitFor = extern "C" fn(Option<Property<'_>>, u32, &mut u32, &libc::timespec) -> bool;
 
 static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
 static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
 static WAIT: Symbol<WaitFor> = Symbol::new(c"__system_property_wait");
 
-/// A function of bionic that may be missing, looked up once. It is one of the three types above.
+/// A function of bionic that may be missing. It is looked up once. Its type `F` is one of the three types
+/// above.
 struct Symbol<F> {
     name: &'static CStr,
-    /// It is null before it was looked up, and [`Symbol::missing`] if the function does not exist.
+    /// The address of the function: null before it was looked up, and [`Symbol::missing`] if the function
+    /// does not exist.
     address: AtomicPtr<c_void>,
     _type: PhantomData<F>,
 }
@@ -80,7 +83,7 @@ impl<F: Copy> Symbol<F> {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()), _type: PhantomData }
     }
 
-    /// Returns an address that no function has.
+    /// Returns an address that stands for a missing function; no function has it.
     fn missing(&self) -> *mut c_void {
         (&raw const self.address).cast_mut().cast()
     }
@@ -181,7 +184,8 @@ impl Store {
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
         /// # Safety
         ///
-        /// Bionic calls this as its header describes, with the cookie that is passed below.
+        /// Gets a property from bionic, which calls this as its header describes, with the `cookie` that was
+        /// passed to bionic.
         unsafe extern "C" fn collect(property: Property<'static>, cookie: *mut c_void) {
             // SAFETY: the cookie is the vector below, to which there is no other reference during the call.
             let found = unsafe { &mut *cookie.cast::<Vec<Property<'static>>>() };
@@ -217,8 +221,8 @@ impl Store {
         agreed(&area.serial, || self.area_serial())
     }
 
-    /// Wakes threads that sleep on this word. Threads that sleep in bionic also wake up, and sleep
-    /// again.
+    /// Wakes threads that sleep on the serial of `property`. Threads that sleep in bionic also wake up, and
+    /// sleep again.
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
             futex::wake(word);
@@ -271,7 +275,7 @@ impl Store {
     }
 }
 
-/// Returns the word, if its value equals the one that bionic's function returns.
+/// Returns `word` if its value equals the serial that bionic's function returns, and `None` otherwise.
 fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
     // More than one attempt, because it may be changing right now.
     for _ in 0..ATTEMPTS {
@@ -287,7 +291,7 @@ fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static A
     None
 }
 
-/// The fields at the start of an area that are used here.
+/// The fields at the start of a property area that are used here.
 #[repr(C)]
 struct Area {
     bytes_used: AtomicU32,
@@ -301,11 +305,11 @@ unsafe impl Shared for Area {}
 
 impl Area {
     const MAGIC: u32 = 0x504f_5250;
-    /// The version of the layout that bionic has used since Android 5.
+    /// The version of the area's layout. Bionic has used it since Android 5.
     const VERSION: u32 = 0xfc6e_d0ab;
 
-    /// Maps the area whose serial is that of the whole store. Bionic has mapped it, too, but does not expose the
-    /// address.
+    /// Maps the area whose serial is that of the whole store. Bionic has mapped the same area, but does not make
+    /// the address public.
     fn map() -> Option<Mapped<Self>> {
         // The second path is for Android 5 and 6, which have a single file.
         [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
@@ -321,11 +325,11 @@ impl Area {
     }
 }
 
-/// The turn to write, which the threads of this process take one after the other.
+/// The right to write, which the threads of this process take one after the other.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
 
 impl Turn {
-    /// Other processes can set a property in between.
+    /// False: other processes can set a property while this process has the right to write.
     pub(super) const IS_ALONE: bool = false;
 
     pub(super) fn set(&self, _: &Store, key: &Key, value: &Value) -> Result<(), Error> {
@@ -344,7 +348,8 @@ impl Turn {
     }
 }
 
-/// A property of bionic. Bionic never removes it while its memory is mapped, that is, until the process ends.
+/// A property of bionic. Bionic does not remove a property while its memory is mapped, that is, until the
+/// process ends.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(super) struct Property<'a>(NonNull<c_void>, PhantomData<&'a AtomicU32>);
@@ -374,8 +379,8 @@ impl<'a> Property<'a> {
         self.read_named(|_, serial, value| (serial, value)).ok_or(ReadError::Busy)
     }
 
-    /// Reads name, serial and value and passes them to `then`; returns `None` if they changed during each
-    /// attempt.
+    /// Reads the name, the serial and the value, and passes them to `then`. Returns `None` if they changed
+    /// during each attempt.
     fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         match READ_CALLBACK.get() {
             Some(read) => Some(self.read_new(read, then)),
@@ -383,7 +388,8 @@ impl<'a> Property<'a> {
         }
     }
 
-    /// Reads as Android 8 and later do: values of any length, cut to the size of a [`Value`].
+    /// Reads the property in the way of Android 8 and later: the value may have any length, and is cut to the
+    /// size of a [`Value`].
     fn read_new<R>(self, read: ReadCallback, then: impl FnOnce(&CStr, u32, Value) -> R) -> R {
         extern "C" fn receive(received: &mut Received, name: CText<'static>, value: CText<'_>, serial: u32) {
             let (value, _) = Value::until_nul(value.to_c_str().to_bytes_with_nul().iter().copied());
@@ -395,7 +401,7 @@ impl<'a> Property<'a> {
         then(name, serial, value)
     }
 
-    /// Reads as Android 5 to 7 do: names of up to 31 bytes.
+    /// Reads the property in the way of Android 5 to 7: the name has at most 31 bytes.
     fn read_old<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         let (mut name, mut value) = ([0u8; 256], [0u8; 256]);
         for _ in 0..ATTEMPTS {

@@ -1,9 +1,10 @@
-//! Errors of properties, with texts that tell the user what to do.
+//! Errors of properties. Their texts tell the user what to do.
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// An error of a property or a store. Its text says what could not be done, why, and what to do about it.
+/// An error of a property or of the property store. Its text says which operation failed, why, and what to do
+/// about it.
 ///
 /// The text includes that of the [`source`](std::error::Error::source), if there is one.
 pub struct Error(Box<Inner>);
@@ -25,7 +26,8 @@ pub enum ErrorKind {
     BadValue,
     /// The store has no room for another property.
     Full,
-    /// The file or directory can't be trusted: wrong owner or mode, a symbolic link, or not a regular file.
+    /// The file or directory can't be trusted: it has a wrong owner or mode, is a symbolic link, or is not a
+    /// regular file.
     Foreign,
     /// The content of the store is not valid.
     Damaged,
@@ -39,7 +41,7 @@ pub enum ErrorKind {
     Refused,
     /// This system does not support the operation.
     Unsupported,
-    /// Another error of the system, which is the [`source`](std::error::Error::source).
+    /// Another error of the system, which [`source`](std::error::Error::source) returns.
     Io,
 }
 
@@ -50,21 +52,21 @@ impl Error {
         Self(Box::new(Inner { kind, path: None, message: message.to_string(), source: None }))
     }
 
-    /// Adds the path of the file.
+    /// Adds the path of the file to the error.
     #[cfg(target_os = "linux")]
     pub(crate) fn at(mut self, path: &std::path::Path) -> Self {
         self.0.path = Some(path.to_owned());
         self
     }
 
-    /// Adds the error of the system.
+    /// Adds the error of the system as the source.
     #[cfg(target_os = "linux")]
     pub(crate) fn because(mut self, source: io::Error) -> Self {
         self.0.source = Some(source);
         self
     }
 
-    /// Changes the kind to "busy", because another process may be in the middle of a change.
+    /// Changes the kind to [`ErrorKind::Busy`], because another process may be in the middle of a change.
     #[cfg(target_os = "linux")]
     pub(crate) fn into_busy(mut self) -> Self {
         self.0.kind = ErrorKind::Busy;

@@ -1,5 +1,5 @@
-//! The properties of a host: a mapped file for each user. The [parent module](super) describes its place and
-//! guarantees.
+//! The properties of a host: a mapped file for each user. The [parent module](super) describes where the file
+//! is and what its users may rely on.
 
 mod area;
 mod file;
@@ -18,8 +18,8 @@ use super::text::{Key, Value};
 use super::{PATIENCE, ReadError, Which};
 use crate::system::{Mapped, Shared, effective_ids, futex};
 
-/// The longest time that a waiting thread sleeps before it checks by itself. A writer may be killed between changing
-/// a value and waking the threads that wait for it.
+/// The longest time that a waiting thread sleeps before it checks the serial by itself. A writer may be killed
+/// between changing a value and waking the threads that wait for it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 // SAFETY: it consists of atomics.
@@ -145,7 +145,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// While one writer has this right, no other writer can set a property.
+    /// True: while one writer has the right to write, no other writer can set a property.
     pub(super) const IS_ALONE: bool = true;
 
     pub(super) fn set(&self, store: &Store, key: &Key, value: &Value) -> Result<(), Error> {

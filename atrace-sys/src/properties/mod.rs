@@ -1,26 +1,27 @@
-//! System properties are short texts under dotted names, which every process reads and few
-//! processes change.
+//! System properties: short texts with dotted names. Every process can read them, and few processes change
+//! them.
 //!
-//! They switch ATrace: `debug.atrace.tags.enableflags` holds the tag mask; `debug.atrace.app_0` and so on hold the
-//! programs that may trace. On Android they are the system's own, accessed through bionic. A Linux host has none.
-//! On such a host each user has a small file, `/dev/shm/atrace-<uid>/properties`, which the first process that
-//! needs it creates (`ATRACE_PROPERTIES` names another file). `docs/design.md` explains its place and its
-//! protection.
+//! Properties switch tracing on: `debug.atrace.tags.enableflags` holds the mask of enabled tags;
+//! `debug.atrace.app_0` and so on hold the names of programs that trace. Android has system properties, which are
+//! accessed through bionic. A Linux host has none. There, each user has a small file,
+//! `/dev/shm/atrace-<uid>/properties`, which the first process that needs it creates (`ATRACE_PROPERTIES` names
+//! another file). `docs/design.md` explains where the file is and how it is protected.
 //!
 //! - Each property has a *serial*, which changes whenever the property is set, even to the same value. A reader that
-//!   caches a value with its serial can check by one load whether it is still valid ([`Property::serial_word`]).
-//!   Serials can only be compared.
-//! - The *area serial* changes when any property is set or created. It shows when to look again for a property that
-//!   did not exist.
+//!   caches a value with its serial can check by one load whether it is still valid ([`Property::serial_word`]). The
+//!   only meaningful operation on two serials is to compare them for equality.
+//! - The *area serial* changes when any property is set or created. A change of it says that a property that did
+//!   not exist may exist now.
 //! - Readers take no lock, make no system call and never wait. Writers lock the file by `flock`. If a writer is
 //!   killed, either the old or the new value remains.
-//! - If the file of a host is deleted or replaced, processes that have it open continue to read the old one, and
+//! - If the file of a host is deleted or replaced, processes that have it open continue to read the old file, and
 //!   setting a property fails ([`ErrorKind::Replaced`]) until the process is restarted. [`Properties::check`] detects
 //!   this in advance.
-//! - The content of the file is checked at each access: random bytes give [`ErrorKind::Damaged`], never a crash. But
-//!   if its owner truncates the file while it is mapped, the processes that read it are killed (SIGBUS).
-//! - Any thread may call everything, also in a forked child. Reading allocates only if it fails. errno is *not*
-//!   preserved: see [`ErrnoGuard`](crate::process::ErrnoGuard).
+//! - The content of the file is checked at each access: random bytes result in [`ErrorKind::Damaged`], never in a
+//!   crash. But if the owner of the file truncates it while it is mapped, the processes that read it are killed
+//!   (SIGBUS).
+//! - Any thread may call all functions, also in a forked child. A read allocates only if it fails. The
+//!   functions may change errno: see [`ErrnoGuard`](crate::process::ErrnoGuard).
 
 #[cfg(target_os = "android")]
 mod bionic;
@@ -56,11 +57,11 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) enum Which<'a> {
     /// The store of this process.
     Own,
-    /// The store at a path; it is created if it does not exist.
+    /// The store at this path. The store is created if it does not exist.
     Path(&'a Path),
-    /// The store at a path, which must exist.
+    /// The store at this path, which must exist.
     Existing(&'a Path),
-    /// The store of a user.
+    /// The store of the user with this id.
     User(u32),
 }
 
@@ -69,8 +70,8 @@ static OWN: OnceRef<Properties> = OnceRef::new();
 
 /// An open store of system properties.
 ///
-/// On a host it has no file descriptor, only a read-only mapping of 98368 bytes, which is unmapped when this is
-/// dropped. The store of [`open`](Self::open) is never dropped.
+/// On a host it has no file descriptor, only a read-only mapping of 98368 bytes, which is unmapped when the
+/// [`Properties`] are dropped. The store of [`open`](Self::open) is never dropped.
 ///
 /// # Examples
 ///
@@ -97,24 +98,25 @@ pub struct Properties(backend::Store);
 impl Properties {
     /// Opens the store of this process. Every later call returns the same store.
     ///
-    /// On a host it is the file that `ATRACE_PROPERTIES` names, otherwise the store of the effective user id. It is
-    /// created if it does not exist. A child of this process keeps the store, even if its user id changes.
+    /// On a host, this is the file that the variable `ATRACE_PROPERTIES` names or, if it is not set, the store of
+    /// the effective user id. The store is created if it does not exist. A forked child of this process keeps the
+    /// store, even if the child's user id changes.
     ///
     /// # Errors
     ///
     /// Returns an error if the store can't be opened or created, or can't be trusted ([`ErrorKind::Foreign`],
-    /// [`ErrorKind::Damaged`], …). The next call tries again. May sleep up to [`PATIENCE`] if another process is in
-    /// the middle of a change (root giving a directory to its user, or a process deleting the store): see
-    /// [`try_open`](Self::try_open).
+    /// [`ErrorKind::Damaged`], …). The next call tries again. The function may sleep up to [`PATIENCE`] if another
+    /// process is in the middle of a change (root giving a directory to its user, or a process deleting the store):
+    /// see [`try_open`](Self::try_open).
     pub fn open() -> Result<&'static Self, Error> {
         Self::open_within(PATIENCE)
     }
 
-    /// [`open`](Self::open), but never waits.
+    /// Opens the store of this process as [`open`](Self::open) does, but never waits.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Busy`] if it would have to
+    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Busy`] if [`open`](Self::open) would
     /// wait.
     pub fn try_open() -> Result<&'static Self, Error> {
         Self::open_within(Duration::ZERO)
@@ -127,20 +129,21 @@ impl Properties {
         }
     }
 
-    /// Opens the store at `path` on a host, and creates it if it does not exist. Its directory must exist.
+    /// Opens the store at `path` on a host, and creates it if it does not exist. The directory of the store
+    /// must exist.
     ///
-    /// The file must belong to the effective user; for root, to root or to the owner of its directory. A relative
-    /// path starts at the current directory of this moment.
+    /// The file must belong to the effective user; if that is root, the file may belong to the owner of its
+    /// directory instead. A relative path starts at the present current directory.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`open`](Self::open); [`ErrorKind::Missing`] if the directory does not exist; on
-    /// Android always [`ErrorKind::Unsupported`].
+    /// Returns the errors of [`open`](Self::open); [`ErrorKind::Missing`] if the directory does not exist;
+    /// and always [`ErrorKind::Unsupported`] on Android.
     pub fn open_path(path: &Path) -> Result<Self, Error> {
         backend::Store::open(Which::Path(path), PATIENCE).map(Self)
     }
 
-    /// [`open_path`](Self::open_path), but creates nothing.
+    /// Opens the store at `path` as [`open_path`](Self::open_path) does, but does not create it.
     ///
     /// # Errors
     ///
@@ -153,12 +156,12 @@ impl Properties {
     /// Opens the store of a user on a host, and creates it if it does not exist. On Android all users share the
     /// system's store.
     ///
-    /// Root may open the store of any user; if root creates it, it belongs to that user.
+    /// Root may open the store of any user; if root creates the store, it belongs to that user.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Foreign`] if this process runs neither as root
-    /// nor as that user.
+    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Foreign`] if this process is neither that of
+    /// root nor that of the user.
     pub fn open_uid(uid: u32) -> Result<Self, Error> {
         backend::Store::open(Which::User(uid), PATIENCE).map(Self)
     }
@@ -173,9 +176,9 @@ impl Properties {
         self.0.path()
     }
 
-    /// Checks that other processes find the same store at its path, and that it can be written.
+    /// Checks that other processes find the same store at its path, and that the store can be written.
     ///
-    /// Costs a few system calls. On Android there is nothing to check.
+    /// The check takes a few system calls. On Android it does nothing.
     ///
     /// # Errors
     ///
@@ -185,10 +188,10 @@ impl Properties {
         self.0.check()
     }
 
-    /// Reads a property; returns `None` if it does not exist.
+    /// Reads a property. Returns `None` if the property does not exist.
     ///
-    /// An empty value, which Android's tools treat as "not set", is returned unchanged. Never blocks on a
-    /// host.
+    /// An empty value, which Android's tools treat as "not set", is returned unchanged. On a host, the
+    /// function never blocks.
     ///
     /// # Errors
     ///
@@ -205,8 +208,8 @@ impl Properties {
 
     /// Sets a property, creates it if it does not exist, and wakes the threads that wait for it.
     ///
-    /// The serial changes even if the value does not. A value has at most [`VALUE_MAX`] bytes, without NUL. Android's
-    /// property service also requires UTF-8 and the permission to set the property.
+    /// The serial of the property changes even if its value does not. A value has at most [`VALUE_MAX`] bytes,
+    /// without NUL. Android's property service also requires UTF-8 and the permission to set the property.
     ///
     /// # Errors
     ///
@@ -220,13 +223,13 @@ impl Properties {
         self.0.begin(PATIENCE)?.set(&self.0, &key, &value)
     }
 
-    /// Begins a transaction: until it is dropped, no other writer can set a property.
+    /// Begins a transaction. Until the transaction is dropped, no other writer can set a property.
     ///
-    /// On a host this applies to all processes and threads, and the call waits at most `patience` for the lock. A
-    /// thread must not begin two transactions in the same store. Each property takes effect, and wakes waiting
-    /// threads, as soon as it is set. So if the process is killed, the properties that it has set so far remain
-    /// set. Android has no such lock between processes; there it applies only to the threads of this process: see
-    /// [`Transaction::is_alone`].
+    /// On a host, this excludes the writers of all processes and threads, and the call waits at most `patience`
+    /// for the lock. A thread must not begin two transactions in the same store. Each property takes effect, and
+    /// wakes waiting threads, as soon as it is set. So if the process is killed, the properties that it has set
+    /// so far remain set. Android has no lock between processes. There, a transaction excludes only the other
+    /// threads of this process: see [`Transaction::is_alone`].
     ///
     /// # Errors
     ///
@@ -254,8 +257,8 @@ impl Properties {
         Ok(Transaction { properties: self, turn: self.0.begin(patience)?, _thread: PhantomData })
     }
 
-    /// Finds a property in order to read it many times; returns `None` if it does not exist or the store is
-    /// damaged.
+    /// Finds a property, so that it can be read many times. Returns `None` if the property does not exist or
+    /// the store is damaged.
     #[doc(alias = "__system_property_find")]
     pub fn find(&self, key: &str) -> Option<Property<'_>> {
         // By reference: without optimization, moves would make five copies of it, on a stack that may be a signal
@@ -278,8 +281,8 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// After all other properties, returns an error if a property is damaged or could not be read because it kept
-    /// changing.
+    /// Returns an error, after all other properties were passed to `then`, if a property is damaged or could not
+    /// be read because it kept changing.
     #[doc(alias = "__system_property_foreach")]
     pub fn for_each(&self, mut then: impl FnMut(&str, &Value, u32)) -> Result<(), Error> {
         self.0.for_each(&mut then)
@@ -287,7 +290,7 @@ impl Properties {
 
     /// Returns a number that changes when any property is set or created.
     ///
-    /// It is always 0 on Android 5, whose bionic has no such number.
+    /// On Android 5, whose bionic has no such number, this always returns 0.
     #[doc(alias = "__system_property_area_serial")]
     pub fn area_serial(&self) -> u32 {
         self.0.area_serial()
@@ -295,25 +298,26 @@ impl Properties {
 
     /// Returns the word that holds the area serial, if it can be loaded directly.
     ///
-    /// Always `Some` on a host. On Android it is init's word, and only returned if it was found to be equal to
-    /// `__system_property_area_serial`.
+    /// On a host this is always `Some`. On Android the word belongs to init, and is returned only if it was
+    /// found to be equal to `__system_property_area_serial`.
     ///
-    /// Only relaxed loads are allowed: the memory is mapped read-only, for which Rust guarantees no more. If later
-    /// reads depend on the serial, use [`area_serial`](Self::area_serial), which adds the fence.
+    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust guarantees nothing for other loads
+    /// there. If later reads depend on the serial, call [`area_serial`](Self::area_serial), which has the
+    /// necessary fence.
     pub fn area_serial_word(&self) -> Option<&AtomicU32> {
         self.0.area_serial_word()
     }
 
-    /// Blocks until the serial of `what` differs from `old_serial`, and returns the new serial; returns
+    /// Blocks until the serial of `what` differs from `old_serial`, and returns the new serial. Returns
     /// `None` after `timeout`.
     ///
-    /// Read the serial first, then the data that depends on it, then wait with that serial: then no change is
-    /// missed, though several may appear as one. Without a `timeout` this waits forever. The timeout is measured by
-    /// the monotonic clock.
+    /// Read the serial first, then the data that depends on it, and then wait with that serial. In this order no
+    /// change is missed, though several changes may appear as one. Without a `timeout` this waits forever. The
+    /// timeout is measured by the monotonic clock.
     ///
-    /// The thread sleeps on a shared futex. (On a host, a writer that is killed just before it wakes others delays
-    /// them by up to ten seconds.) On an Android version whose serials can't be loaded directly it sleeps in
-    /// bionic; before Android 8 it checks every 50 ms.
+    /// The thread sleeps on a shared futex. (If a writer on a host is killed just before it wakes the waiting
+    /// threads, they wake up to ten seconds later.) On an Android version whose serials can't be loaded directly,
+    /// the thread sleeps in bionic; before Android 8, it checks every 50 ms.
     ///
     /// # Errors
     ///
@@ -347,15 +351,15 @@ impl Properties {
         self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
     }
 
-    /// Does the same as [`wait`](Self::wait), and also returns `None` once `stop` is set.
+    /// Waits as [`wait`](Self::wait) does, and also returns `None` once `stop` is set.
     ///
-    /// Set `stop`, then call [`wake`](Self::wake). The waiting thread then returns at once. But a thread that was just
-    /// about to sleep misses the wake-up. It then returns at the next wake or within ten seconds, on Android within half
-    /// a minute.
+    /// To stop a waiting thread, set `stop` and then call [`wake`](Self::wake). Usually the thread then returns at
+    /// once. If the thread was just about to sleep, it misses the wake-up. It then returns at the next wake-up or
+    /// within ten seconds, on Android within half a minute.
     ///
     /// # Errors
     ///
-    /// Those of [`wait`](Self::wait).
+    /// Returns the errors of [`wait`](Self::wait).
     pub fn wait_unless(
         &self,
         what: Wait<'_>,
@@ -366,7 +370,7 @@ impl Properties {
         self.0.wait(what.property(), old_serial, timeout, stop)
     }
 
-    /// Makes threads that wait for `what`, in any process, check whether they have to stop.
+    /// Makes threads that wait for `what`, in any process, check whether they must stop.
     pub fn wake(&self, what: Wait<'_>) {
         self.0.wake(what.property());
     }
@@ -378,9 +382,10 @@ impl fmt::Debug for Properties {
     }
 }
 
-/// A property that was found. It is valid as long as its store is open, because properties are never removed.
+/// A property that was found. This is valid as long as the property's store is open, because properties are
+/// never removed.
 ///
-/// It belongs to the store in which it was found, even if the file is deleted.
+/// The property belongs to the store in which it was found, even if the file of the store is deleted.
 ///
 /// ```compile_fail,E0505
 /// # use atrace_sys::properties::Properties;
@@ -406,21 +411,21 @@ impl<'a> Property<'a> {
 
     /// Returns the word that holds the serial, if it can be loaded directly.
     ///
-    /// Always `Some` on a host. On Android the word is bionic's, and only returned if it was found to be equal to
-    /// `__system_property_serial`.
+    /// On a host this is always `Some`. On Android the word belongs to bionic, and is returned only if it was
+    /// found to be equal to `__system_property_serial`.
     ///
-    /// Only relaxed loads are allowed: the memory is mapped read-only, for which Rust guarantees no more. Compare the
-    /// word with the serial that [`read`](Self::read) returned; if they differ, call `read` again, which has the
-    /// fence.
+    /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust guarantees nothing for other loads
+    /// there. Compare the word with the serial that [`read`](Self::read) returned. If they differ, call `read` again,
+    /// which has the necessary fence.
     pub fn serial_word(&self) -> Option<&'a AtomicU32> {
         self.0.serial_word()
     }
 
-    /// Reads the value and its serial; returns `None` if the content is not valid, or changed during each of many
-    /// attempts.
+    /// Reads the value and its serial, and returns the serial first. Returns `None` if the content is not valid,
+    /// or changed during each of many attempts.
     ///
-    /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then holds the first
-    /// [`VALUE_MAX`] bytes.
+    /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then contains their
+    /// first [`VALUE_MAX`] bytes.
     #[doc(alias = "__system_property_read_callback")]
     pub fn read(&self) -> Option<(u32, Value)> {
         self.0.read().ok()
@@ -437,9 +442,10 @@ impl fmt::Debug for Property<'_> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {
-    /// Any property of the store is set or created. Its serial is the area serial.
+    /// A property of the store, whichever it is, is set or created. The serial to wait for is the area
+    /// serial.
     Any,
-    /// This property is set.
+    /// This property is set. The serial to wait for is that of the property.
     Property(Property<'a>),
 }
 
@@ -452,20 +458,21 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// The reason why a property could not be read although it was found.
+/// The reason why an existing property could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is never damaged"))]
 pub(crate) enum ReadError {
-    /// The stored value, key or count is not valid; the text says which.
+    /// The stored value, key or count is not valid. The text says which.
     Damaged(&'static str),
-    /// The property changed during each attempt.
+    /// The property changed during each attempt to read it.
     Busy,
 }
 
-/// A transaction, which ends when it is dropped.
+/// A transaction. It ends when this is dropped.
 ///
-/// It belongs to its thread. A child that is forked during the transaction can't set anything with it
-/// ([`ErrorKind::Busy`] on a host), and dropping its copy does not end the transaction.
+/// A transaction belongs to the thread that began it. A child that is forked during the transaction can't set
+/// a property with it ([`ErrorKind::Busy`] on a host), and dropping the child's copy does not end the
+/// transaction.
 pub struct Transaction<'a> {
     properties: &'a Properties,
     turn: backend::Turn,
@@ -473,27 +480,26 @@ pub struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// Reads a property, like [`Properties::get`].
+    /// Reads a property as [`Properties::get`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Properties::get`].
+    /// Returns the errors of [`Properties::get`].
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
         self.properties.get(key)
     }
 
-    /// Sets a property, like [`Properties::set`], but never waits.
+    /// Sets a property as [`Properties::set`] does, but never waits.
     ///
     /// # Errors
     ///
-    /// Those of [`Properties::set`].
+    /// Returns the errors of [`Properties::set`].
     pub fn set(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         self.turn.set(&self.properties.0, &Key::new(key)?, &Value::new(value.as_ref())?)
     }
 
-    /// Returns whether other processes are prevented from setting properties during the transaction: always true on
-    /// a host, always false on Android. On Android the caller has to check whether the properties still have the
-    /// values that it has set.
+    /// Returns whether the transaction prevents other processes from setting properties: true on a host, false on
+    /// Android. On Android the caller has to check whether the properties still have the values that it has set.
     pub fn is_alone(&self) -> bool {
         backend::Turn::IS_ALONE
     }

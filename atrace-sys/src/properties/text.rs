@@ -1,4 +1,4 @@
-//! Keys and values: checked, and stored in place.
+//! Keys and values of properties. They are checked when they are created, and do not use the heap.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ use super::error::{Error, ErrorKind};
 /// The maximum size of a key in bytes.
 ///
 /// An entry of the host's store has room for a key of this length. Android 8 and later allow longer keys, but
-/// ATrace has none; Android 7 and earlier refuse keys of more than 31 bytes.
+/// ATrace has no longer ones; Android 7 and earlier refuse keys of more than 31 bytes.
 pub const KEY_MAX: usize = 183;
 
 /// The maximum size of a value in bytes, as on Android (`PROP_VALUE_MAX` without the NUL).
@@ -34,7 +34,7 @@ impl Key {
         })
     }
 
-    /// Checks a key, and returns the rule that it breaks.
+    /// Checks a key. Returns an error with the rule that the key breaks.
     pub(crate) fn from_bytes(key: &[u8]) -> Result<Self, &'static str> {
         let len = key.len();
         if len == 0 {
@@ -76,9 +76,9 @@ impl Key {
     }
 }
 
-/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL, stored in place.
+/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL. It does not use the heap.
 ///
-/// It is UTF-8 by convention only. Android treats an empty value as "not set".
+/// The value is UTF-8 by convention only. Android treats an empty value as "not set".
 ///
 /// # Examples
 ///
@@ -100,8 +100,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// Returns [`ErrorKind::BadValue`] for more than [`VALUE_MAX`] bytes, or if there is a NUL
-    /// among them.
+    /// Returns [`ErrorKind::BadValue`] if there are more than [`VALUE_MAX`] bytes, or if one of them is a
+    /// NUL.
     pub fn new(value: &[u8]) -> Result<Self, Error> {
         if value.len() > VALUE_MAX {
             return Err(Error::new(
@@ -121,8 +121,8 @@ impl Value {
         Ok(Self { bytes })
     }
 
-    /// Creates a value from the bytes before the first NUL, at most [`VALUE_MAX`]. Also returns whether a NUL came in
-    /// time.
+    /// Creates a value from the bytes before the first NUL, but from at most [`VALUE_MAX`] bytes. Returns the value,
+    /// and whether a NUL followed these bytes.
     pub(crate) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
         let mut bytes = [0; VALUE_MAX + 1];
         for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {

@@ -1,4 +1,4 @@
-//! The published state of a process's tracing: a page of text in a memory file, for other processes to read.
+//! The published state of a process's tracing: a page of text in a memory file. Other processes can read it.
 //!
 //! The file is made by `memfd_create(2)` with the name [`NAME`]. It is visible in `/proc/PID/fd` to root and to
 //! processes of the same user. It ends with its process and leaves nothing behind. (Before Linux 3.17, it is a file in
@@ -8,11 +8,11 @@
 //! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Threads with a
 //! descriptor table of their own can write it, too. If the program has closed the descriptor, no other process can
 //! read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
-//! write to its parent's page. It creates its own page when it first publishes. Nothing here allocates, waits, or
-//! changes errno.
+//! write to its parent's page. It creates its own page when it first publishes. No function of this module
+//! allocates, waits, or changes errno.
 //!
-//! `ATRACE_STATE=none` turns this off, for hosts that may not have another descriptor. On Android it is always off,
-//! because a system call filter kills apps that make unknown calls.
+//! `ATRACE_STATE=none` turns this off, for hosts on which a process may not have another descriptor. On Android it
+//! is always off, because a system call filter kills apps that make unknown calls.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod page;
@@ -26,7 +26,7 @@ pub const NAME: &str = "atrace-state";
 
 /// The size of the file in bytes.
 pub const SIZE: usize = 4096;
-/// The maximum size of the text in bytes: the file without its first word. A longer text is cut.
+/// The maximum size of the text in bytes: the size of the file without its first word. A longer text is cut.
 pub const TEXT_MAX: usize = SIZE - 8;
 
 /// A text that is being composed.
@@ -42,12 +42,12 @@ impl fmt::Debug for Text<'_> {
 }
 
 impl<'a> Text<'a> {
-    /// Creates an empty text in this memory.
+    /// Creates an empty text in `bytes`.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, length: 0 }
     }
 
-    /// Returns the text so far.
+    /// Returns the bytes of the text so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -80,7 +80,7 @@ impl fmt::Write for Value<'_, '_> {
     }
 }
 
-/// Reads the environment, so that [`publish`] does not have to.
+/// Reads the environment variables, so that [`publish`] does not have to.
 pub fn prepare() {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::is_wanted();
@@ -88,7 +88,7 @@ pub fn prepare() {
 
 /// Publishes the text that `compose` writes as the state of the calling process.
 ///
-/// If two threads do this at once, only one of them publishes; it then calls its `compose` once
+/// If two threads call this at once, only one of them publishes; that thread then calls its `compose` once
 /// more.
 pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -96,8 +96,8 @@ pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     let _ = compose;
 }
 
-/// Returns the text in the content of such a file, or `None` if it was read during a write, or is another
-/// file.
+/// Returns the text in `file`, the content of a state's memory file. Returns `None` if the content was read
+/// during a write, or belongs to another file.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

@@ -37,7 +37,7 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
-/// The buffer for composing a text. It is not on the stack, which may be small.
+/// The buffer for composing a text. The buffer is not on the stack, because the stack may be small.
 struct Scratch(UnsafeCell<[u8; SIZE]>);
 
 // SAFETY: only the thread that has the turn uses it.
@@ -45,8 +45,8 @@ unsafe impl Sync for Scratch {}
 
 static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 
-/// Returns the page of this process, after creating it if necessary. Must only be called by the
-/// thread that has the turn.
+/// Returns the page of this process, and creates it first if necessary. Only the thread that has the turn to
+/// publish may call this.
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
         let made = if is_wanted() { Page::make(scratch).map(Some) } else { Ok(None) };
@@ -63,8 +63,8 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     PAGE.get()
 }
 
-/// Reads the environment once, because the lock of the environment may be held by a thread that a forked
-/// child does not have.
+/// Returns whether a state is to be published. The environment is read only once, because its lock may be
+/// held by a thread that does not exist in a forked child.
 pub(super) fn is_wanted() -> bool {
     static WANTED: OnceRef<bool> = OnceRef::new();
     *WANTED.get_or(|| {
@@ -72,7 +72,7 @@ pub(super) fn is_wanted() -> bool {
     })
 }
 
-/// The mapped file.
+/// The mapped memory file.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
 // SAFETY: it consists of atomics.

@@ -1,8 +1,8 @@
-//! A text that another process can read while it is written: a seqlock with one writer at a time.
+//! A text that another process can read while it is written: a seqlock. It has one writer at a time.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The sequence, which is odd during a write and changes with each write; and the text.
+/// The sequence number, which is odd during a write and changes with each write; and the text.
 #[repr(C, align(8))]
 pub(super) struct Words<const N: usize> {
     pub(super) sequence: AtomicU64,
@@ -10,7 +10,7 @@ pub(super) struct Words<const N: usize> {
 }
 
 impl<const N: usize> Words<N> {
-    /// Writes the text. Only one thread may do so at a time.
+    /// Writes the text. Only one thread may call this at a time.
     pub(super) fn write(&self, text: &[u8]) {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(sequence, Ordering::Relaxed);

@@ -1,17 +1,18 @@
-//! System calls without the C library, and *bare* threads that the C library does not know.
+//! System calls without the C library, and *bare* threads: threads that the C library does not know.
 //!
 //! # Why
 //!
-//! An event may come in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
-//! locks, or on a thread that is about to end. Code that an event reaches must work in these situations. So it
-//! makes system calls itself: they need no errno, no thread-local and no lock, and are not cancellation points.
+//! An event may be written in a signal handler that interrupted `malloc`, in a forked child whose parent's
+//! threads held locks, or on a thread that is about to end. Code that an event reaches must work in these
+//! situations. So it makes system calls directly. Unlike the functions of the C library, they need no errno, no
+//! thread-local and no lock, and are not cancellation points.
 //!
 //! # Bare threads
 //!
 //! [`start`] starts a thread by `clone(2)` alone, on a mapped stack. The thread has **no thread-locals**. Code that
 //! runs on it must not allocate, panic, take a lock of std or use errno. Of the C library it may call only functions
 //! that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a
-//! thread-local by mistake does not change that of another thread. Only x86_64 and aarch64 have bare threads.
+//! thread-local by mistake does not change another thread's. Only x86_64 and aarch64 have bare threads.
 //!
 //! Sources: `clone(2)`, `syscall(2)`; for the registers, the ABI of each architecture.
 
@@ -21,7 +22,7 @@ use std::ffi::c_long;
 ///
 /// # Safety
 ///
-/// The same as for the system call.
+/// The caller must obey the rules of that system call.
 #[cfg(all(bare, target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
@@ -43,7 +44,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
 ///
 /// # Safety
 ///
-/// The same as for the system call.
+/// The caller must obey the rules of that system call.
 #[cfg(all(bare, target_arch = "aarch64"))]
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
@@ -65,7 +66,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
 ///
 /// # Safety
 ///
-/// The same as for the system call.
+/// The caller must obey the rules of that system call.
 #[cfg(not(bare))]
 #[inline(never)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
@@ -75,17 +76,18 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
     if result < 0 { -(super::errno::errno() as isize) } else { result as isize }
 }
 
-/// The body of a bare thread; its argument is that of [`start`].
+/// The body of a bare thread. Its argument is the one that was passed to [`start`].
 pub(crate) type Body = extern "C" fn(usize);
 
-/// The size of a bare thread's stack. Pages that are never touched take no memory.
+/// The size of a bare thread's stack in bytes. Pages that are never touched take no memory.
 #[cfg(bare)]
 const STACK: usize = 256 << 10;
 /// The number of zeroed bytes on each side of the address in the thread-local register.
 #[cfg(bare)]
 const LOCALS: usize = 16 << 10;
 
-/// Starts a thread that runs `body(argument)`, with the caller's signal mask. Returns false if that fails.
+/// Starts a thread that runs `body(argument)`, with the caller's signal mask. Returns false if the thread
+/// can't be started.
 ///
 /// Async-signal-safe.
 #[cfg(bare)]
@@ -126,12 +128,12 @@ pub(crate) fn start(_: Body, _: usize) -> bool {
     false
 }
 
-/// Clones the calling thread. The new thread calls `body(argument)` on its own stack, unmaps `base`, and ends.
+/// Clones the calling thread. The new thread calls `body(argument)` on `stack`, unmaps `base`, and ends.
 ///
 /// # Safety
 ///
 /// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
-/// `locals` an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
+/// `locals` an address for thread-locals. Both must be within the mapping of `size` bytes at `base`.
 #[cfg(all(bare, target_arch = "x86_64"))]
 unsafe fn clone_with(
     flags: libc::c_int,
@@ -181,12 +183,12 @@ unsafe fn clone_with(
     result
 }
 
-/// Clones the calling thread. The new thread calls `body(argument)` on its own stack, unmaps `base`, and ends.
+/// Clones the calling thread. The new thread calls `body(argument)` on `stack`, unmaps `base`, and ends.
 ///
 /// # Safety
 ///
 /// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
-/// `locals` an address for thread-locals. The mapping of `size` bytes at `base` must contain both.
+/// `locals` an address for thread-locals. Both must be within the mapping of `size` bytes at `base`.
 #[cfg(all(bare, target_arch = "aarch64"))]
 unsafe fn clone_with(
     flags: libc::c_int,

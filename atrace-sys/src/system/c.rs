@@ -1,8 +1,8 @@
-//! Functions of the C library, and system calls, that are safe with all arguments that these types allow. They return
-//! an error for wrong numbers.
+//! Functions of the C library, and system calls, that are safe with every argument that their types allow. A wrong
+//! number results in an error.
 //!
-//! The crate `libc` declares the same functions with raw pointers. Functions with a type that has two widths
-//! (`off_t`, `time_t`) are called as `libc` declares them, because each name stands for several functions.
+//! The crate `libc` declares the same functions with raw pointers. If a parameter's type has two widths
+//! (`off_t`, `time_t`), the function is called through `libc`, because its name stands for several functions.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};
@@ -63,9 +63,9 @@ unsafe extern "C" {
 /// An optional pointer argument that is always null.
 pub(crate) type Absent = Option<&'static Infallible>;
 
-/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. It is the first word
-/// of the header for the capability calls. If the kernel does not know this version, it writes the version that it
-/// prefers there. The second word is the process id, or 0.
+/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. The header for
+/// the capability calls has two words: this version, and the process id or 0. If the kernel does not know the
+/// version, it replaces the version by the one that it prefers.
 pub(crate) const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// A parameter of a system call: a number, or the address of memory.
@@ -91,7 +91,7 @@ impl<T> Parameter for *const T {
     }
 }
 
-/// Declares system calls, with their numbers and parameters. They are made without the C library where possible, and
+/// Declares system calls, with their numbers and parameters. Where possible, they are made without the C library and
 /// leave errno unchanged.
 macro_rules! calls {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $type:ty),*) = $number:path, [$($value:expr),*];)*) => {$(
@@ -125,7 +125,7 @@ calls! {
     futex_wait(word: &AtomicU32, expected: c_int, timeout: &libc::timespec) =
         libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAIT, expected, ptr::from_ref(timeout)];
     futex_wake(word: &AtomicU32, most: c_int) = libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAKE, most];
-    /// Version 3 of the header has three sets of 64 bits, in two halves each; others have fewer.
+    /// Version 3 of the header has three sets of 64 bits, in two halves each; other versions have fewer bits.
     capget(header: &mut [u32; 2], sets: &mut [u32; 6]) =
         libc::SYS_capget, [ptr::from_mut(header).cast_const(), ptr::from_mut(sets).cast_const()];
     #[cfg(not(miri))]
@@ -144,12 +144,12 @@ calls! {
         ptr::from_mut(peer).cast_const(),
         ptr::from_mut(&mut (size_of::<libc::ucred>() as libc::socklen_t)).cast_const()
     ];
-    /// The attributes are those of the structure's first version, of 64 bytes.
+    /// The attributes are those of the first version of the structure, which has 64 bytes.
     perf_event_open(attributes: &[u64; 8], flags: c_int) =
         libc::SYS_perf_event_open, [ptr::from_ref(attributes), 0, -1, -1, flags];
     pidfd_open(process: c_int) = libc::SYS_pidfd_open, [process, 0];
     pidfd_send_signal(process: c_int, signal: c_int) = libc::SYS_pidfd_send_signal, [process, signal, 0];
-    /// The kernel may change the time.
+    /// The kernel may change the timeout.
     #[cfg(bare)]
     ppoll(places: &mut [libc::pollfd], timeout: Option<&mut libc::timespec>) = libc::SYS_ppoll, [
         places.as_mut_ptr().cast_const(),
@@ -163,10 +163,10 @@ calls! {
     renameat2(directory: c_int, from: &CStr, to: &CStr, flags: libc::c_uint) = libc::SYS_renameat2,
         [directory, from.as_ptr(), directory, to.as_ptr(), flags as c_int];
     seccomp_mode() = libc::SYS_prctl, [libc::PR_GET_SECCOMP];
-    /// The kernel's set of signals has eight bytes everywhere.
+    /// The kernel's set of signals has eight bytes on every architecture.
     rt_sigprocmask(how: c_int, new: &u64, old: &mut u64) =
         libc::SYS_rt_sigprocmask, [how, ptr::from_ref(new), ptr::from_mut(old).cast_const(), 8];
-    /// Zeroes are a time of 0 in both widths.
+    /// Two zeroes are a timeout of 0, whether the kernel reads them as 32-bit or 64-bit numbers.
     rt_sigtimedwait(set: &u64, time: &[u64; 2]) =
         libc::SYS_rt_sigtimedwait, [ptr::from_ref(set), 0, ptr::from_ref(time), 8];
     sendmsg(socket: c_int, message: &libc::msghdr, flags: c_int) =
@@ -180,10 +180,10 @@ calls! {
     write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
 }
 
-/// The number is the same on every architecture. The crate `libc` lacks this function for some
-/// Android targets.
+/// The number of the system call, which is the same on every architecture. The crate `libc` lacks this
+/// function for some Android targets.
 const CLOSE_RANGE: c_long = 436;
-/// The crate `libc` lacks these two for some Android targets.
+/// The numbers of two system calls that the crate `libc` lacks for some Android targets.
 #[cfg(bare)]
 const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
 #[cfg(bare)]

@@ -1,4 +1,4 @@
-//! Errors of the system, and the calling thread's errno, which a tracer must leave unchanged.
+//! Errors of the system; and the calling thread's errno, which a tracer must not change.
 
 use std::cell::Cell;
 use std::{fmt, io};
@@ -47,7 +47,7 @@ pub(super) fn set_errno(errno: i32) {
     __errno_location().set(errno);
 }
 
-/// Saves the calling thread's errno, and restores it when dropped.
+/// Saves the calling thread's errno, and restores it when this is dropped.
 #[derive(Debug)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard {

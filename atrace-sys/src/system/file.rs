@@ -1,4 +1,4 @@
-//! Files and descriptors, for operations that the standard library lacks.
+//! Operations on files and descriptors that the standard library lacks.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Errno, Result, c, check, futex, zeros};
 
-/// An open file that is closed without the C library when dropped, so that a bare thread can do it
+/// An open file. Dropping it closes the file without the C library, so that a bare thread can do it
 /// (`system/bare.rs`).
 #[derive(Debug)]
 pub struct Descriptor(RawFd);
@@ -59,7 +59,7 @@ pub(super) fn open_in(directory: RawFd, name: &CStr, flags: libc::c_int) -> Resu
     Ok(OwnedFd::from(open_number(directory, name, flags)?).into())
 }
 
-/// Opens a path relative to a directory, with these flags and `O_CLOEXEC`. Without the C library.
+/// Opens a path relative to a directory, with these flags and `O_CLOEXEC`. Does not use the C library.
 #[inline(never)]
 pub(crate) fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> Result<Descriptor> {
     let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
@@ -76,9 +76,10 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
     CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// Creates a memory file that can be sealed. Called by number, because some libcs lack the function.
+/// Creates a memory file that can be sealed. The system call is made by its number, because some C libraries
+/// lack the function.
 ///
-/// Before Linux 3.17, which has no such files, creates a file in `/dev/shm` and removes its name.
+/// Linux before 3.17 has no memory files. There, this creates a file in `/dev/shm` and removes its name.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     match c::memfd_create(name, flags.cast_signed()) {
@@ -118,8 +119,8 @@ fn unlinked_file(name: &CStr) -> Result<Descriptor> {
     Err(Errno(libc::EEXIST))
 }
 
-/// Writes zeroes to an empty file, so that a lack of memory is an error here. Otherwise the process would be
-/// killed later, at a store: `/dev/shm` has a size limit of its own.
+/// Writes zeroes to an empty file, so that a lack of memory is an error here. `/dev/shm` has a limited size:
+/// without this, a store could kill the process later.
 #[cold]
 fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     let zeroes = [0; 4096];
@@ -133,8 +134,8 @@ fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether this process may make a file of this size (`RLIMIT_FSIZE`). Otherwise the attempt would raise SIGXFSZ, also
-/// for a memory file.
+/// Returns whether this process may make a file of this size (`RLIMIT_FSIZE`). If it may not, an attempt raises
+/// SIGXFSZ, even for a memory file.
 pub fn may_have_size(size: usize) -> bool {
     super::soft_limit(libc::RLIMIT_FSIZE).is_none_or(|limit| size as u64 <= limit)
 }
@@ -150,7 +151,8 @@ pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     Ok(file)
 }
 
-/// The error handling of std's `set_len` alone takes a third of a kilobyte of code.
+/// Sets the length of a file. The error handling of std's `set_len` alone takes a third of a kilobyte of
+/// code.
 #[cfg(bare)]
 fn set_length(fd: RawFd, size: usize) -> Result<()> {
     c::ftruncate(fd, size).map(drop)
@@ -162,7 +164,8 @@ fn set_length(fd: RawFd, size: usize) -> Result<()> {
     check(unsafe { libc::ftruncate(fd, size as libc::off_t) }).map(drop)
 }
 
-/// Seals a memory file: its size can't change, and no seal can be added. Does nothing on kernels without seals.
+/// Seals a memory file, so that its size can't change and no seal can be added. Does nothing on kernels without
+/// seals.
 pub(crate) fn seal(file: &Descriptor) -> Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     match control(file.as_raw_fd(), libc::F_ADD_SEALS, seals) {
@@ -188,8 +191,8 @@ pub(crate) fn seals(fd: RawFd) -> libc::c_int {
 ///
 /// # Errors
 ///
-/// Returns EPERM if the file could shrink, since reading behind its end would kill the process; otherwise
-/// returns the error of the system.
+/// Returns EPERM if the file could shrink, because reading behind the end of a mapped file kills the process;
+/// otherwise returns the error of the system.
 pub fn sealed_size(fd: RawFd) -> Result<usize> {
     if seals(fd) & libc::F_SEAL_SHRINK == 0 {
         return Err(Errno(libc::EPERM));
@@ -197,8 +200,8 @@ pub fn sealed_size(fd: RawFd) -> Result<usize> {
     usize::try_from(stat(fd)?.st_size).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// Returns the size of a memory file that can neither shrink nor grow. Other files are refused, since reading a page
-/// of them can fail.
+/// Returns the size of a memory file that can neither shrink nor grow. Files that are not memory files are refused,
+/// because reading a page of them can fail.
 ///
 /// # Errors
 ///
@@ -213,8 +216,8 @@ pub fn fixed_size(fd: RawFd) -> Result<usize> {
     Ok(size)
 }
 
-/// Fills `buffer` from the start of a file. Returns the number of bytes that were read, or 0 on any error. Without
-/// the C library.
+/// Fills `buffer` from the start of a file. Returns the number of bytes that were read, or 0 on any error. Does
+/// not use the C library.
 pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
     let Ok(file) = open_number(libc::AT_FDCWD, path, libc::O_RDONLY) else { return 0 };
     let mut length = 0;
@@ -240,10 +243,11 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     usize::try_from(taken).map_err(|_| Errno::last())
 }
 
-/// Waits until one of the descriptors is ready, for at most `timeout` (`None`: forever). Returns how many are ready.
+/// Waits until one of the descriptors is ready, for at most `timeout` (`None`: forever). Returns how many
+/// descriptors are ready.
 ///
 /// If the system denies the call, as a system call filter may, this sleeps up to 50 ms before it returns the error,
-/// so that a caller who retries does not spin.
+/// so that a caller that tries again does not spin.
 pub(crate) fn poll(places: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<libc::c_int> {
     const REST: Duration = Duration::from_millis(50);
     let ready = poll_once(places, timeout);
@@ -303,7 +307,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
     Ok(found)
 }
 
-/// Returns the attributes of the file at a path; follows symbolic links.
+/// Returns the attributes of the file at a path. Follows symbolic links.
 pub(crate) fn stat_path(path: &CStr) -> Result<libc::stat> {
     let mut found: libc::stat = zeros();
     // SAFETY: the path is a C string; `found` is writable and of the right type.

@@ -14,13 +14,14 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-/// Sleeps while the word is `expected`, until a wake, a signal or the end of `timeout`.
+/// Sleeps while the word is `expected`: until another thread wakes this one, a signal arrives, or `timeout`
+/// has passed.
 ///
-/// It may also return for no reason, so the caller must check the word.
+/// This may also return for no reason, so the caller must check the word.
 ///
 /// # Errors
 ///
-/// Returns the error if the system denies the call.
+/// Returns the error of the system if the call is not allowed.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Result<()> {
     // Without FUTEX_PRIVATE_FLAG the kernel identifies the word by its file and offset, so that other processes can
     // wake us; it only reads the mapping.

@@ -1,7 +1,7 @@
-//! Shared libraries, opened at run time and never closed, because threads that their initialisers started may still
-//! run.
+//! Shared libraries. They are opened at run time and never closed, because threads that their initialisers have
+//! started may still run.
 //!
-//! The crate itself may be in such a library: a plugin, which its host may close. See [`stay_loaded`].
+//! This crate itself may be in such a library: in a plugin, which its host may close. See [`stay_loaded`].
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,8 +17,8 @@ unsafe extern "C" {
     safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
 }
 
-/// `Dl_info`: the file that an address belongs to and where it is loaded; the nearest symbol below the address, and
-/// its address.
+/// The C structure `Dl_info`: the file to which an address belongs, and where it is loaded; the nearest symbol
+/// below the address, and the address of that symbol.
 #[repr(C)]
 struct Found {
     file: Option<CText<'static>>,
@@ -37,7 +37,7 @@ impl Library {
     #[cfg(all(target_os = "android", not(target_feature = "crt-static")))]
     pub(crate) const LOADED: Self = Self(libc::RTLD_DEFAULT);
 
-    /// Opens a library. Otherwise returns the reason that the dynamic linker gives. Allocates.
+    /// Opens a library. Returns the text of the dynamic linker's error if that fails. Allocates.
     pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
         let fault = |reason: &str| format!("{}: {reason}", name.display());
         let path = CString::new(name.as_bytes()).map_err(|_| fault("the path contains a NUL byte"))?;
@@ -58,7 +58,7 @@ impl Library {
     ///
     /// # Safety
     ///
-    /// The library's symbol of this name must have that type.
+    /// The library's symbol of this name must have the type `T`.
     #[inline(always)]
     pub(crate) unsafe fn get<T: Copy>(self, name: &CStr) -> Option<T> {
         const { assert!(size_of::<T>() == size_of::<NonNull<c_void>>()) };
@@ -67,7 +67,7 @@ impl Library {
         Some(unsafe { std::mem::transmute_copy(&address) })
     }
 
-    /// Returns the address of a symbol, if the library has it.
+    /// Returns the address of a symbol, or `None` if the library lacks it.
     #[inline(never)]
     pub(crate) fn address(self, name: &CStr) -> Option<NonNull<c_void>> {
         dlsym(self, name.into())
@@ -77,7 +77,7 @@ impl Library {
 // SAFETY: it is a handle of the dynamic linker, which any thread may use.
 unsafe impl Sync for Library {}
 
-/// Returns the dynamic linker's information about an address, or nulls if it has none.
+/// Returns the dynamic linker's information about an address. All its pointers are null if there is none.
 fn find(address: *const c_void) -> Found {
     let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
     // SAFETY: the call accepts any address. The texts belong to the dynamic linker and are valid while the library is
@@ -92,13 +92,15 @@ pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
     find(function).file.map(CText::to_c_str).unwrap_or_default()
 }
 
-/// Keeps the shared library that contains this code loaded until the process ends. Does nothing in a program.
+/// Keeps the shared library that contains this code loaded until the process ends. Does nothing if the code
+/// is in a program.
 ///
-/// Must be called before the C library is given a callback into this code: on a thread, at a fork, or when a thread ends.
-/// After `dlclose` these calls would jump to memory that is no longer mapped. Must also be called before a descriptor is
-/// left open: each time the library is loaded again, it would open another one.
+/// This must be called before the C library is given a callback into this code: the body of a thread, a fork handler,
+/// or a destructor of a thread key. After `dlclose`, the C library would jump to memory that is no longer mapped.
+/// This must also be called before a descriptor is left open, because the library would open another one each time it
+/// is loaded again.
 ///
-/// Allocates and takes the dynamic linker's lock, but only at the first call.
+/// The first call allocates and takes the dynamic linker's lock. Later calls do neither.
 pub fn stay_loaded() {
     static IS_DONE: AtomicBool = AtomicBool::new(false);
     if cfg!(miri) || IS_DONE.swap(true, Ordering::Relaxed) {

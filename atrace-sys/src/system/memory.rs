@@ -1,4 +1,4 @@
-//! Mappings.
+//! Mappings of memory.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -14,7 +14,7 @@ use crate::word::Place;
 ///
 /// # Safety
 ///
-/// Any bytes must be a valid value, and other processes may change them at any time.
+/// Any bytes must be a valid value of the type, and other processes may change them at any time.
 pub unsafe trait Shared: Sync {}
 
 // SAFETY: it is an atomic.
@@ -25,10 +25,10 @@ unsafe impl Shared for AtomicU32 {}
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// Flags for private memory: zeroes, which take memory once they are touched.
+/// The flags for private memory. It consists of zeroes, and pages take memory only once they are touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Mapped pages, as many as the program has requested. Others may change them at any time. Dropping this unmaps them.
+/// Mapped pages. Other threads or processes may change them at any time. Dropping this unmaps the pages.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -46,12 +46,12 @@ impl Region {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
-    /// Maps the start of a file, which must be at least as long.
+    /// Maps the first `size` bytes of a file. The file must not be shorter.
     pub fn of_file(file: RawFd, size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
-    /// Maps the start of a file over the first bytes, or private memory over the whole region.
+    /// Maps the start of a file over the first bytes of the region, or private memory over the whole region.
     ///
     /// Async-signal-safe.
     pub fn lay(&self, file: Option<(RawFd, usize)>) -> Result<()> {
@@ -62,18 +62,18 @@ impl Region {
         map(Some(self), size, WRITABLE, flags, fd).map(drop)
     }
 
-    /// Drops the pages of a shared file from this process; they stay in the file and are mapped again when they are
-    /// used.
+    /// Drops the pages of a shared file from the memory of this process. Their content stays in the file, and they
+    /// are mapped again when they are used.
     pub fn forget(&self) {
         // SAFETY: in a shared mapping the bytes are the file's, before and after the call.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.size, libc::MADV_DONTNEED) };
     }
 
-    /// Makes the first bytes of a zeroed region read as zeroes in every forked child. Returns false if the kernel does
-    /// not support that.
+    /// Makes the first `size` bytes of a zeroed region read as zeroes in every forked child. Returns false if the
+    /// kernel does not support that.
     ///
-    /// An emulator, such as qemu's user mode, may accept any advice and follow none. So an advice that does not exist is
-    /// tried first.
+    /// An emulator, such as qemu's user mode, may accept any advice (`madvise`) and follow none. So an advice that
+    /// does not exist is tried first.
     fn wipe_on_fork(&self, size: usize) -> bool {
         let takes = |advice: libc::c_int| {
             let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
@@ -140,15 +140,14 @@ fn map(
     base.ok_or(Errno(libc::ENOMEM))
 }
 
-/// A `T` in a mapping of its own, which is unmapped when this is dropped.
+/// A `T` in a mapping of its own. Dropping this unmaps it.
 #[derive(Debug)]
 pub struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
-    /// Maps zeroes and calls `fill` before any other code sees them. If `fill` returns false, the mapping is
-    /// dropped.
+    /// Maps zeroes and calls `fill` before any other code sees them. Returns `None` if `fill` returns false.
     ///
-    /// This is for code that runs where the stack may be small and the heap locked.
+    /// This is for code that may run where the stack is small and the heap is locked.
     pub(crate) fn filled(fill: impl FnOnce(&mut T) -> bool) -> Option<Self>
     where
         T: super::Plain,
@@ -165,7 +164,7 @@ impl<T> Mapped<T> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the system; the value is dropped.
+    /// Returns the error of the system. The value is then dropped.
     pub fn of(value: T) -> Result<Self> {
         let new = Self::map(WRITABLE, OWN, -1)?;
         // SAFETY: the mapping has room for a `T`, is aligned to a page, and nobody else uses it.
@@ -173,8 +172,8 @@ impl<T> Mapped<T> {
         Ok(new)
     }
 
-    /// Maps zeroes, which take memory once they are touched. If the kernel supports it, the first `wiped` bytes,
-    /// whole pages, read as zeroes in every forked child.
+    /// Maps zeroes, which take memory only once they are touched. If the kernel supports it, the first `wiped`
+    /// bytes, which must be whole pages, read as zeroes in every forked child.
     pub fn large(wiped: usize) -> Result<Self>
     where
         T: super::Plain,
@@ -184,8 +183,8 @@ impl<T> Mapped<T> {
         Ok(new)
     }
 
-    /// Maps zeroes over the first `wiped` bytes, whole pages, of a value that was made by [`large`](Self::large) and
-    /// leaked.
+    /// Maps zeroes over the first `wiped` bytes of a value that was made by [`large`](Self::large) and leaked. These
+    /// bytes must be whole pages.
     ///
     /// Async-signal-safe.
     ///
@@ -202,8 +201,8 @@ impl<T> Mapped<T> {
         region.wipe_on_fork(size);
     }
 
-    /// Maps the start of a file, which must be at least as long. If it is not `writable`, a store to it kills the
-    /// process.
+    /// Maps the start of a file, which must be at least as long as a `T`. If the mapping is not `writable`, a
+    /// store to it kills the process.
     pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> Result<Self>
     where
         T: Shared,
@@ -231,7 +230,7 @@ impl<T> Deref for Mapped<T> {
 // SAFETY: the value is in the mapping; moving this moves only its address.
 unsafe impl<T> Place for Mapped<T> {}
 
-/// Maps a value of zeroes that reads as zeroes in every forked child; returns `None` if the kernel does not
+/// Maps a value of zeroes that reads as zeroes in every forked child. Returns `None` if the kernel does not
 /// support that.
 pub(crate) fn wiped_on_fork<T: super::Plain>() -> Option<Mapped<T>> {
     Mapped::<T>::filled(|_| true).filter(|page| page.0.wipe_on_fork(size_of::<T>()))
@@ -242,7 +241,8 @@ pub fn page_size() -> usize {
     super::auxiliary(libc::AT_PAGESZ) as usize
 }
 
-/// Returns the start of the page that contains the address `from`, if all memory from there to `to` is mapped.
+/// Returns the start of the page that contains the address `from`, if all memory from that start to `to` is
+/// mapped.
 pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
     if cfg!(miri) {
         return None;

@@ -1,8 +1,9 @@
 //! System calls and functions of the C libraries of Linux and Android, as safe functions.
 //!
-//! - A failed call returns errno as an error. It may also change errno; a caller that must not change it holds an
-//!   [`ErrnoGuard`].
-//! - Only functions that say so allocate, because signal handlers and forked children call these functions.
+//! - A failed call returns errno as an error. It may also change errno, so a caller that must leave errno
+//!   unchanged holds an [`ErrnoGuard`].
+//! - Only functions whose documentation says so allocate, because signal handlers and forked children call
+//!   functions of this module.
 //! - On systems without tracing, `unsupported.rs` replaces this module.
 
 use std::ffi::OsStr;
@@ -41,7 +42,7 @@ pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_numb
 ///
 /// # Safety
 ///
-/// All zeroes must be a valid value.
+/// Zeroes must be a valid value of the type.
 pub unsafe trait Plain {}
 
 macro_rules! plain {

@@ -1,4 +1,5 @@
-//! The calling process: its ids, rights, limits, name and children; and texts that the C library reads for it.
+//! The calling process: its ids, rights, limits, name and children; and texts that are parsed by functions of
+//! the C library.
 
 use std::ffi::{CStr, c_int};
 
@@ -8,8 +9,8 @@ use crate::c_text::CText;
 use crate::timer::Of;
 use crate::word::{OnceRef, offer};
 
-/// Returns the id of the calling process as a number. This asks the kernel, because bionic, and glibc before 2.25, cache the id,
-/// and a child of a bare `clone` would get its parent's.
+/// Returns the id of the calling process as a number. This asks the kernel, because bionic, and glibc before 2.25,
+/// cache the id, and would return the parent's id in a child of a bare `clone`.
 #[inline]
 pub fn process_id() -> u32 {
     #[cfg(not(miri))]
@@ -19,13 +20,13 @@ pub fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Returns the effective user and group ids.
+/// Returns the effective user id and the effective group id.
 pub(crate) fn effective_ids() -> (u32, u32) {
     (c::geteuid(), c::getegid())
 }
 
 /// Returns whether no other user has the same id. In a user namespace that does not map all users, the kernel shows
-/// all unmapped users with one id, and `user` may be one of them.
+/// all unmapped users with the same id, and `user` may be that id.
 #[cold]
 pub(crate) fn is_known_by_number(user: u32) -> bool {
     let mut text = [0; 64];
@@ -48,7 +49,7 @@ pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
 /// Returns whether the process has rights that its caller does not have (`AT_SECURE`: set-user-id, file
 /// capabilities).
 ///
-/// Such a process must not be controlled by its environment, so all `ATRACE_*` variables are ignored there.
+/// Such a process must not be controlled by its environment, so all `ATRACE_*` variables are ignored.
 pub fn has_elevated_rights() -> bool {
     !cfg!(miri) && auxiliary(libc::AT_SECURE) != 0
 }
@@ -68,8 +69,8 @@ pub fn capabilities() -> u64 {
 /// Registers `body` to be called in each child of `fork()`, before `fork()` returns there. Returns false if that
 /// fails.
 ///
-/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`. If it is in a shared library, that stays
-/// loaded.
+/// `body` must be async-signal-safe. It is not called in a child of a bare `clone`. If `body` is in a shared library,
+/// the library stays loaded.
 pub fn at_fork(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
@@ -77,7 +78,7 @@ pub fn at_fork(body: extern "C" fn()) -> bool {
 
 /// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that fails.
 ///
-/// It is also called in a forked child that ends in this way. If it is in a shared library, that
+/// It is also called in a forked child that ends in this way. If `body` is in a shared library, the library
 /// stays loaded.
 pub fn at_exit(body: extern "C" fn()) -> bool {
     stay_loaded();
@@ -98,13 +99,13 @@ pub(crate) fn processor_time(of: Of) -> Option<u64> {
     is_known.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The type of `RLIMIT_…`, which differs between libcs.
+/// The type of the constants `RLIMIT_…`, which differs between C libraries.
 #[cfg(target_env = "gnu")]
 pub(crate) type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 pub(crate) type Resource = libc::c_int;
 
-/// The value of no limit.
+/// The value that stands for no limit.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// Returns a soft limit of this process, or `None` if there is no limit.
@@ -127,15 +128,17 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
     c::fnmatch(pattern.into(), text.into(), libc::FNM_NOESCAPE) == 0
 }
 
-/// Parses a number as C's `strtoull` with base 0 does: spaces, a sign, then `0x`, `0` or decimal digits.
+/// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with
+/// `0x`, an octal number with `0`, or a decimal number.
 ///
-/// Returns the number (`None` if it is too large) and the text behind it. If there is no number, the text behind
-/// it is the whole text.
+/// Returns the number, or `None` if it is too large, and the text behind the number. If there is no number, that
+/// is the whole text.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }
 
-/// Parses a number as C's `strtoimax` with base 0 does. Otherwise like [`number`](crate::process::number).
+/// Parses a number as C's `strtoimax` with base 0 does. Returns the same as
+/// [`number`](crate::process::number).
 pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     read(text, c::strtoimax)
 }
@@ -151,7 +154,7 @@ fn read<'a, T>(text: &'a CStr, by: Read<'a, T>) -> (Option<T>, &'a CStr) {
     (is_in_range.then_some(value), end.to_c_str())
 }
 
-/// The string, padded with zeroes.
+/// The string argv\[0\], padded with zeroes.
 struct Argv0([u8; Self::SIZE]);
 
 // SAFETY: zeroes are valid bytes.
@@ -160,7 +163,7 @@ unsafe impl Plain for Argv0 {}
 impl Argv0 {
     const SIZE: usize = 4096;
 
-    /// Reads the string as libcutils does: at most 4095 bytes and at most one line.
+    /// Reads argv\[0\] as libcutils does: at most 4095 bytes and at most one line.
     ///
     /// The string is read into a mapping, because the caller may be a signal handler, whose stack may be small
     /// and during which the heap may be locked.
@@ -175,13 +178,13 @@ impl Argv0 {
     }
 }
 
-/// The string that was read last.
+/// The last string that was read.
 static ARGV0: OnceRef<Argv0> = OnceRef::new();
 
 /// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because host processes such
 /// as Zygote rename themselves.
 ///
-/// The former name stays in memory, since it may be in use.
+/// The old string stays in memory, because another thread may be using it.
 #[inline(never)]
 pub fn reread_argv0() {
     loop {

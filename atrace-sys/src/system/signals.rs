@@ -1,4 +1,4 @@
-//! Signals and signal masks of the calling thread, and writing to stderr without a signal.
+//! Signals and signal masks of the calling thread; and writing to stderr without raising a signal.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub(crate) fn is_pending(signal: libc::c_int) -> bool {
     c::sigpending(&mut set) == 0 && c::sigismember(&set, signal) == 1
 }
 
-/// Returns whether the calling thread seems to be in a signal handler: it is on the alternate signal stack, or blocks
-/// a signal that has a handler.
+/// Returns whether the calling thread seems to be in a signal handler, because it is on the alternate signal stack or
+/// blocks a signal that has a handler.
 ///
 /// This is a guess: a program may block a signal for other reasons, and a handler may leave its signal unblocked.
 pub fn seem_to_be_handled() -> bool {
@@ -75,7 +75,7 @@ pub(crate) fn take(signal: libc::c_int) {
     let _ = c::rt_sigtimedwait(&(1 << (signal - 1)), &[0; 2]);
 }
 
-/// Writes a line to stderr in such a manner that this can neither block nor raise a signal.
+/// Writes a line to stderr. If writing could block or raise a signal, the line is dropped.
 pub(crate) fn complain(line: &str) {
     // A pipe that is ready for writing has room for at least this much.
     let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();

@@ -1,4 +1,4 @@
-//! Threads of the process.
+//! Threads of the process: starting them, and facts about the calling thread.
 
 use std::ffi::c_void;
 use std::io;
@@ -21,7 +21,7 @@ fn starting(start: impl FnOnce() -> libc::c_int) -> libc::c_int {
 #[cfg(not(target_os = "android"))]
 fn leave() {}
 
-/// The stack size of a thread of [`spawn`], the same as std's.
+/// The stack size of a thread of [`spawn`] in bytes, which is the default of std.
 const STACK: usize = 2 << 20;
 
 type Body = Box<dyn FnOnce() + Send>;
@@ -66,10 +66,11 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     Err(Errno(code).into())
 }
 
-/// Identifies the process's bare thread: the process's generation and the thread's kernel id; 0 if there is none.
+/// The word that identifies the process's bare thread: the process's generation and the thread's kernel id. It is
+/// 0 if there is no bare thread.
 static BARE: AtomicU64 = AtomicU64::new(0);
 
-/// Returns whether the calling thread was started by [`spawn_bare`], and so has no thread-locals.
+/// Returns whether the calling thread was started by [`spawn_bare`], and therefore has no thread-locals.
 pub fn is_bare() -> bool {
     let bare = BARE.load(Ordering::Relaxed);
     bare != 0 && bare == bare_here()
@@ -83,15 +84,16 @@ fn bare_here() -> u64 {
 }
 
 /// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if
-/// that fails.
+/// the thread can't be started.
 ///
-/// It is for events that must start a thread: this allocates nothing and takes no lock, so it may be called in a
-/// signal handler and in a forked child. A process has at most one such thread, and only on x86_64 and aarch64.
-/// [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an ancestor.
+/// This is for an event that must start a thread: the function allocates nothing and takes no lock, so it may be
+/// called in a signal handler and in a forked child. A process has at most one bare thread, and only on x86_64
+/// and aarch64. [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an
+/// ancestor.
 ///
 /// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
-/// `setuid()` does not reach the thread, which keeps the [rights](crate::process::rights) of the thread that started
-/// it.
+/// `setuid()` does not change the ids of the thread, which keeps the [rights](crate::process::rights) of the thread
+/// that started it.
 pub fn spawn_bare(body: extern "C" fn()) -> bool {
     extern "C" fn run(body: usize) {
         BARE.store(bare_here(), Ordering::Relaxed);
@@ -134,7 +136,8 @@ pub fn thread_number() -> Option<u32> {
     u32::try_from(c::gettid()).ok().filter(|_| !cfg!(miri))
 }
 
-/// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest.
+/// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest
+/// byte.
 pub fn stack_bounds() -> Option<(usize, usize)> {
     let mut attributes: libc::pthread_attr_t = zeros();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
@@ -166,7 +169,7 @@ pub(crate) fn set_cancelable(state: i32) -> i32 {
     old
 }
 
-/// Bionic has no cancellation.
+/// Does nothing, because bionic has no cancellation.
 #[cfg(not(all(target_os = "linux", not(miri))))]
 pub(crate) fn set_cancelable(state: i32) -> i32 {
     state

@@ -1,10 +1,10 @@
-//! Detects, on a helper thread, that the process has given up system calls since the thread
+//! Detects, on a helper thread, that the process has given up system calls (seccomp) since the thread
 //! started.
 //!
 //! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including this one, and the kernel may end
-//! the process for a call that the filter does not allow. So the check is a single `read` of a file that was opened before,
-//! which nearly every filter allows. Only if that shows no new filter, the main thread's file is opened, because a filter
-//! usually applies to one thread.
+//! the process for a call that the filter does not allow. So the check is a single `read` of a file that was opened
+//! before, which nearly every filter allows. If this file shows no new filter, the file of the main thread is opened,
+//! because a filter usually applies to one thread only.
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;
@@ -13,28 +13,29 @@ use crate::system::{Descriptor, c, file};
 
 const OWN: &CStr = c"/proc/thread-self/status";
 const MAIN: &CStr = c"/proc/self/status";
-/// No status is longer.
+/// The maximum size of a thread's status file, in bytes.
 const STATUS_MAX: usize = 8192;
 
-/// The number of filters of this thread and of the main thread at the first check.
+/// The number of seccomp filters of this thread and of the main thread, at the first check.
 #[derive(Debug)]
 pub struct Confinement {
     own: u32,
     main: u32,
-    /// This thread's status, of which nothing has been read yet.
+    /// The status file of this thread, from which no byte was read yet.
     unread: Option<Descriptor>,
     is_new: bool,
 }
 
 impl Confinement {
-    /// Examines the calling thread, which alone may use the result, and the main thread. The thread must have a
-    /// descriptor table of its own: the file stays open. Without `/proc`, nothing will be noticed.
+    /// Examines the calling thread and the main thread. Only the calling thread may use the result. That thread
+    /// must have a descriptor table of its own, because the status file stays open. Without `/proc`, no filter
+    /// will be noticed.
     pub fn now() -> Self {
         let (own, main) = (open(OWN), open(MAIN));
         Self { own: filters(own.as_ref()), main: filters(main.as_ref()), unread: open(OWN), is_new: false }
     }
 
-    /// Returns whether one of the two threads has a new filter since then.
+    /// Returns whether one of the two threads has a new filter since [`now`](Self::now) was called.
     pub fn is_new(&mut self) -> bool {
         // A filter stays, so after that nothing is opened any more.
         self.is_new = self.is_new || filters(self.unread.as_ref()) > self.own;
@@ -50,7 +51,7 @@ fn open(path: &CStr) -> Option<Descriptor> {
     file::open_number(libc::AT_FDCWD, path, libc::O_RDONLY).ok()
 }
 
-/// Returns the number of filters in a status file; before Linux 5.9, whether there are any.
+/// Returns the number of filters that a status file shows. Before Linux 5.9, returns whether there are any.
 fn filters(status: Option<&Descriptor>) -> u32 {
     let mut text = [0; STATUS_MAX];
     let read = status.and_then(|status| c::read(status.as_raw_fd(), &mut text).ok());

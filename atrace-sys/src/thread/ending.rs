@@ -1,7 +1,7 @@
-//! Notifications of ending threads, by the destructor of a thread key.
+//! Calls a function at the end of each thread, by the destructor of a thread key.
 //!
-//! glibc has room for 32 keys in each thread and allocates for more. If our key has a higher number, the end of a
-//! thread is not noticed, because an event must not allocate.
+//! glibc has room for 32 keys in each thread and allocates for more. If the key of this module has a higher
+//! number, the end of a thread is not noticed, because an event must not allocate.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::OnceRef;
 use crate::system::{Errno, Result, c, stay_loaded};
 
-/// The key plus 1; 0 if there is none.
+/// The key plus 1, or 0 if there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 static AT_END: OnceRef<fn(usize)> = OnceRef::new();
 
@@ -20,12 +20,12 @@ extern "C" fn run(place: *mut c_void) {
     }
 }
 
-/// Makes the key. Each ending thread that has called [`note`] calls `at_end` with the number that it passed there. If the
-/// caller is in a shared library, that stays loaded.
+/// Makes the key. Each ending thread that has called [`note`] calls `at_end` with the number that the thread has
+/// passed to [`note`]. If the caller is in a shared library, the library stays loaded.
 ///
 /// # Errors
 ///
-/// Returns an error if there are no more keys.
+/// Returns an error if the system has no more thread keys.
 pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
     let _ = AT_END.set(at_end); // Only the first call has an effect.
     if KEY.load(Ordering::Acquire) != 0 {
@@ -44,11 +44,11 @@ pub fn prepare(at_end: &'static fn(usize)) -> Result<()> {
     Ok(())
 }
 
-/// The number of keys that have room in each thread without an allocation.
+/// The number of thread keys whose values have room in each thread without an allocation.
 const WITHOUT_ALLOCATION: u32 = if cfg!(target_env = "gnu") { 32 } else { u32::MAX };
 
-/// Registers the calling thread: at its end `at_end` is called with this number. Returns false if that is not
-/// possible.
+/// Registers the calling thread: when it ends, the function that was passed to [`prepare`] is called with the
+/// number `place`. Returns false if that is not possible.
 pub fn note(place: usize) -> bool {
     let key = KEY.load(Ordering::Acquire).checked_sub(1).filter(|key| *key < WITHOUT_ALLOCATION);
     let Some(key) = key else { return false };

@@ -1,7 +1,7 @@
-//! The content of a store: reading it while other processes write it, and writing it.
+//! The content of a property store: reads it while other processes write it, and writes it.
 //!
 //! Other processes write the memory, so all code here uses atomics and trusts nothing that it loads: each count and
-//! length is checked before it is used. A model runs this file with a [layout](super::layout) of a few bytes.
+//! length is checked before it is used. A loom model uses this file with a [layout](super::layout) of a few bytes.
 //!
 //! # Algorithm
 //!
@@ -9,20 +9,21 @@
 //! current value. The other 31 bits count the changes of the whole store: each change takes the next number, which is
 //! never 0. A writer holds the lock of the file. It fills the value that is not current, and then stores the serial.
 //! So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the value,
-//! and the serial again; if it has changed, it tries again.
+//! and the serial again; if the serial has changed, the reader tries again.
 //!
-//! An entry is complete before the count includes it. After that it is neither moved nor removed. The area serial is
-//! stored last: a reader that sees it also sees the changes that it announces.
+//! An entry is complete before the count includes it. After that it is neither moved nor removed. A writer stores
+//! the serial of the whole area last: a reader that sees the new area serial also sees the changes that the writer
+//! made before.
 
 use super::layout::{CAPACITY, KEY_ROOM, MAGIC, VALUE_ROOM};
 use super::{Key, ReadError, Value};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// The number of attempts of a reader if the value changes while it reads. A writer makes several system calls for
-/// each change, so even a second attempt is rare.
+/// The number of times that a reader tries to read if the value changes meanwhile. A writer makes several system
+/// calls for each change, so even a second attempt is rare.
 const ATTEMPTS: usize = 64;
 
-/// The content of a store.
+/// The content of a property store.
 #[repr(C)]
 pub(super) struct Area {
     pub(super) magic: [AtomicU8; MAGIC.len()],
@@ -33,7 +34,7 @@ pub(super) struct Area {
     pub(super) entries: [Entry; CAPACITY],
 }
 
-/// A property.
+/// The entry of a property.
 #[repr(C)]
 pub(super) struct Entry {
     pub(super) serial: AtomicU32,
@@ -42,14 +43,15 @@ pub(super) struct Entry {
     pub(super) values: [[AtomicU8; VALUE_ROOM]; 2],
 }
 
-/// Loads with acquire ordering from memory that may be mapped read-only, for which Rust allows only relaxed loads.
+/// Loads a word with acquire ordering. The word may be in memory that is mapped read-only, where Rust allows only
+/// relaxed loads.
 pub(super) fn acquire(word: &AtomicU32) -> u32 {
     let loaded = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     loaded
 }
 
-/// Returns the next area serial: 31 bits, never 0.
+/// Returns the area serial after `serial`: a number of 31 bits, which is never 0.
 pub(super) fn next(serial: u32) -> u32 {
     match serial.wrapping_add(1) & (u32::MAX >> 1) {
         0 => 1,
@@ -58,7 +60,7 @@ pub(super) fn next(serial: u32) -> u32 {
 }
 
 impl Area {
-    /// Checks the header, and returns the fault if there is one.
+    /// Checks the header. Returns the fault if the header is not valid.
     pub(super) fn validate(&self) -> Result<(), &'static str> {
         if !self.magic.iter().zip(MAGIC).all(|(found, wanted)| found.load(Ordering::Relaxed) == wanted) {
             return Err("it does not begin like a property store of this version");
@@ -74,18 +76,17 @@ impl Area {
         if count <= CAPACITY { Ok(count) } else { Err("it counts more properties than there is room for") }
     }
 
-    /// Returns the futex word of the area serial.
+    /// Returns the word that holds the area serial. It is also a futex.
     pub(super) fn serial(&self) -> &AtomicU32 {
         &self.serial
     }
 
-    /// Returns the published entries. If the count is not valid, all entries are returned.
+    /// Returns the entries that the count includes, or all entries if the count is not valid.
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().take(acquire(&self.count) as usize)
     }
 
-    /// Finds a property. An error means that the property was not found and that the store is
-    /// damaged.
+    /// Finds a property. An error means that the property was not found, and that the store is damaged.
     #[inline(never)]
     pub(super) fn find(&self, key: &Key) -> Result<Option<&Entry>, &'static str> {
         let mut fault = self.count().err();
@@ -99,7 +100,7 @@ impl Area {
         fault.map_or(Ok(None), Err)
     }
 
-    /// Calls `then` with each property; then returns the last fault that was found.
+    /// Calls `then` with each property. Returns the last fault that was found, if there was one.
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), ReadError> {
         let mut fault = self.count().err().map(ReadError::Damaged);
         for entry in self.entries() {
@@ -113,7 +114,7 @@ impl Area {
 }
 
 impl Entry {
-    /// Returns the futex word of the serial.
+    /// Returns the word that holds the serial of the property. It is also a futex.
     pub(super) fn serial(&self) -> &AtomicU32 {
         &self.serial
     }
@@ -139,7 +140,7 @@ impl Entry {
         Key::from_bytes(&bytes[..self.key_len()?]).map_err(|_| "a key has characters that are not allowed")
     }
 
-    /// Reads the serial and its value.
+    /// Reads the value and its serial. Returns the serial first.
     #[inline(never)]
     pub(super) fn read(&self) -> Result<(u32, Value), ReadError> {
         for _ in 0..ATTEMPTS {
@@ -171,18 +172,21 @@ pub(super) enum SetError {
     Full,
 }
 
-/// An area in writable memory whose lock the caller holds, so there is only one for a store at any time.
+/// An area in writable memory, whose lock the caller holds. So only one exists for a store at any time.
 pub(super) struct Writable<'a>(&'a Area);
 
 impl<'a> Writable<'a> {
-    /// Wraps an area that the caller has mapped for writing and has locked against other writers.
+    /// Creates a writable area. The caller must have mapped `area` for writing, and must hold the lock of the
+    /// store.
     pub(super) fn new(area: &'a Area) -> Self {
         Self(area)
     }
 
-    /// Sets a property, and creates it if it does not exist. Returns the words whose sleepers must be woken.
+    /// Sets a property, and creates it if it does not exist. Returns the futex words on which sleeping
+    /// threads must be woken.
     ///
-    /// The process may be killed between any two stores: then either the old or the new value is current.
+    /// The process may be killed between any two stores: after that, either the old or the new value is
+    /// current.
     pub(super) fn set(&self, key: &Key, value: &Value) -> Result<[&'a AtomicU32; 2], SetError> {
         let area = self.0;
         area.validate().map_err(SetError::Damaged)?;
@@ -220,7 +224,7 @@ impl<'a> Writable<'a> {
         Ok([&entry.serial, &area.serial])
     }
 
-    /// Writes the value that is not current.
+    /// Fills the value of an entry that is not current.
     fn fill(bytes: &[AtomicU8; VALUE_ROOM], value: &Value) {
         // A reader that sees one of these bytes must also see the serial that made the other value current. Another
         // process may have stored that serial; the lock orders its store before this fence.

@@ -1,7 +1,7 @@
-//! The file of a store: its path and required owner, opening it, creating it, and its lock.
+//! The file of a property store: its path and required owner, how it is opened and created, and its lock.
 //!
-//! First the directory is opened, then the file in it. Each is checked after it was opened and before it is
-//! trusted.
+//! First the directory is opened, then the file in it. Both are checked after they were opened and before
+//! they are used.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
@@ -29,7 +29,7 @@ const SHARED: &str = "/dev/shm";
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) path: PathBuf,
-    /// The directory, and the file's name in it, as C strings.
+    /// The directory of the file, and the name of the file in it, as C strings.
     directory: CString,
     name: CString,
     owner: Owner,
@@ -40,13 +40,13 @@ pub(super) struct Location {
 enum Owner {
     /// This user owns the directory and the file; both are created for this user.
     User(u32),
-    /// The caller owns the file; if the caller is root, the owner of the directory may own it instead. The directory
-    /// must exist.
+    /// The caller must own the file; if the caller is root, the owner of the directory may own it instead. The
+    /// directory must exist.
     Caller,
 }
 
 impl Location {
-    /// Returns the place of a user's store.
+    /// Returns the location of a user's store.
     pub(super) fn of_user(uid: u32) -> Result<Self, Error> {
         Self::new(Self::path_of_user(uid), Owner::User(uid))
     }
@@ -56,7 +56,7 @@ impl Location {
         Path::new(SHARED).join(format!("atrace-{uid}")).join("properties")
     }
 
-    /// Returns the path of a store that the caller has chosen.
+    /// Returns the location of a store whose path the caller has chosen.
     pub(super) fn of_path(path: &Path) -> Result<Self, Error> {
         // Made absolute now, because the current directory may change before the store is written.
         let path = std::path::absolute(path).map_err(|error| {
@@ -121,7 +121,7 @@ impl Location {
         self.foreign(&self.path, &format_args!("this file {what}"), "remove it, or name another path").into()
     }
 
-    /// Creates the error of a damaged store.
+    /// Creates the error which says that the store is damaged.
     #[cold]
     #[inline(never)]
     pub(super) fn damaged(&self, what: &dyn fmt::Display) -> Error {
@@ -138,8 +138,8 @@ impl Location {
 enum Failure {
     /// The failure is final.
     Now(Error),
-    /// Another process may be about to remove the cause. The operation is tried again, and the error is reported if
-    /// it persists.
+    /// Another process may be about to remove the cause of the error. The operation is tried again, and the error
+    /// is returned if it persists.
     Lasting(Error),
 }
 
@@ -149,8 +149,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Tries an operation until it succeeds, fails finally, or has taken longer than `patience`. Without patience it is
-/// tried only once.
+/// Tries an operation until it succeeds, fails finally, or has taken longer than `patience`. If `patience` is 0,
+/// the operation is tried only once.
 fn persist<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Error> {
     let start = Instant::now();
     let mut pause = Duration::from_micros(20);
@@ -182,8 +182,8 @@ impl Identity {
 }
 
 impl Location {
-    /// Opens the file for reading. If they do not exist and `creates` is true, creates the file and a user's
-    /// directory.
+    /// Opens the file for reading. If `creates` is true, a missing file is created, and so is the missing
+    /// directory of a user.
     pub(super) fn open(&self, creates: bool, patience: Duration) -> Result<(File, Identity), Error> {
         persist(patience, || {
             let directory = self.open_directory(creates)?;
@@ -198,7 +198,7 @@ impl Location {
         })
     }
 
-    /// Opens the file for writing, if it is still the file that was opened before.
+    /// Opens the file for writing, if the path still leads to the file with this identity.
     pub(super) fn reopen(&self, identity: Identity, patience: Duration) -> Result<File, Error> {
         persist(patience, || {
             let directory = match self.open_directory(false) {
@@ -286,7 +286,7 @@ impl Location {
         Ok(directory)
     }
 
-    /// Handles a user's directory that belongs to another user.
+    /// Handles the case that the directory of a user belongs to another user.
     fn adopt(&self, path: &Path, data: &Metadata, uid: u32, asker: u32) -> Result<(), Failure> {
         let error = self.foreign(
             path,
@@ -302,7 +302,7 @@ impl Location {
         }
     }
 
-    /// Opens the file and checks it; `None` if it does not exist.
+    /// Opens the file and checks it. Returns `None` if the file does not exist.
     fn open_file(&self, directory: &File, flags: libc::c_int) -> Result<Option<(File, Identity)>, Failure> {
         let file = match at::open_at(directory, &self.name, flags) {
             Ok(file) => file,
@@ -391,8 +391,9 @@ impl Location {
             .map_err(|error| self.io("can't give the directory to its user", error))
     }
 
-    /// Creates the file, unless another process is faster. The file gets its name only when it is complete, so no
-    /// process waits for the creator, and a creator that is killed leaves nothing behind.
+    /// Creates the file, unless another process creates it first. The file gets its name only when it is
+    /// complete, so no process waits for the process that creates it, and a process that is killed meanwhile
+    /// leaves no file behind.
     fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
@@ -418,7 +419,8 @@ impl Location {
     }
 
     /// Creates the file under a unique name and moves it into place. This is for file systems that can't
-    /// create a file without a name, and for systems without `/proc`, which is needed to name such a file.
+    /// create a file without a name, and for systems without `/proc`, which is needed to give such a file a
+    /// name.
     fn create_named(&self, directory: &File) -> io::Result<()> {
         static TAKEN: AtomicU32 = AtomicU32::new(0);
         let number = TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -493,9 +495,10 @@ impl Location {
     }
 }
 
-/// The right to write to a store; it ends when the process that took it drops this value.
+/// The right to write to a store. It ends when the process that took it drops this value.
 ///
-/// The lock belongs to the open file, which a forked child shares. The child can neither use the lock nor release it.
+/// The lock belongs to the open file, which a forked child shares with its parent. The child can neither use the lock
+/// nor release it.
 pub(super) struct Lock {
     file: File,
     by: Generation,
@@ -515,13 +518,13 @@ impl Drop for Lock {
     }
 }
 
-/// Returns which process has locked the file, if the kernel shows it.
+/// Returns the id of the process that has locked the file, if the kernel shows it.
 fn holder(file: &File) -> Option<u32> {
     let inode = file.metadata().ok()?.ino();
     holder_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
-/// Finds the process in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`.
+/// Finds the process that holds a lock in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`.
 fn holder_in(locks: &str, inode: u64) -> Option<u32> {
     let suffix = format!(":{inode}");
     locks.lines().find_map(|line| {
@@ -553,7 +556,7 @@ mod tests {
         assert!(Location::of_path(Path::new("relative")).unwrap().path.is_absolute());
     }
 
-    /// If a file can't be created without a name, it is created under one, which does not remain.
+    /// If a file can't be created without a name, it is created with a temporary name, which does not remain.
     #[test]
     #[cfg_attr(miri, ignore = "no files")]
     fn a_named_file_is_moved_into_place() {

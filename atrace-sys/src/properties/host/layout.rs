@@ -1,4 +1,4 @@
-//! The layout of a store's file.
+//! The layout of the file of a property store.
 //!
 //! Numbers are in the byte order of the machine. A header of 64 bytes is followed by 256 entries of 384 bytes:
 //!
@@ -15,12 +15,12 @@ use super::super::text::KEY_MAX;
 /// The first bytes of a store: a magic text, and the version of the layout.
 pub(super) const MAGIC: [u8; 8] = *b"ATRPROP\x01";
 
-/// The number of properties that a store can hold. The number is smaller for Miri, which checks each byte of a
-/// store at each call.
+/// The number of properties that a store can hold. The number is smaller under Miri, which checks each byte of
+/// a store at each call.
 pub(super) const CAPACITY: usize = if cfg!(miri) { 4 } else { 256 };
 
-/// The room in an entry for the key and a NUL, in bytes.
+/// The number of bytes in an entry for the key and a NUL.
 pub(super) const KEY_ROOM: usize = KEY_MAX + 1;
 
-/// The room in an entry for each of its values and a NUL, in bytes.
+/// The number of bytes in an entry for each of its two values and a NUL.
 pub(super) const VALUE_ROOM: usize = 96;

@@ -7,7 +7,7 @@ use super::layout::{CAPACITY, KEY_ROOM, MAGIC, VALUE_ROOM};
 use super::*;
 use crate::properties::VALUE_MAX;
 
-/// An empty store in ordinary memory.
+/// Returns an empty store in ordinary memory.
 fn area() -> Box<Area> {
     let area = Area {
         magic: MAGIC.map(AtomicU8::new),
@@ -152,7 +152,8 @@ fn unterminated_texts_are_faults_that_setting_repairs() {
     assert!(matches!(result, Err(ReadError::Damaged(_))));
 }
 
-/// Readers race with a writer. Miri explores orders that the present hardware may never show.
+/// Readers race with a writer. Under Miri, the test also explores orders of memory accesses that the present
+/// hardware may never show.
 #[test]
 fn values_are_never_torn() {
     let area = area();
@@ -184,7 +185,7 @@ fn values_are_never_torn() {
     });
 }
 
-/// A reader of the count or of the area serial finds what they announce.
+/// A reader that sees the new count or the new area serial also finds the properties that they announce.
 #[test]
 fn what_is_announced_is_there() {
     let rounds = if cfg!(miri) { 2 } else { 40 };
