@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Open the file at <https://ui.perfetto.dev>. In your own program, the command `atrace`, Perfetto or the
-//! Android device's developer settings do everything before "From here on": the program only sets a
-//! subscriber.
+//! Android device's developer settings do everything that stands before "From here on": your program only
+//! sets a subscriber.
 
 use std::error::Error;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The work that a program does, with `tracing`.
+/// Does some work, as a program that uses `tracing` does.
 fn sample() {
     info!("started");
     debug!(answer = 42, name = "basic", "with fields: {}", "and arguments");
@@ -63,8 +63,7 @@ fn frame(number: i32) {
     info_span!("decode").in_scope(|| std::thread::sleep(Duration::from_millis(1)));
 }
 
-/// Runs this program again with a trace buffer of its own, in which tracing is on, and saves the
-/// buffer.
+/// Runs this program again with a separate trace buffer, in which tracing is on, and saves the buffer.
 fn record() -> Result<(), Box<dyn Error>> {
     let instance = Instance::create("atrace-basic")?;
     instance.set_clock("boot")?;

@@ -1,13 +1,13 @@
-//! Shows which callsite costs how much: a program with one expensive callsite, whose subscriber is
-//! metered.
+//! Shows what each callsite costs: a program with one expensive callsite, whose subscriber is metered.
 //!
 //! ```text
 //! cargo run --release -p atrace-subscriber --example bill                # prints the bill
 //! cargo run --release -p atrace-subscriber --example bill -- none 300000 # the same work without a subscriber
 //! ```
 //!
-//! The modes: `metered`; `plain` is the same subscriber without a meter; `none` has no subscriber; `atrace` has an
-//! `AtraceSubscriber`, which `ATRACE_BILL=PATH` meters. The number argument is the number of rounds.
+//! The first argument is the mode: `metered`; `plain`, the same subscriber without a meter; `none`, no subscriber;
+//! or `atrace`, an `AtraceSubscriber`, which is metered if `ATRACE_BILL=PATH` is set. The second argument is the
+//! number of rounds.
 
 use std::hint::black_box;
 use std::io;
@@ -18,7 +18,7 @@ use tracing::{Level, debug, debug_span, info, info_span, trace};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 
-/// An account in the state.
+/// An account: a part of the state on which the program works.
 #[derive(Debug)]
 struct Account {
     _number: u64,

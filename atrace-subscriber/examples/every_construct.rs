@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The result that Perfetto should find.
+/// The result that Perfetto should find in the trace.
 #[derive(Default)]
 struct Expected {
     slices: Vec<Value>,
@@ -154,7 +154,7 @@ fn spans(expected: &mut Expected) {
     expected.slice("younger, n = 1", 1, None);
 }
 
-/// Pending once, then ready.
+/// A future that is pending once and then ready.
 async fn twice() {
     let mut first = true;
     std::future::poll_fn(|_| if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;

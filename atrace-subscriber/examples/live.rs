@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The program serves three requests; two of them wait for a resource that the third holds and never
-//! releases. A second later the program prints the tree. Without frame pointers the result is the same, and a
-//! backtrace costs microseconds.
+//! releases. A second later the program prints the tree. Without frame pointers the result is the same, but
+//! each backtrace takes some microseconds.
 
 use std::sync::Arc;
 use std::time::Duration;

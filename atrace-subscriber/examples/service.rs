@@ -6,9 +6,9 @@
 //! atrace run -- target/debug/examples/service_with_tracing
 //! ```
 //!
-//! leaves `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on each thread the
-//! slices of its work; on tracks `requests` a slice for each request's whole life and one for the time in the queue; the
-//! counters `waiting` and `answered`; and instants for unusual events.
+//! This command makes the file `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace
+//! shows: on each thread the slices of its work; on tracks `requests` a slice for each request's whole life and one
+//! for the time in the queue; the counters `waiting` and `answered`; and instants for unusual events.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tracing::{Instrument as _, debug_span, info, info_span, instrument, warn};
 
-/// Four clients ask ten times each.
+/// The number of clients. Each asks ten times.
 const CLIENTS: i32 = 4;
 const REQUESTS: i32 = 10;
 
 /// The state that all connections share.
 struct Service {
-    /// How many may render at once.
+    /// Limits how many requests may be rendered at the same time.
     renderers: Semaphore,
     waiting: AtomicI32,
     answered: AtomicI32,
@@ -119,7 +119,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Work that blocks; every thirteenth piece of it fails.
+/// Renders an answer, which blocks the thread. Every thirteenth call fails.
 #[instrument]
 fn render(number: i32) -> Option<String> {
     debug_span!("read").in_scope(|| std::thread::sleep(Duration::from_micros(500)));
@@ -132,7 +132,7 @@ fn render(number: i32) -> Option<String> {
     Some(format!("{number} drawn\n"))
 }
 
-/// Keeps a processor busy.
+/// Keeps a processor busy for `time`.
 fn work(time: Duration) {
     let start = std::time::Instant::now();
     while start.elapsed() < time {

@@ -1,4 +1,4 @@
-//! The service of `size_without` with events by `atrace` itself; its spans are not traced.
+//! The service of `size_without` with events that are written by `atrace` itself. Its spans are not traced.
 //!
 //! `.ci/size` builds the services and compares them.
 

@@ -1,5 +1,5 @@
-//! The service of `size_without`, traced: its spans and events go through a layer over the
-//! registry, and code that is too hot for `tracing` calls `atrace` itself.
+//! The service of `size_without` with tracing: its spans and events go through a layer over the registry, and
+//! code that runs too often for `tracing` calls `atrace` itself.
 //!
 //! `.ci/size` builds the services and compares them.
 

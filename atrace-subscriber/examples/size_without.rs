@@ -1,5 +1,5 @@
-//! A service whose subscriber is `tracing-subscriber`'s registry alone: compared with `size_with`, it shows what tracing adds to
-//! a program's size.
+//! A service whose subscriber is only the registry of `tracing-subscriber`. A comparison with `size_with` shows what
+//! tracing adds to the size of a program.
 //!
 //! `.ci/size` builds the services and compares them.
 

@@ -1,12 +1,12 @@
-//! The table of callsites: finds a span's metadata by a number.
+//! The table of callsites, which finds the metadata of a span by the number of its callsite.
 //!
-//! A span whose fields need no storage needs no storage at all: its id holds the number of its callsite, and the
-//! callsite's metadata has the name. The first span of each callsite adds the metadata to the table. Nothing is ever
-//! removed, because callsites live forever. A lookup takes no lock, only a few loads, the same each time.
+//! A span without fields and without an async slice is not stored: its id holds the number of its callsite, and the
+//! callsite's metadata has the name. The first span of each callsite adds the metadata to the table. No metadata is
+//! ever removed, because callsites live forever. A lookup takes no lock and always makes the same few loads.
 //!
-//! The table is a lock-free hash table with linear probing that grows by parts. One compare-and-swap of the metadata's
-//! address takes a bucket, and one more publishes a part that was allocated before. So no thread ever waits for another,
-//! which would not exist in a forked child.
+//! The table is a lock-free hash table with linear probing, which consists of parts and grows by adding a part. A
+//! compare-and-swap of the metadata's address takes a bucket. Another compare-and-swap publishes a part that was
+//! allocated before. So no thread ever waits for another thread, which might not exist in a forked child.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,18 +14,18 @@ use atrace::tracer::{About, Number, Site};
 use atrace_sys::OnceRef;
 use tracing_core::{Level, Metadata};
 
-/// Buckets in the first part, which is not on the heap.
+/// The number of buckets in the first part. This part is not on the heap.
 const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
-/// Each further part is this much larger than the one before.
+/// By this power of two each part is larger than the part before it.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
-/// The numbers of callsites in the first two parts are below this limit.
+/// An upper limit of the numbers of the callsites in the first two parts.
 pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
-/// The number of buckets that are tried in one part.
+/// The number of buckets that are tried in each part.
 const TRIES: usize = 8;
 
-/// A callsite's metadata, the number by which it is interned in Perfetto's memory, the kind of its spans so far, what a
-/// recorder has found out about it, and which lanes have its name.
+/// The data of a callsite: its metadata, the number by which it is interned in Perfetto's memory, whether its spans
+/// so far were synchronous, the answers that a recorder has stored, and the lanes that have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
@@ -59,23 +59,25 @@ impl Bucket {
 }
 
 static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
-/// The parts on the heap. Each is allocated when a callsite found no bucket in the parts before it.
+/// The parts on the heap. A part is allocated when a callsite finds no free bucket in the parts before it.
 static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() }; PARTS];
 
-/// What the spans of a callsite were so far: how many of them were synchronous, or [`Kind::ASYNC`].
+/// Whether the spans of a callsite were synchronous so far: the number of spans that were, or
+/// [`Kind::ASYNC`].
 ///
-/// It is a guess about the next span. Threads that count at once may miss some.
+/// This is used to guess whether the next span is synchronous. If threads count at the same time, some spans
+/// may be missed.
 struct Kind(AtomicU32);
 
 impl Kind {
-    /// The last span was asynchronous.
+    /// The value that means that the last span was asynchronous.
     const ASYNC: u32 = u32::MAX;
-    /// After this number of synchronous spans the next one is presumed to be synchronous as well.
+    /// The number of synchronous spans after which the next span is presumed to be synchronous as well.
     const ENOUGH: u32 = 16;
-    /// Of presumed spans, one of so many is looked at nevertheless.
+    /// Of so many spans that are presumed to be synchronous, one is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
-    /// See [`Callsite::has_to_be_watched`].
+    /// Returns the same as [`Callsite::has_to_be_watched`].
     #[inline(always)]
     fn has_to_be_watched(&self) -> bool {
         let is = self.0.load(Ordering::Relaxed);
@@ -88,7 +90,7 @@ impl Kind {
     }
 }
 
-/// A callsite, as the number of its bucket.
+/// A callsite, identified by the number of its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Callsite(u32);
 
@@ -101,21 +103,23 @@ impl Callsite {
         self.0
     }
 
-    /// Returns the callsite with this metadata, adding it if necessary. Returns `None` if the table is full.
+    /// Returns the callsite with this metadata, and adds it to the table if necessary. Returns `None` if the
+    /// table is full.
     #[inline]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
         Self::known(metadata).or_else(|| Self::search(metadata))
     }
 
-    /// Returns the callsite if it is in the first bucket that is tried: an inlined fast path of [`of`](Self::of).
+    /// Returns the callsite if it is in the first bucket that is tried. This is an inlined fast path of
+    /// [`of`](Self::of).
     #[inline(always)]
     pub(crate) fn known(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
         FIRST_PART[at].is_of(metadata).then_some(Self(at as u32))
     }
 
-    /// Returns the callsite if its next span is presumed to be synchronous and is not looked at: an inlined fast path of
-    /// [`has_to_be_watched`](Self::has_to_be_watched).
+    /// Returns the callsite if its next span is presumed to be synchronous and need not be watched. This is an
+    /// inlined fast path of [`has_to_be_watched`](Self::has_to_be_watched).
     #[inline(always)]
     pub(crate) fn presumed_sync(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -141,7 +145,8 @@ impl Callsite {
         None
     }
 
-    /// Returns the callsite with this metadata, or `None` if it is not in the table. The metadata may be short-lived.
+    /// Returns the callsite with this metadata, or `None` if it is not in the table. The metadata need not be
+    /// `'static`.
     #[inline]
     pub(crate) fn find(metadata: &Metadata<'_>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -176,7 +181,7 @@ impl Callsite {
         Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
     }
 
-    /// Returns a number that is never 0, which `find` returns the first time.
+    /// Returns the number that `find` returned at the first call for this callsite. It is never 0.
     #[inline(always)]
     pub(crate) fn lanes(self, find: impl FnOnce(&str) -> u32) -> Option<u32> {
         let bucket = self.bucket()?;
@@ -195,13 +200,14 @@ impl Callsite {
         FIRST_PART.get(number).or_else(|| Self::further(number - FIRST))
     }
 
-    /// Returns whether it has to be found out what a new span of the callsite is. If not, it counts as synchronous.
+    /// Returns whether a new span of the callsite must be watched, to learn whether it is synchronous. If it is not
+    /// watched, it counts as synchronous.
     #[inline]
     pub(crate) fn has_to_be_watched(self) -> bool {
         self.bucket().is_some_and(|bucket| bucket.kind.has_to_be_watched())
     }
 
-    /// Notes what a span of the callsite was.
+    /// Records whether a span of the callsite was asynchronous.
     pub(crate) fn learn(self, is_async: bool) {
         let Some(Kind(kind)) = self.bucket().map(|bucket| &bucket.kind) else { return };
         let is = kind.load(Ordering::Relaxed);
@@ -226,7 +232,7 @@ impl Callsite {
     }
 }
 
-/// A callsite that was found, with all that is known about it: one lookup for several questions.
+/// A callsite that was found in the table, with all of its data there. So several questions take one lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) callsite: Callsite,
@@ -235,7 +241,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Finds the callsite with this metadata, adding it if necessary. Returns `None` if the table is full.
+    /// Finds the callsite with this metadata, and adds it to the table if necessary. Returns `None` if the
+    /// table is full.
     #[inline(always)]
     pub(crate) fn of(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -259,13 +266,13 @@ impl Found {
         CallsiteInfo { metadata: self.metadata, number: Some(&self.bucket.number) }
     }
 
-    /// Returns the answers that [`set_answers`](Self::set_answers) has stored; 0 if there are none.
+    /// Returns the answers that [`set_answers`](Self::set_answers) has stored, or 0 if there are none.
     #[inline(always)]
     pub(crate) fn answers(self) -> u32 {
         self.bucket.answers.load(Ordering::Relaxed)
     }
 
-    /// Stores what a recorder has found out about the callsite, in place of what another one has.
+    /// Stores the answers of a recorder about the callsite, which replace those of any other recorder.
     pub(crate) fn set_answers(self, answers: u32) {
         self.bucket.answers.store(answers, Ordering::Relaxed);
     }
@@ -283,7 +290,7 @@ impl Found {
     }
 }
 
-/// Returns the level of a callsite as a number, from 1 for an error.
+/// Returns the level of a callsite as a number: from 1 for an error to 5 for a trace.
 #[inline]
 pub(crate) fn level_of(metadata: &Metadata<'_>) -> u8 {
     match *metadata.level() {
@@ -298,11 +305,11 @@ pub(crate) fn level_of(metadata: &Metadata<'_>) -> u8 {
 /// The constant data of a callsite, for Perfetto.
 pub(crate) struct CallsiteInfo {
     metadata: &'static Metadata<'static>,
-    /// `None` if the table is full.
+    /// The number by which the callsite is interned, or `None` if the table is full.
     number: Option<&'static Number>,
 }
 
-/// Writes only the name: the `Debug` of all metadata would be much code.
+/// Formats only the name, because formatting all metadata would be much code.
 impl std::fmt::Debug for CallsiteInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.metadata.name())
@@ -316,7 +323,8 @@ impl CallsiteInfo {
         Self { metadata, number: Bucket::of(metadata).map(|bucket| &bucket.number) }
     }
 
-    /// Returns the callsite as an event refers to it: with a number, unless the table is full.
+    /// Returns the callsite in the form in which an event refers to it: with a number, unless the table is
+    /// full.
     #[inline]
     pub(crate) fn site(&self) -> Site<'_> {
         // The name that `tracing` gives to an event has a path of the machine that compiled it.
@@ -324,7 +332,8 @@ impl CallsiteInfo {
         Site::new(self.number, name, level_of(self.metadata), self)
     }
 
-    /// Returns the name of an event if the program chose it: the name that `tracing` gives by default is `event FILE:LINE`.
+    /// Returns the name of an event if the program has chosen it, or `None` if it is the default name of `tracing`,
+    /// `event FILE:LINE`.
     pub(crate) fn own_name(&self) -> Option<&'static str> {
         let place = self.metadata.name().strip_prefix("event ").zip(self.metadata.file());
         let is_made = place
@@ -353,7 +362,7 @@ impl About for CallsiteInfo {
     }
 }
 
-/// Returns the buckets of a part. `fill` allocates the part if it does not exist.
+/// Returns the buckets of a part, or `None` if the part does not exist. With `fill`, allocates the part.
 fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     let Some(further) = part.checked_sub(1) else { return Some(&FIRST_PART) };
     let cell = FURTHER_PARTS.get(further)?;
@@ -361,14 +370,15 @@ fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     Some(if fill { cell.get_or_make(make) } else { cell.get()? })
 }
 
-/// Returns the number that a callsite has, if no other one had it before.
+/// Returns the number of the first bucket that is tried for a callsite.
 #[inline(always)]
 pub(crate) fn first_place(metadata: &Metadata<'_>) -> usize {
     place(metadata, FIRST)
 }
 
-/// Returns the first of `buckets` (a power of two) that is tried. This is Fibonacci hashing (Knuth, "The Art of Computer
-/// Programming", volume 3, 6.4): it spreads addresses, whose lowest bits are all the same.
+/// Returns the index of the bucket that is tried first, among `buckets` buckets (a power of two). This is Fibonacci
+/// hashing (Knuth, "The Art of Computer Programming", volume 3, 6.4), which distributes addresses well although their
+/// lowest bits are equal.
 #[inline(always)]
 fn place(metadata: &Metadata<'_>, buckets: usize) -> usize {
     let key = std::ptr::from_ref(metadata) as usize;

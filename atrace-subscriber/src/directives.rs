@@ -1,8 +1,9 @@
-//! Applies the filter that a user sets without recompiling the program: the variable
-//! `ATRACE_FILTER`.
+//! Applies the filter in the environment variable `ATRACE_FILTER`, which a user can set without recompiling
+//! the program.
 //!
-//! Its language is that of [`Targets`]. The variable is read once, when the first subscriber, layer or filter of this crate is
-//! made. Processes with elevated rights ignore it, as they ignore all variables of these crates.
+//! The filter is written in the language of [`Targets`]. The variable is read once, when the program makes the first
+//! subscriber, layer or filter of this crate. A process with elevated rights ignores this variable, as it ignores all
+//! variables of these crates.
 
 use std::sync::OnceLock;
 
@@ -12,12 +13,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Layer;
 use tracing_subscriber::registry::Registry;
 
-/// The variable with the filter.
+/// The name of the environment variable with the filter.
 const VARIABLE: &str = "ATRACE_FILTER";
 
 static GIVEN: OnceLock<Option<Targets>> = OnceLock::new();
 
-/// The directives of `ATRACE_FILTER`, or none, which let everything through.
+/// The directives of `ATRACE_FILTER`. If there are none, all spans and events pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Directives(Option<&'static Targets>);
 
@@ -27,7 +28,7 @@ impl Directives {
         Self(GIVEN.get_or_init(read).as_ref())
     }
 
-    /// Returns whether everything passes.
+    /// Returns whether there are no directives, so that all spans and events pass.
     pub(crate) fn are_none(self) -> bool {
         self.0.is_none()
     }
@@ -48,7 +49,7 @@ impl Directives {
     }
 }
 
-/// Out of line: most processes have no directives.
+/// Returns whether the directives enable a callsite. Not inlined, because most processes have no directives.
 #[cold]
 #[inline(never)]
 fn would_enable(targets: &Targets, metadata: &Metadata<'_>) -> bool {

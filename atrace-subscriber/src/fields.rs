@@ -1,13 +1,14 @@
-//! Formats fields as text, in AOSP's form, into a message or a text on the stack.
+//! Formats fields as text in the form of AOSP's subscriber, into a message or a text on the stack.
 //!
-//! Each type of value has its own method; only values without one are formatted with `Debug`. Formatting with
-//! `Debug` runs code of the program, which may do anything:
+//! Each type of value has its own method; only values of other types are formatted with `Debug`. Formatting
+//! with `Debug` runs code of the program, which may do anything:
 //!
-//! - It may trace. That code gets a separate message, and nothing that it could need is locked or
-//!   borrowed.
-//! - The code may trace, and so recurse without end. Below a few levels fields are left out.
-//! - It may panic. If the code panics, the text written so far stays, `<panicked>` follows, and the
-//!   program continues.
+//! - The code may write events. Such an event gets a separate message, and while `Debug` runs, no lock that
+//!   it could need is held.
+//! - The code may write events whose fields have the same code, and so recurse without end. Below a few
+//!   levels, fields are left out.
+//! - The code may panic. The text that was written before stays, `<panicked>` follows, and the program
+//!   continues.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -18,27 +19,29 @@ use atrace::tracer::{Enabled, TextBuffer};
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
 
-/// The prefix of fields that set a counter. The rest of the field's name is the name of the counter.
+/// The prefix of the names of fields that set a counter. The rest of the field's name is the name of the
+/// counter.
 pub(crate) const COUNTER: &str = "counter.";
-/// The field of a span that asks for an async slice. Its value is the name of the track.
+/// The name of the field by which a span asks for an async slice. The value of the field is the name of the
+/// track.
 pub(crate) const TRACK: &str = "atrace.track";
-/// The field whose value is the name of a span for OpenTelemetry, and for this crate.
+/// The name of the field whose value is the name of a span for OpenTelemetry, and for this crate.
 pub(crate) const OTEL_NAME: &str = "otel.name";
-/// The maximum length of a span's stored text. A message has no room for more.
+/// The maximum length of a span's stored text in bytes. A message has no room for more.
 pub(crate) const TEXT_MAX: usize = 1023;
 pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
 pub(crate) const MESSAGE: &str = "message";
-/// How many levels of events may be nested in the formatting of fields. Deeper events leave out their
-/// fields.
+/// How many levels deep events may be nested in the formatting of fields. Events that are nested deeper leave
+/// out their fields.
 const DEEPEST: u32 = 4;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls `format`, which must not panic, unless formatting is nested too deep on this thread.
+/// Calls `format`, which must not panic. Does not call it if formatting is nested too deep on this thread.
 #[inline(always)]
 pub(crate) fn unless_too_deep(format: impl FnOnce()) {
     let depth = DEPTH.get();
@@ -49,8 +52,8 @@ pub(crate) fn unless_too_deep(format: impl FnOnce()) {
     }
 }
 
-/// Calls `format`, unless formatting is nested too deep on this thread. If it panics, `<panicked>` is written and the panic
-/// ends here.
+/// Calls `format`, unless formatting is nested too deep on this thread. If `format` panics, `<panicked>` is written
+/// and the panic is caught.
 #[inline(always)]
 fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
     unless_too_deep(|| writer.catching(format));
@@ -69,7 +72,8 @@ pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWrit
     }
 }
 
-/// Returns whether the event is a record of the `log` crate, passed on by `tracing-log`. Its fields `log.…` tell its origin.
+/// Returns whether the event is a record of the `log` crate, passed on by `tracing-log`. Such an event has fields
+/// `log.…` with the record's origin.
 fn is_log(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "log" && metadata.name() == "log event"
 }
@@ -92,8 +96,8 @@ pub(crate) fn with_span<T>(
     then(shown, &track)
 }
 
-/// Writes the value of the first of the fields `names` that `record` has; the value becomes the span's name. Writes
-/// nothing if there is none.
+/// Writes the value of the first field of `record` whose name is in `names`; the value becomes the name of the
+/// span. Writes nothing if there is no such field.
 #[cold]
 #[inline(never)]
 pub(crate) fn name_in<'a>(
@@ -131,21 +135,22 @@ impl Visit for NameField<'_, '_> {
     }
 }
 
-/// Appends as much of `text` to a stored text as fits.
+/// Appends as much of `text` to a stored text as there is room for.
 pub(crate) fn append(stored: &mut String, text: &str) {
     let room = TEXT_MAX.saturating_sub(stored.len()).min(text.len());
     let end = (0..=room).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     stored.push_str(&text[..end]);
 }
 
-/// The value of [`FieldText::first`] for a span: the name is the first text, so every field gets a
-/// separator.
+/// A value of [`FieldText::first`] that is never reached. A span has it: the span's name is its first text,
+/// so every field gets a separator.
 const NOWHERE: usize = usize::MAX;
 
 /// A visitor that writes fields as text.
 struct FieldText<'a, 'b> {
     writer: &'a mut NameWriter<'b>,
-    /// The length of the message at which an event's text begins. No separator is needed there.
+    /// The length of the message at which the text of an event begins. The text at this position gets no
+    /// separator.
     first: usize,
     /// Whether fields other than the message are written.
     fields: bool,
@@ -161,7 +166,7 @@ enum Of<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Not,
-    /// Only its value.
+    /// Only the value of the field is written.
     AsMessage,
     WithName,
 }
@@ -179,7 +184,7 @@ impl FieldText<'_, '_> {
         if is_wanted && self.fields { Shown::WithName } else { Shown::Not }
     }
 
-    /// Returns whether the next text is the first of an event.
+    /// Returns whether the next text is the first one of an event.
     #[inline(always)]
     fn is_first(&self) -> bool {
         self.writer.position() == self.first
@@ -271,8 +276,8 @@ pub(crate) fn has_counter(metadata: &Metadata<'_>) -> bool {
     metadata.fields().iter().any(|field| field.name().starts_with(COUNTER))
 }
 
-/// Writes the event's counters, floating-point ones only if `fractions` is true. Returns whether the event also needs an
-/// instant: it has other fields, or no counter at all.
+/// Writes the counters of an event, those with floating-point values only if `fractions` is true. Returns whether the
+/// event also needs an instant, because it has other fields or no counter at all.
 #[inline(never)]
 pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: bool) -> bool {
     let mut counters = Counters { enabled, fractions, others: false, found: false };

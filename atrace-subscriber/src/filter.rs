@@ -8,8 +8,8 @@ use crate::Way;
 use crate::directives::Directives;
 use crate::interest_cache::{Answer, Follower, ORDINARY};
 
-/// A filter that lets spans and events through while a tag is enabled: to one layer of a stack, or, used as a layer itself,
-/// to the whole stack.
+/// A filter that lets spans and events through while a tag is enabled: to one layer of a stack, or, if it is itself
+/// used as a layer, to the whole stack.
 ///
 /// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes that layer cheap while the tag is off, and does not affect
 /// the other layers:
@@ -27,23 +27,25 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// # };
 /// ```
 ///
-/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. This is for programs whose
-/// layers only matter while ATrace is on; while it is off, they cost nothing.
-/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber without other layers.
+/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. This is for
+/// programs whose layers are only needed while tracing is on. While tracing is off, the layers cost nothing.
+/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber without
+/// other layers.
 ///
-/// It can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
-/// `tracing_subscriber::filter::FilterExt` in scope. It also applies the user's filter ([`ATRACE_FILTER`](crate#filters)).
+/// The filter can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
+/// `tracing_subscriber::filter::FilterExt` in scope. The filter also applies the user's filter
+/// ([`ATRACE_FILTER`](crate#filters)).
 ///
 /// # Caching
 ///
-/// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is that of the other
-/// layers. While the tag is on, the filter of a layer answers at each span and event and is not cached, because
-/// `tracing-subscriber` loses spans of layers with a cached filter if another query comes in between
-/// ([tokio-rs/tracing#2519][issue]).
+/// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is that of
+/// the other layers. While the tag is on, the filter of a layer is asked at each span and event, and its answers are
+/// not cached, because `tracing-subscriber` loses spans of layers with a cached filter if another query comes in
+/// between ([tokio-rs/tracing#2519][issue]).
 ///
-/// The caches follow the switch as described at [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), by an
-/// ordinary thread, if the stack contains a layer of this crate. In a stack without a layer of this crate, the filter answers
-/// each time.
+/// The caches are rebuilt after a switch of tracing as described at
+/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), on an ordinary thread, if the stack
+/// contains a layer of this crate. Without such a layer, the filter is asked each time.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]
@@ -66,15 +68,15 @@ impl AtraceFilter {
         Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }
 
-    /// Lets spans and events through only while the tag is enabled for this backend. If the layer has a [`Way`], pass the same
-    /// one.
+    /// Restricts the filter to one backend: spans and events pass only while the tag is enabled for it. If the layer
+    /// has a [`Way`], pass the same one.
     #[must_use]
     pub fn with_way(self, way: Way) -> Self {
         Self { tag: way.only(self.tag), ..self }
     }
 
-    /// Uses no thread that watches the switch. Then every span and event checks the tag, which costs a few nanoseconds while
-    /// it is off.
+    /// Uses no thread that notices a switch of tracing. Instead, every span and event checks the tag, which costs a
+    /// few nanoseconds while the tag is off.
     #[must_use]
     pub fn without_watch(self) -> Self {
         Self { follower: Follower::without_watch(), ..self }

@@ -1,9 +1,11 @@
-//! Lanes: the tracks on which spans' lives are drawn.
+//! Lanes: the tracks on which the lives of spans are drawn. The life of a span is a slice from its creation
+//! until it closes.
 //!
-//! Slices on one track must nest. A lane is a track that takes the life of one root span at a time, and above it those
-//! descendants that fit: a life nests on its parent's lane if the parent is the innermost one there, and if the lane had no
-//! event since the life began. A life that does not fit takes a lane of its own, as a root does. A free lane is used again by the
-//! next life of the same name. So the number of lanes follows the number of lives at the same time.
+//! Slices on one track must nest. A lane is a track that has the life of one root span at a time, and within it the
+//! lives of those descendants that fit: a life nests on its parent's lane if the parent's life is the innermost one
+//! there, and if the lane has had no event since the life began. A life that does not fit takes a lane of its own, as
+//! the life of a root span does. A free lane is used again by the next life of the same name. So there are about as
+//! many lanes as there are lives that are open at the same time.
 //!
 //! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`). Lanes are
 //! allocated in chunks and never move. No thread waits.
@@ -22,11 +24,11 @@ use crate::slots::{Free, Link, NONE_FREE};
 const FIRST_CHUNK: usize = 16;
 /// The maximum number of chunks.
 const CHUNKS: usize = 20;
-/// The number of names that have free lanes of their own. Further names share them.
+/// The number of names that have free lanes of their own. All further names share one list of free lanes.
 const NAMES: usize = 256;
-/// The number of entries of the table of names that are tried.
+/// The number of entries that are tried in the table of names.
 const TRIES: usize = 8;
-/// The number of free lanes that are tried for a life that began earlier.
+/// The number of free lanes that are tried for a life that began earlier than now.
 const PASSED: usize = 8;
 
 /// A lane, by its index.
@@ -35,16 +37,16 @@ pub(crate) struct Lane(u32);
 
 struct Entry {
     link: Link,
-    /// The index of its name, and its number among the lanes of that name.
+    /// The index of the lane's name, and the lane's number among the lanes of that name.
     name: AtomicU32,
     number: AtomicU32,
-    /// The callsite of the first life on it. This callsite gives the track its name.
+    /// The callsite of the first life on the lane. It gives the track its name.
     callsite: AtomicU32,
-    /// The hash of that name.
+    /// The hash of the lane's name.
     hash: AtomicU64,
-    /// The number of the innermost life; 0: the lane is free.
+    /// The number of the innermost life on the lane, or 0 if the lane is free.
     top: AtomicU64,
-    /// The time of its last event.
+    /// The time of the last event on the lane.
     last: AtomicU64,
 }
 
@@ -62,9 +64,9 @@ impl Entry {
     }
 }
 
-/// The lanes of one name.
+/// The free lanes of one name.
 struct Name {
-    /// The hash of the name; 0: not in use.
+    /// The hash of the name, or 0 if the entry is not in use.
     hash: AtomicU64,
     free: Free,
     made: AtomicU32,
@@ -104,7 +106,8 @@ impl Lane {
         self.0
     }
 
-    /// Takes a free lane of the callsite's name for a life that began at `time`, or makes one. Returns `None` if there is no room.
+    /// Takes a free lane of the callsite's name for a life that began at `time`, or makes a lane. Returns `None` if
+    /// there is no room.
     pub(crate) fn take(callsite: Callsite, life: u64, time: u64) -> Option<Self> {
         let seen = Cell::new(None);
         let link = |index| {
@@ -155,7 +158,8 @@ impl Lane {
         Some((index, lane))
     }
 
-    /// Puts a life that began at `time` on its parent's lane. Returns false if it does not fit there.
+    /// Puts a life that began at `time` on the lane, where its parent's life is. Returns false if the life
+    /// does not fit there.
     pub(crate) fn nest(self, parent: u64, life: u64, time: u64) -> bool {
         let Some(lane) = entry(self.0) else { return false };
         let fits = || lane.last.load(Ordering::Acquire) < time;
@@ -172,11 +176,12 @@ impl Lane {
         still_fits
     }
 
-    /// Takes the innermost life from the lane, which ends at `now`. `below` is the life that it is nested in; 0: none, and the
-    /// lane becomes free when this life's end was written by `end`. That gets the time of the end.
+    /// Removes the innermost life, which ends at `now`, from the lane. `below` is the life in which it is nested; 0
+    /// means that there is none, and that the lane becomes free. Before that, `end` is called with the time of the
+    /// end, to write the end.
     ///
-    /// Threads read the clock in one order, but may arrive here in another. An end is never at the time
-    /// of an earlier event of the lane.
+    /// Threads may arrive here in another order than that in which they read the clock. So the time of the
+    /// end is later than that of each earlier event of the lane.
     pub(crate) fn leave(self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let Some(lane) = entry(self.0) else { return end(now) };
         let time = now.max(lane.last.load(Ordering::Acquire) + 1);
@@ -188,7 +193,7 @@ impl Lane {
         }
     }
 
-    /// Returns the track.
+    /// Returns the lane's track.
     pub(crate) fn track(self) -> Option<NamedTrack<'static>> {
         let lane = entry(self.0)?;
         let name = Callsite::from_number(lane.callsite.load(Ordering::Relaxed)).metadata()?.name();

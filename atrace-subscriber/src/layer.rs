@@ -15,41 +15,44 @@ use crate::span::Span;
 use crate::span_stack;
 use crate::span_stack::Owner;
 
-/// Defines the options of both the subscriber and the layer.
+/// Defines the options that the subscriber and the layer have in common.
 macro_rules! options {
     () => {
-        /// Writes events to one backend only, even if the other one is on.
+        /// Writes events to one backend only, even if the other one wants them, too.
         ///
-        /// Without this, [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace. To write
-        /// every event to both, use two layers, one for each backend.
+        /// Without this, [`atrace`] chooses a backend for each event: Perfetto if only a session of Perfetto's wants
+        /// the event, otherwise ATrace. To write every event to both, use two layers, one for each backend.
         #[must_use]
         pub fn with_way(mut self, way: $crate::Way) -> Self {
             self.recorder.set_way(way);
             self
         }
 
-        /// Does not let `atrace record` find the process.
+        /// Prevents `atrace record` from finding the process.
         ///
-        /// Without this, a subscriber in use does so: see [`atrace::perfetto::attach`]. It takes effect if no other part of the
-        /// process attaches.
+        /// Without this option, a subscriber in use lets `atrace record` find the process: see
+        /// [`atrace::perfetto::attach`]. The option has no effect if another part of the process calls that function.
         #[must_use]
         pub fn without_attach(mut self) -> Self {
             self.recorder.attaches = false;
             self
         }
 
-        /// Leaves out fields: an event is only its message, or `LEVEL event` without one; a span is only its name.
+        /// Leaves out fields. An event is only its message or, if it has none, `LEVEL event`. A span is only its
+        /// name.
         #[must_use]
         pub fn without_fields(mut self) -> Self {
             self.recorder.fields = false;
             self
         }
 
-        /// Names a span by the value of its field `field`, if it has one, in place of the name in the program.
+        /// Names a span by the value of its field `field`, if it has that field, instead of the name in the
+        /// program.
         ///
-        /// The field `otel.name` always does so, as for `tracing-opentelemetry`. Of several fields the first of the span counts. The
-        /// field may be given at the span's creation or [recorded](tracing_core::span::Record) later; then the next slice has the
-        /// name. It remains a field, too.
+        /// The field `otel.name` always names a span, as with `tracing-opentelemetry`. If a span has several such
+        /// fields, its first one counts. The field may be given when the span is created, or
+        /// [recorded](tracing_core::span::Record) later; in that case, the next slice has the name. The field is also
+        /// shown as a field.
         #[must_use]
         pub fn with_name_field(mut self, field: impl Into<std::borrow::Cow<'static, str>>) -> Self {
             self.recorder.name_fields.push(field.into());
@@ -58,9 +61,9 @@ macro_rules! options {
 
         /// Stores the fields of spans even while the tag is off, for spans that are entered after it is switched on.
         ///
-        /// Without this, a span that was created while the tag was off appears with only its name. The cost is that all fields
-        /// of all spans are formatted while the tag is off. In filter mode no spans are created while it is off, so this has no
-        /// effect.
+        /// Without this option, a span that was created while the tag was off appears with only its name. With this
+        /// option, all fields of all spans are formatted even while the tag is off. With a filter, no spans are
+        /// created while the tag is off, so the option has no effect.
         #[must_use]
         pub fn with_fields_while_off(mut self) -> Self {
             self.recorder.set_fields_while_off();
@@ -72,20 +75,20 @@ macro_rules! options {
         /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the whole *life*,
         /// from the creation of the span until it closes. See [lives](crate#lives).
         ///
-        /// The default is [`Beside`](crate::AsyncSpans::Beside) for Perfetto and [`Never`](crate::AsyncSpans::Never) for ATrace,
-        /// whose events have no time of their own: there each span has to have an async slice, or none. Tracks of ATrace's async
-        /// slices have the name of the span's target.
+        /// The default is [`Beside`](crate::AsyncSpans::Beside) for Perfetto and [`Never`](crate::AsyncSpans::Never)
+        /// for ATrace, whose events always have the present time, so that it must be known at the creation of a span
+        /// whether it has an async slice. For ATrace, the track of an async slice has the name of the span's target.
         ///
-        /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation, whatever is
-        /// set here. A span that is created while the tag is off has none.
+        /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation
+        /// on, whatever this option says. A span that is created while the tag is off has no async slice.
         #[must_use]
         pub fn with_async_spans(mut self, spans: $crate::AsyncSpans) -> Self {
             self.recorder.set_async_spans(spans);
             self
         }
 
-        /// Does the same as [`with_async_spans`](Self::with_async_spans), for spans whose target is `target` or below it
-        /// (`target::…`).
+        /// Does the same as [`with_async_spans`](Self::with_async_spans), but only for spans whose target is `target`
+        /// or begins with `target::`.
         ///
         /// If several targets match a span, the longest one applies.
         #[must_use]
@@ -101,20 +104,21 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// A backend: the destination of events.
+/// A backend, to which events are written.
 ///
 /// See [`AtraceLayer::with_way`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Way {
-    /// ATrace: the kernel's buffer or Android's libraries. Events are text.
+    /// ATrace: the kernel's trace buffer or Android's libraries. Events are text.
     Atrace,
-    /// Perfetto's memory. Fields keep their types. It needs [`atrace::perfetto::connect`] or a recording.
+    /// Perfetto's memory. Fields keep their types. This requires [`atrace::perfetto::connect`] or a
+    /// recording.
     Perfetto,
 }
 
 impl Way {
-    /// Returns the tag for events that go to this backend only.
+    /// Returns `tag` with the restriction that its events go to this backend only.
     pub(crate) fn only(self, tag: AtraceTag) -> AtraceTag {
         match self {
             Self::Atrace => only_atrace(tag),
@@ -129,11 +133,12 @@ impl Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncSpans {
-    /// On threads only.
+    /// Spans are shown on threads only.
     Never,
-    /// On threads and, for Perfetto if the span is asynchronous, for ATrace always, as an async slice.
+    /// Spans are shown on threads and as an async slice: for Perfetto only if the span is asynchronous, for
+    /// ATrace always.
     Beside,
-    /// As an async slice only, whether the span is asynchronous or not.
+    /// Spans are shown as an async slice only, whether they are asynchronous or not.
     Instead,
 }
 
@@ -172,7 +177,7 @@ impl AtraceLayer {
     options!();
 }
 
-/// Stores a new span that may have to be stored. Out of line, so that the path while the tag is off saves no registers.
+/// Stores a new span if it has to be stored. Not inlined, so that the path while the tag is off saves no registers.
 #[inline(never)]
 pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
@@ -209,7 +214,7 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     }
 }
 
-/// Enters a span while the tag may be enabled. Out of line, like [`new_span`].
+/// Enters a span while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
 #[inline(never)]
 pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
@@ -260,7 +265,7 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
-/// Writes an event while the tag may be enabled. Out of line, like [`new_span`].
+/// Writes an event while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
 #[inline(never)]
 pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
     if recorder.is_simple() {
@@ -273,8 +278,8 @@ pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
     });
 }
 
-/// Defines the functions of a layer, which pass spans and events to the recorder. They are compiled again for each
-/// type of the subscribers' stack, so they contain as little code as possible.
+/// Defines the functions of a layer, which pass spans and events to the recorder. The functions are compiled anew
+/// for each type of a subscriber stack, so they contain as little code as possible.
 macro_rules! record_as_layer {
     () => {
         #[inline]
@@ -354,7 +359,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     record_as_layer!();
 }
 
-/// The stored spans of this crate's layers for one span of the registry. The registry drops it when the span closes.
+/// The spans that this crate's layers have stored for one span of the registry. The registry drops this value when
+/// the span closes.
 struct StoredSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,

@@ -1,5 +1,5 @@
-//! Writes the spans and events of [`tracing`](https://docs.rs/tracing) to Android's ATrace, to be shown in
-//! [Perfetto](https://ui.perfetto.dev).
+//! Writes the spans and events of [`tracing`](https://docs.rs/tracing) to Android's ATrace and to
+//! [Perfetto](https://ui.perfetto.dev), which displays them.
 //!
 //! ```
 //! use atrace_subscriber::AtraceSubscriber;
@@ -14,9 +14,9 @@
 //! # }
 //! ```
 //!
-//! While tracing is off, a program with this subscriber runs as fast as without a subscriber. While it is on, an event
-//! costs the system call that writes it and little more. The [`atrace`] crate decides when tracing is on and where
-//! events go.
+//! While tracing is off, a program with this subscriber runs as fast as without a subscriber. While tracing is on, an
+//! event costs little more than the system call that writes it. The [`atrace`] crate decides when tracing is on and
+//! where events go.
 //!
 //! # Which type to use
 //!
@@ -32,7 +32,7 @@
 //!
 //! # Filters
 //!
-//! Levels and targets are filtered as usual in `tracing-subscriber`, in the program:
+//! The program filters levels and targets as usual with `tracing-subscriber`:
 //!
 //! ```
 //! use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
@@ -45,9 +45,10 @@
 //! ```
 //!
 //! Without recompiling the program, its user sets the variable `ATRACE_FILTER`, or runs `atrace run --filter`. The value is a list of
-//! targets and levels in the language of [`Targets`](tracing_subscriber::filter::Targets), such as `info,sqlx=off`. An event or
-//! a span is then recorded only if it passes both filters. It is read once per process; a wrong value is reported on stderr and filters
-//! nothing; processes with elevated rights ignore it.
+//! targets and levels in the language of [`Targets`](tracing_subscriber::filter::Targets), such as `info,sqlx=off`.
+//! An event or a span is then recorded only if it passes both filters. The variable is read once per process. If its
+//! value is wrong, an error is printed on stderr and nothing is filtered. Processes with elevated rights ignore the
+//! variable.
 //!
 //! | the program uses | a callsite that `ATRACE_FILTER` excludes |
 //! |---|---|
@@ -55,10 +56,12 @@
 //! | a layer with an [`AtraceFilter`] | the same, unless another layer wants it |
 //! | a layer without a filter | is not recorded; each event and span is compared with the directives |
 //!
-//! With the feature `live`, [`live::LiveLayer`](https://docs.rs/atrace-subscriber/latest/atrace_subscriber/live/), as a further layer,
-//! shows which spans are alive, where each was created and which threads are inside: for a program that hangs.
+//! The feature `live` is for a program that hangs:
+//! [`live::LiveLayer`](https://docs.rs/atrace-subscriber/latest/atrace_subscriber/live/), a layer, shows which spans
+//! are alive, where each was created and which threads are inside.
 //!
-//! [`metered`] tells which span or event costs how much processor time, with these types or with any other subscriber.
+//! [`metered`] measures how much processor time each span or event costs, with the types of this crate or with any
+//! other subscriber.
 //!
 //! # How spans and events are shown by ATrace
 //!
@@ -84,8 +87,8 @@
 //! | a record of the `log` crate, through `tracing-log` | an event, without the fields for its origin |
 //! | targets, levels, parents, `follows_from` | nothing; a span's target is the name of its async slice's track |
 //!
-//! The text is that of AOSP's subscriber. A message has at most 1023 bytes, and bytes that could damage the trace are
-//! replaced; see [Names](atrace#names). Fields are written directly into the message, on the stack.
+//! The text has the form of AOSP's subscriber. A message has at most 1023 bytes, and bytes that could damage the
+//! trace are replaced: see [Names](atrace#names). Fields are formatted directly into the message, on the stack.
 //!
 //! # How spans and events are shown by Perfetto
 //!
@@ -112,73 +115,83 @@
 //! | a value that panics | the text written so far and `<panicked>`, and nothing further of that event |
 //! | a text of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
-//! The constant data of a callsite is sent once per thread and some chunks of memory; beyond 16,000 callsites, with each
-//! event. [`AtraceSubscriber`] alone stores nothing about a synchronous span without fields, so no arrow leads to or from such a
-//! span.
+//! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more
+//! than 16,000 callsites, the data of the others is sent with each event. [`AtraceSubscriber`] alone stores nothing
+//! about a synchronous span without fields, so no arrow leads to or from such a span.
 //!
 //! # Lives
 //!
-//! For Perfetto, the *life* of an asynchronous span is one slice, from the creation of the span until it closes, whatever threads
-//! poll it. The polls stay on the threads; arrows lead from the life to each poll. So a life shows which request was slow, its
-//! descendants below it show what the request did, and the gaps between its polls show where it waited.
+//! For Perfetto, the *life* of an asynchronous span is one slice, from the creation of the span until it closes,
+//! whatever threads poll it. The polls are slices on the threads; arrows lead from the life to each poll. So a life
+//! shows which request was slow, its descendants below it show what the request did, and the gaps between its polls
+//! show where it waited.
 //!
-//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no life. All
-//!   other spans that were entered have a life. Whether a span is synchronous or not becomes known later: when it is entered
-//!   again, when its thread enters another span, when a descendant's life begins, when it closes, or within 100 ms. The life
-//!   then appears with the time of the creation. So a span that hangs, or is alive when the process is killed, is in the trace.
-//! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that span turns out to
-//!   be synchronous, it has a life nevertheless. After 16 synchronous spans of a callsite without fields, only every 1024th span
-//!   is examined; so the first asynchronous spans after that may have no life.
-//! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. If it overlaps a
-//!   sibling, it takes a free lane of its own name. So there are as many lanes as lives at the same time.
-//! - The parent of a span is the explicit one, or the innermost span that the thread was in. A span closes after the lives of its
-//!   children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a child whose life has not begun yet does not count.)
-//! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and an argument `parent`, the number of
-//!   its parent, if the parent is stored. The polls have them as well, so SQL joins them (`docs/perfetto.md` has queries). The
-//!   first slice of a span may lack them, if 16 spans of the callsite were synchronous before.
-//! - *Sessions.* A span that is created while tracing is off, or goes to ATrace, has no life. A life is only in sessions that were
-//!   open when it appeared.
+//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
+//!   life. All other spans that are entered have a life. Whether a span is synchronous becomes known only later: when
+//!   it is entered again, when its thread enters another span, when the life of a descendant begins, when the span
+//!   closes, or at the latest 100 ms after its creation. The life then appears in the trace with the time of the
+//!   creation. So a span that hangs, or that is alive when the process is killed, is in the trace.
+//! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that next
+//!   span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a callsite without
+//!   fields, only every 1024th span is examined; so the first asynchronous spans after that may have no life.
+//! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. If it
+//!   overlaps a sibling, it takes a free lane of its own name. So there are about as many lanes as there are lives
+//!   that are open at the same time.
+//! - The parent of a span is the explicit parent or, without one, the innermost span that the thread was in. A span
+//!   closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
+//!   wait for a child whose life has not begun yet.)
+//! - *Numbers.* Every life has an argument `span`, the number of the span in its process, and an argument `parent`,
+//!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
+//!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
+//!   of its callsite were synchronous.
+//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A life
+//!   is only in the sessions that were open when it appeared in the trace.
 //!
-//! [`with_async_spans`](AtraceLayer::with_async_spans) chooses threads only, lives only or both. A thread that otherwise sleeps
-//! ([`watch`](mod@atrace::watch)) begins the lives of spans to which nothing else happens; it wakes 20 times a second while a
-//! session wants events. Without that thread, as in a forked child, lives begin at the next of the other occasions.
+//! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If
+//! nothing more happens to a span, its life is begun by a thread that otherwise sleeps
+//! ([`watch`](mod@atrace::watch)). This thread wakes 20 times a second while a session wants events. Without this
+//! thread, as in a forked child, such a life begins at the next of the other occasions.
 //!
 //! # Features
 //!
-//! - `perfetto` (default): the backend for Perfetto's service, as the feature of this name of [`atrace`].
-//! - `log` (default): with a filter, the maximum level of the crate `log` follows the switch, where it followed that of `tracing` before.
-//! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses `log` alone.
-//! - `live`: the module `live`, a layer that knows which spans are alive and where each was created.
+//! - `perfetto` (default): the backend for Perfetto's service. It enables the feature of the same name of
+//!   [`atrace`].
+//! - `log` (default): with a filter, the maximum level of the crate `log` is set whenever that of `tracing` is, if
+//!   the two agreed before.
+//! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses only `log`.
+//! - `live`: the module `live`, with a layer that knows which spans are alive and where each was created.
 //!
 //! # Rules
 //!
-//! *Pairing.* Every begin that is written gets its end on its thread, however tracing is switched in between.
-//! No end is written without its begin. All subscribers and layers of a process share one span stack per
-//! thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie within a span or
-//! enclose it.
+//! *Pairing.* For every begin that is written, the end is written on the same thread, even if tracing is
+//! switched between them. No end is written without its begin. All subscribers and layers of a process share
+//! one span stack per thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie
+//! within a span or enclose it.
 //!
-//! *Threads.* A span may be created, entered, recorded and closed on any threads. While a thread ends, it may
-//! still trace.
+//! *Threads.* A span may be created, entered, recorded and closed on any threads. A thread may still trace
+//! while it ends.
 //!
-//! *Formatting.* A value's `Debug` may itself trace; four levels below an event or span, fields are left out.
+//! *Formatting.* The `Debug` of a value may itself write events. If such events are nested more than four
+//! levels deep, their fields are left out.
 //!
 //! *Switching.* Without a filter, a switch takes effect at the next event. With a filter, a thread of this process
-//! must notice it first, which takes about a millisecond if that thread gets a processor. See
+//! must notice the switch first, which takes about a millisecond if that thread gets a processor. See
 //! [`AtraceSubscriber::with_filter`].
 //!
-//! *Signals.* With [`AtraceSubscriber`] alone, a handler may create, enter and leave spans wherever it interrupts its
-//! thread; it must leave the spans that it entered. (A `Registry` panics when it is interrupted within itself.) Like
-//! any handler it must not allocate. `tracing` allocates at the first use of a callsite. This crate allocates when
-//! more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for the first time.
-//! To avoid this in a handler, create as many spans, or enter them as deep, once outside of it.
+//! *Signals.* With [`AtraceSubscriber`] alone, a signal handler may create, enter and leave spans wherever it
+//! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts
+//! it and uses it.) A handler must not allocate. `tracing` allocates at the first use of a callsite. This crate
+//! allocates when more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for
+//! the first time. So that no handler allocates, once create as many spans, and enter them as deep, outside of a
+//! handler.
 //!
-//! *Fork.* A child may trace at once and waits for no thread of its parent's. With a filter it stays on or off, as its
-//! parent was at the fork, until it calls [`after_fork`]. It does not end the spans that its parent had entered.
+//! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
+//! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not
+//! end the spans that its parent had entered.
 //!
-//! *Other systems.* On systems without ATrace everything compiles and nothing is written.
+//! *Other systems.* On systems without ATrace the crate compiles, and writes nothing.
 //!
-//! The text format is that of AOSP's `libatrace_tracing_subscriber`; the format is read by the rules of
-//! Perfetto's systrace importer.
+//! The text format is that of AOSP's `libatrace_tracing_subscriber`. Perfetto's systrace importer reads it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod callsites;
@@ -207,7 +220,7 @@ mod typed;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The types that threads share are these. In the models they are loom's.
+/// The types that threads share. In the loom models they are loom's types.
 mod sync {
     pub(crate) use std::sync::atomic;
 }

@@ -1,4 +1,4 @@
-//! Programs that use the crate `log` alone: their records become events of `tracing`.
+//! Turns records of the crate `log` into events of `tracing`, for programs that use only `log`.
 
 use std::error::Error;
 use std::sync::atomic::Ordering;
@@ -11,12 +11,12 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use crate::AtraceSubscriber;
 use crate::interest_cache::{OWN_LEVEL, as_log};
 
-/// Records what the program writes with the crate `log`: installs an [`AtraceSubscriber`] with a
-/// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to it.
+/// Records what the program logs with the crate `log`. Installs an [`AtraceSubscriber`] with a
+/// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to the subscriber.
 ///
-/// This is the one line for a program that uses `log` alone and has no logger; for one that has, there is
-/// [`init_log_beside`]. While tracing is off, the maximum level of `log` is [`Off`](LevelFilter::Off), so a record costs one load
-/// and a comparison.
+/// A program that uses only `log` and has no logger needs no other call. A program that has a logger calls
+/// [`init_log_beside`] instead. While tracing is off, the maximum level of `log` is [`Off`](LevelFilter::Off), so a
+/// record costs one load and a comparison.
 ///
 /// # Errors
 ///
@@ -26,10 +26,10 @@ pub fn init_log() -> Result<(), TryInitError> {
     AtraceSubscriber::default().with_filter().try_init()
 }
 
-/// Does the same as [`init_log`], beside the program's own logger.
+/// Does the same as [`init_log`], and also installs the program's own logger.
 ///
-/// The logger gets the records up to `level`, as before. Of other records it is not asked. So while tracing is off, the maximum
-/// level of `log` is `level`.
+/// The logger gets the records up to `level`, as before. It is not called for other records. So while tracing is off,
+/// the maximum level of `log` is `level`.
 ///
 /// ```
 /// # struct Logger;
@@ -61,7 +61,7 @@ pub fn init_log_beside(
     Ok(done?)
 }
 
-/// The program's logger, and the one that passes records on to `tracing`.
+/// The program's logger, together with the logger that passes records on to `tracing`.
 struct Beside<L> {
     logger: L,
     level: LevelFilter,

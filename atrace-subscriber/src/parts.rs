@@ -1,6 +1,8 @@
-//! Index arithmetic for tables that grow by parts, each twice as large as the one before. So no entry ever moves.
+//! Index arithmetic for tables that grow by adding parts, each twice as large as the part before. So no entry
+//! ever moves.
 
-/// Returns which part contains entry `at`, and the entry's index in that part. The first part has `first` entries.
+/// Returns the index of the part that contains entry `at`, and the index of the entry within that part. The first
+/// part has `first` entries.
 pub(crate) const fn locate(at: usize, first: usize) -> (usize, usize) {
     let part = (at / first + 1).ilog2() as usize;
     (part, at - first * ((1 << part) - 1))

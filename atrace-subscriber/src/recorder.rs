@@ -1,12 +1,14 @@
 //! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
 //!
 //! - An event is written at once, as an instant or as counters.
-//! - A new span is put into the span store if the tag is enabled, and the span has fields or an async slice, or may have a life.
-//!   Its fields are formatted once, as text for ATrace or encoded for Perfetto. If the tag is off and a producer may choose
-//!   either later, both are stored (with [`fields_while_off`](Recorder::fields_while_off)).
+//! - A new span is put into the span store if the tag is enabled and the span has fields or an async slice, or may
+//!   have a life (a slice from its creation until it closes). Its fields are formatted once, as text for ATrace or
+//!   encoded for Perfetto. If the tag is off, either backend may be the one that is switched on later. Fields are
+//!   then stored only with [`fields_while_off`](Recorder::fields_while_off), as text and encoded.
 //! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, it ends the slice.
 //!
-//! Fields are formatted before any lock is taken: formatting is code of the program, which may trace.
+//! Fields are formatted before any lock is taken, because formatting runs code of the program, which may
+//! write events.
 
 use std::borrow::Cow;
 
@@ -28,35 +30,36 @@ use crate::span_store::{self, StoredSpan, Texts};
 use crate::{AsyncSpans, Way};
 use crate::{fields, typed};
 
-/// The options of a subscriber, and its identity on the span stack.
+/// The options of a subscriber, and the number that identifies it on the span stack.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
-    /// The same tag, prepared for the most frequent checks.
+    /// The tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
-    /// The owner that an exit looks for first: with a meter no entry has it.
+    /// The owner for which an exit searches first. While a meter is used, no entry of the span stack has this
+    /// owner, so the search fails and the slow path is taken.
     pub(crate) unbilled: Owner,
-    /// The user's filter.
+    /// The directives of the user's filter.
     pub(crate) directives: Directives,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
-    /// The mode of all spans.
+    /// Where spans are shown, if an option has chosen it.
     pub(crate) async_spans: Option<AsyncSpans>,
-    /// The modes for spans whose target is this one or below it.
+    /// Where spans are shown whose target is the given one or begins with it and `::`.
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
-    /// The fields whose value is the name of a span.
+    /// The names of the fields whose value becomes the name of a span.
     pub(crate) name_fields: Vec<Cow<'static, str>>,
-    /// Whether one of the two modes has been set.
+    /// Whether one of the options `async_spans` and `async_targets` was set.
     pub(crate) may_be_async: bool,
-    /// Whether new spans are never handled by the shortest path.
+    /// Whether the options exclude the shortest path for all new spans.
     is_special: bool,
     is_simple: bool,
-    /// Whether it lets `atrace record` find the process.
+    /// Whether the subscriber lets `atrace record` find the process.
     pub(crate) attaches: bool,
-    /// Whether spans may have lives by default.
+    /// Whether spans may have lives if no option says otherwise.
     pub(crate) has_lives: bool,
-    /// Counts and times the calls, if `ATRACE_BILL` is set.
+    /// The meter, which counts and times the calls, if `ATRACE_BILL` is set.
     pub(crate) meter: Option<Meter>,
 }
 
@@ -90,7 +93,7 @@ impl Recorder {
         }
     }
 
-    /// Limits events to this backend.
+    /// Restricts events to this backend.
     pub(crate) fn set_way(&mut self, way: Way) {
         self.tag = way.only(self.tag);
         self.prepared = PreparedTag::new(self.tag);
@@ -113,7 +116,8 @@ impl Recorder {
         self.is_simple
     }
 
-    /// Calls `body` with the answer whether the directives let the callsite pass. A meter counts the call.
+    /// Calls `body` with whether the user's directives let the callsite pass. If there is a meter, it counts
+    /// the call.
     #[cold]
     #[inline(never)]
     pub(crate) fn with_care(
@@ -126,7 +130,7 @@ impl Recorder {
         self.billed(|| metadata, call, || body(passes()));
     }
 
-    /// Tells the meter of a callsite. Returns the interest.
+    /// Registers a callsite with the meter, if there is one. Returns `interest`.
     pub(crate) fn registered(&self, metadata: &'static Metadata<'static>, interest: Interest) -> Interest {
         if let Some(meter) = self.meter {
             meter.register(metadata, &interest);
@@ -134,7 +138,7 @@ impl Recorder {
         interest
     }
 
-    /// Checks whether the tag may be enabled. False is certain.
+    /// Returns false if the tag is certainly off, and true if it may be enabled.
     #[inline(always)]
     pub(crate) fn may_be_enabled(&self) -> bool {
         self.prepared.glance().is_some()
@@ -145,7 +149,7 @@ impl Recorder {
         atrace_is_tag_enabled(self.tag)
     }
 
-    /// Does the work that spans need before the first one is created.
+    /// Does the work that is needed before the first span is created.
     pub(crate) fn prepare(&self) {
         static TICK: fn() = tick;
         span_store::prepare();
@@ -159,7 +163,7 @@ impl Recorder {
         self.is_special = true;
     }
 
-    /// Sets the mode of all spans.
+    /// Sets where spans are shown.
     pub(crate) fn set_async_spans(&mut self, mode: AsyncSpans) {
         self.async_spans = Some(mode);
         self.has_lives = mode != AsyncSpans::Never;
@@ -171,14 +175,14 @@ impl Recorder {
         self.is_special |= self.may_be_async;
     }
 
-    /// Sets the mode of spans whose target is this one or below it.
+    /// Sets where spans are shown whose target is `target` or begins with it and `::`.
     pub(crate) fn set_async_target(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
         self.async_targets.push((target, mode));
         self.has_mode(mode);
     }
 
-    /// Stores a new span with this id in its registry. Returns `None` if nothing has to be stored. `explicit` returns the stored
-    /// span of an id.
+    /// Stores a new span, whose id in its registry is `id`. Returns `None` if nothing has to be stored. `explicit`
+    /// returns the stored span that belongs to an id.
     #[inline]
     pub(crate) fn new_span(
         &self,
@@ -190,7 +194,7 @@ impl Recorder {
         if self.may_store_now(metadata) { self.store(attributes, id, explicit) } else { None }
     }
 
-    /// Checks whether a span of this callsite that is created now may have to be stored, or billed. False is certain.
+    /// Returns false if a span of this callsite that is created now certainly need be neither stored nor metered.
     #[inline(always)]
     pub(crate) fn may_be_stored(&self, metadata: &Metadata<'_>) -> bool {
         let may_be_stored = if metadata.fields().is_empty() {
@@ -201,32 +205,34 @@ impl Recorder {
         may_be_stored || self.is_special()
     }
 
-    /// Returns whether new spans are never handled by the shortest path.
+    /// Returns whether the options exclude the shortest path for all new spans.
     #[inline(always)]
     pub(crate) fn is_special(&self) -> bool {
         self.is_special
     }
 
-    /// Returns whether a span of this callsite that is created now has to be passed to [`store`](Self::store).
+    /// Returns whether a span of this callsite that is created now must be passed to [`store`](Self::store).
     #[inline(always)]
     pub(crate) fn may_store_now(&self, metadata: &'static Metadata<'static>) -> bool {
         self.may_store(metadata) || self.prepared.may_be_in_session() && self.may_have_life(metadata)
     }
 
-    /// Returns whether it has to be found out whether a new span without fields has a life.
+    /// Returns whether a new span of this callsite must be watched because it may have a life, even if it has
+    /// no fields.
     #[inline(always)]
     fn may_have_life(&self, metadata: &'static Metadata<'static>) -> bool {
         self.has_lives && Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched)
     }
 
-    /// Returns whether spans of this callsite may have to be stored, whether they have a life or
-    /// not.
+    /// Returns whether the fields of this callsite may require that its spans are stored, whether they have a
+    /// life or not.
     #[inline(always)]
     pub(crate) fn may_store(&self, metadata: &Metadata<'_>) -> bool {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
-    /// Returns the stored parent of a new span, or the nearest stored ancestor.
+    /// Returns the stored span of a new span's parent or, if the parent is not stored, that of its nearest
+    /// stored ancestor.
     #[inline(always)]
     fn parent(
         &self,
@@ -241,8 +247,9 @@ impl Recorder {
         parent.and_then(Span::in_slot)
     }
 
-    /// Stores a new span that may have to be stored. `id` is the id that a registry gave it; 0: none has. Returns `None` if
-    /// nothing has to be stored. `explicit` returns the stored span of an id.
+    /// Stores a new span, if it has to be stored. `id` is the id that a registry has given to the span, or 0 without
+    /// a registry. Returns `None` if nothing has to be stored. `explicit` returns the stored span that belongs to an
+    /// id.
     #[inline(never)]
     pub(crate) fn store(
         &self,
@@ -322,7 +329,7 @@ impl Recorder {
         Some(Span::stored(stored, hidden))
     }
 
-    /// Returns the name that a field gives to a new span. Empty if there is none.
+    /// Returns the name that a field gives to a new span, or an empty text if no field names the span.
     #[inline(always)]
     fn name<'a>(
         &self,
@@ -337,7 +344,7 @@ impl Recorder {
         }
     }
 
-    /// Stores a span for ATrace, or for either backend while the tag is off.
+    /// Stores a span for ATrace. If the tag is off, stores it for both backends.
     #[inline(never)]
     fn store_text(
         &self,
@@ -377,7 +384,7 @@ impl Recorder {
         stored.map(|stored| Span::stored(stored, hidden))
     }
 
-    /// Returns what the options say about spans of a callsite.
+    /// Returns which effect the options have on spans of a callsite.
     #[inline(always)]
     fn answers(&self, callsite: Found, metadata: &Metadata<'_>) -> Answers {
         let known = callsite.answers();
@@ -409,7 +416,7 @@ impl Recorder {
         Answers(answers)
     }
 
-    /// Stores a span without any content yet.
+    /// Stores a span without fields and without a name of its own.
     pub(crate) fn store_empty(metadata: &'static Metadata<'static>) -> Option<Span> {
         StoredSpan::new(Callsite::of(metadata)?, |_, _| ()).map(|stored| Span::stored(stored, false))
     }
@@ -432,7 +439,7 @@ impl Recorder {
         }
     }
 
-    /// Returns whether a field of this callsite may name its spans.
+    /// Returns whether a field of this callsite may be the name of its spans.
     #[inline]
     fn may_be_named(&self, metadata: &Metadata<'_>) -> bool {
         self.name_fields.iter().any(|name| metadata.fields().field(&**name).is_some())
@@ -451,8 +458,9 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded after the span's creation, and renames the span if one of them is its name. The fields
-    /// appear from the next time the span is entered; for Perfetto also at the end of a slice that is open.
+    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its
+    /// name. The fields appear from the next time the span is entered; for Perfetto also at the end of a slice that
+    /// is open now.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !(self.fields_while_off || self.is_enabled()) {
             return;
@@ -505,7 +513,7 @@ impl Recorder {
         });
     }
 
-    /// Enters the span with this id.
+    /// Enters the span with this id, and begins its slice.
     #[inline(always)]
     pub(crate) fn enter(&self, id: u64, span: Span) {
         match self.prepared.glance() {
@@ -514,14 +522,14 @@ impl Recorder {
         }
     }
 
-    /// Enters the span with this id while the tag is off, without a slice.
+    /// Enters the span with this id while the tag is off. No slice begins.
     #[inline(always)]
     pub(crate) fn enter_unseen(&self, id: u64) {
         span_stack::enter(self.owner, id);
     }
 
-    /// Leaves the span with this id if it is the one that this thread entered last, and neither billed nor watched. Returns
-    /// false otherwise; [`exit_other`](Self::exit_other) then leaves it.
+    /// Leaves the span with this id, if it is the one that this thread entered last, and is neither metered nor
+    /// watched. Otherwise returns false; [`exit_other`](Self::exit_other) must then leave the span.
     #[inline(always)]
     pub(crate) fn exit(&self, id: u64) -> bool {
         span_stack::exit(self.unbilled, id)
@@ -532,8 +540,8 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Writes an event. Out of line: callers check [`may_be_enabled`](Self::may_be_enabled) first, so this is not called
-    /// while the tag is off.
+    /// Writes an event. Not inlined: callers check [`may_be_enabled`](Self::may_be_enabled) first, so this is not
+    /// called while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
         let Some(enabled) = self.prepared.glance().and_then(Glance::enabled) else { return };
@@ -547,18 +555,20 @@ impl Recorder {
     }
 }
 
-/// What a recorder's options say about the spans of a callsite: the bits below, and those of the recorder.
+/// The effect of a recorder's options on the spans of a callsite: the bits below, and the number of the
+/// recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answers(u32);
 
 impl Answers {
-    /// The bits of the recorder.
+    /// The bits that hold the number of the recorder.
     const OWNER: u32 = (1 << 24) - 1;
     const ARE_KNOWN: u32 = 1 << 24;
     const MAY_BE_NAMED: u32 = 1 << 25;
-    /// Their fields may be shown, or name a track.
+    /// Fields of the spans may be shown, or may name a track.
     const MAY_HAVE_TEXT: u32 = 1 << 26;
-    /// The mode, if one is set.
+    /// The lowest of three bits, of which an option sets one: spans are shown on threads only. The other two
+    /// are the other modes.
     const NEVER: u32 = 1 << 27;
     const BESIDE: u32 = 1 << 28;
     const INSTEAD: u32 = 1 << 29;
@@ -568,21 +578,21 @@ impl Answers {
         self.0 & bit != 0
     }
 
-    /// Returns whether spans are stored though they have no life.
+    /// Returns whether the spans are stored even if they have no life.
     #[inline(always)]
     fn may_be_shown(self) -> bool {
         self.has(Self::MAY_BE_NAMED | Self::MAY_HAVE_TEXT | Self::BESIDE | Self::INSTEAD)
     }
 }
 
-/// Sets the encoded arguments of a new span.
+/// Stores the encoded arguments of a new span.
 fn set_args(texts: &mut Texts, args: &[u8]) {
     texts.args.extend_from_slice(args);
     texts.is_typed = true;
     texts.at_begin = texts.args.len() as u32;
 }
 
-/// Adds encoded arguments to a span, if an event has room for all of them.
+/// Adds encoded arguments to a span, if an event has room for all arguments of the span.
 fn add_args(texts: &mut Texts, args: &[u8]) {
     if texts.args.len() + args.len() <= ARGS_MAX {
         texts.args.extend_from_slice(args);
@@ -601,7 +611,7 @@ mod tests {
     use crate::AtraceSubscriber;
     use crate::span::Span;
 
-    /// A stored span, while nothing is written. Several threads read and write it at once.
+    /// Several threads read and write a stored span at the same time, while no events are written.
     #[test]
     fn a_span_is_recorded_and_entered_by_threads_at_once() {
         let dispatch = Dispatch::new(AtraceSubscriber::default().with_fields_while_off());

@@ -1,9 +1,9 @@
 //! Allocates the slots of spans and counts their references, without locks.
 //!
-//! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). Its head carries
-//! a count of its changes against the ABA problem: a stale compare-and-swap fails, whatever was popped and pushed in
-//! between. A slot's state carries the generation of its span, so that the id of a closed span is recognised as stale. No
-//! thread waits.
+//! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). The head of
+//! the stack contains a count of its changes, because of the ABA problem: a compare-and-swap of an old head fails,
+//! whatever was popped and pushed meanwhile. The state of a slot contains the generation of its span (a number that
+//! changes with each span in the slot), so that the id of a closed span is recognised. No thread waits.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/slots.rs` can run it in every
 //! interleaving of its threads.
@@ -11,7 +11,7 @@
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const NO_SLOT: u32 = u32::MAX;
-/// The generations that fit in a span's id.
+/// The maximum generation, which fits in the id of a span.
 const GENERATIONS: u32 = 0x3fff_ffff;
 
 pub(crate) const fn pair(high: u32, low: u32) -> u64 {
@@ -26,7 +26,7 @@ pub(crate) const fn low(pair: u64) -> u32 {
     pair as u32
 }
 
-/// In a free slot, the index of the next free slot.
+/// The link of a free slot: the index of the next free slot.
 pub(crate) struct Link(AtomicU32);
 
 impl Link {
@@ -35,7 +35,7 @@ impl Link {
     }
 }
 
-/// The stack of free slots: the count of its changes, and the index of the slot that was freed last.
+/// The stack of free slots: the count of its changes, and the index of its top slot.
 pub(crate) struct Free(AtomicU64);
 
 /// The initial value of a [`Free`]: an empty stack.
@@ -60,7 +60,7 @@ impl Free {
         }
     }
 
-    /// Gives a slot back.
+    /// Gives a slot back to the stack.
     pub(crate) fn put_back(&self, index: u32, Link(next): &Link) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
@@ -89,8 +89,8 @@ impl Life {
         generation
     }
 
-    /// Returns whether the span of this generation is alive. If so, the caller sees all data that was stored before the span
-    /// began.
+    /// Returns whether the span with this generation is alive. If it is, the caller sees all data that was stored
+    /// before the span began.
     #[inline]
     pub(crate) fn is_of(&self, generation: u32) -> bool {
         Self::is_alive(self.0.load(Ordering::Acquire), generation)
@@ -108,8 +108,8 @@ impl Life {
         self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Removes a holder. Returns true if it was the last holder. Then the span is closed, the slot belongs to the caller, and
-    /// the caller sees all data that the holders have written.
+    /// Removes a holder. Returns true if this was the last holder. In that case the span is closed, the slot belongs
+    /// to the caller, and the caller sees all data that the holders have written.
     pub(crate) fn release(&self, generation: u32) -> bool {
         let less = |life| {
             Self::is_alive(life, generation).then(|| match low(life) {

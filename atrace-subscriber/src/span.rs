@@ -1,4 +1,4 @@
-//! A span as this crate stores it, in one word.
+//! A span in the form in which this crate stores it: one word.
 
 use std::cell::Cell;
 
@@ -8,7 +8,8 @@ use tracing_core::Metadata;
 use crate::callsites::Callsite;
 use crate::span_store::StoredSpan;
 
-/// A span: either only its callsite, which gives the name, or a slot of the span store, which also has the fields.
+/// A span: either only its callsite, from which its name is known, or a slot of the span store, which also has the
+/// fields.
 ///
 /// ```text
 /// 0                                  no span
@@ -20,7 +21,7 @@ use crate::span_store::StoredSpan;
 pub(crate) struct Span(u64);
 
 const STORED: u64 = 1 << 63;
-/// The span has an async slice instead of slices on the threads that enter it.
+/// The bit for a span that has an async slice instead of slices on the threads that enter it.
 const HIDDEN: u64 = 1 << 62;
 
 impl Span {
@@ -36,7 +37,7 @@ impl Span {
         Self(1 << 32 | Self::plain(callsite).0)
     }
 
-    /// Returns whether this id belongs to this span alone.
+    /// Returns whether only this span has this id. (All spans of a callsite that are not stored share an id.)
     #[inline]
     pub(crate) const fn is_one(self) -> bool {
         self.0 >> 32 != 0
@@ -81,14 +82,15 @@ impl Span {
         }
     }
 
-    /// Removes a holder of the stored span. Returns true if that closes the span; also returns false if nothing is
-    /// stored. `is_just_left` has the same meaning as in [`StoredSpan::release`].
+    /// Removes a holder of the span. Returns true if that closes the span. Returns false if the span has other
+    /// holders or is not stored. `is_just_left` has the same meaning as in [`StoredSpan::release`].
     #[inline]
     pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
         self.in_slot().is_some_and(|stored| stored.release(is_just_left))
     }
 
-    /// Begins the life of the span, which this thread has left, if the span is alive.
+    /// Begins the life of the span (its slice from the creation until it closes), if the span is alive. The
+    /// calling thread has left the span.
     #[cold]
     pub(crate) fn outlive(self) {
         self.in_slot().into_iter().for_each(StoredSpan::outlive);
@@ -126,8 +128,7 @@ impl Span {
         }
     }
 
-    /// Ends a slice of the span. The end has the arguments of the span from position `from`
-    /// onwards.
+    /// Ends a slice of the span. The end has those arguments of the span that begin at position `from`.
     #[cold]
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
         let texts = self.in_slot().and_then(StoredSpan::texts);

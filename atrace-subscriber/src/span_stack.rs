@@ -1,34 +1,35 @@
 //! The span stack of each thread: the spans that the thread is in, and its open slices.
 //!
-//! An end closes the youngest slice of its thread, whichever subscriber began it. So all subscribers of the process share
-//! one stack per thread. It records which begins were written, and writes exactly their ends.
+//! An end closes the youngest slice of its thread, whichever subscriber began it. So all subscribers of the process
+//! share one stack per thread. The stack records which begins were written, and only their ends are written.
 //!
 //! # Spans left early
 //!
-//! A span may be left before younger spans. When a span that is not the youngest is left, the younger slices end together with
-//! its slice, and begin again. If N spans are left in the order in which they were entered, this costs N² messages. So a slice
-//! begins again at most [`AGAIN`] times. After that, the older slice's end is *pending*: it is written when the younger slices
-//! end, or when as many ends are pending as slices would begin again.
+//! A span may be left before spans that were entered later. In that case the slices of the later spans end together
+//! with the slice of the span, and begin again. If N spans are left in the order in which they were entered, this
+//! costs N² messages. So a slice begins again at most [`AGAIN`] times. After that, the end of the slice that should
+//! end is *pending*: it is written when the later slices end, or when as many ends are pending as slices would begin
+//! again.
 //!
 //! # Signals
 //!
-//! A signal handler may run between any two instructions of this file. It leaves every span that it enters, so it writes
-//! only to entries at or above the current length. This gives three rules:
+//! A signal handler may run between any two instructions of this file. The handler leaves every span that it enters,
+//! so it writes only to entries at or above the present length of the stack. From this follow three rules:
 //!
-//! - An enter raises the length before it writes the entry. So a handler between the two steps does
+//! - An enter raises the length before it writes the entry. So a handler that runs between the two steps does
 //!   not use the same entry.
-//! - An exit takes the slice out of the entry before it lowers the length. So unused entries hold no slice, and neither does
-//!   an entry that an interrupted enter has not written yet.
-//! - When a signal handler exits a span, it examines the entries below its own entry only as long as their ends are
-//!   pending. There are none while a handler can run, because the end of the top entry is always written by then.
+//! - An exit takes the slice out of the entry before it lowers the length. So unused entries have no slice. Neither
+//!   has an entry that an interrupted enter has not written yet.
+//! - When a signal handler leaves a span, it examines the entries below its own entry only as long as their ends
+//!   are pending. The end of the top entry is never pending while a handler can run, so the handler examines none.
 //!
 //! While a heap part is being allocated, a handler can't use it. The handler's spans are then left out.
 //!
 //! # Storage
 //!
-//! The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries beyond a depth
-//! that few programs reach are on the heap. Their slices end, at the latest, when that memory is freed. On Android all
-//! thread-locals are freed when the thread ends, so this applies to every slice there.
+//! The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries beyond a
+//! depth that few programs reach are on the heap. The slices of these entries end, at the latest, when that memory is
+//! freed. On Android, all thread-locals are freed when a thread ends, so all of its slices end then.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -40,11 +41,11 @@ use crate::parts;
 use crate::span::Span;
 use crate::span_store::StoredSpan;
 
-/// The entries that are not on the heap.
+/// The number of entries that are not on the heap.
 const DEPTH: usize = 32;
 /// The maximum number of parts of a thread's span stack that are on the heap.
 const PARTS: usize = 20;
-/// How often a slice begins again because an older span was left.
+/// How many times a slice may begin again because a span that was entered earlier was left.
 const AGAIN: u32 = 8;
 
 thread_local! {
@@ -52,12 +53,13 @@ thread_local! {
     static DEEPER: Deeper = const { Deeper([const { OnceCell::new() }; PARTS]) };
 }
 
-/// Identifies a subscriber in the process. Ids of spans are unique only within their subscriber.
+/// Identifies a subscriber within the process: the *owner* of its entries on the span stack. The ids of spans
+/// are unique only within their subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
-    /// No subscriber, and no entry has it.
+    /// The value for no subscriber. No entry has this owner.
     pub(crate) const NONE: Self = Self(1 << 28);
 
     /// Returns a new owner. Numbers repeat only after 16 million subscribers.
@@ -66,33 +68,34 @@ impl Owner {
         Self(NEXT.fetch_add(1, Ordering::Relaxed) & (BEGUN_AGAIN - 1))
     }
 
-    /// Returns the owner as 24 bits.
+    /// Returns the number of the owner, which has 24 bits.
     #[inline(always)]
     pub(crate) const fn number(self) -> u32 {
         self.0
     }
 }
 
-/// The lowest of the bits that count how often the slice began again; they are above the owner's bits. An entry with a
-/// nonzero count is not equal to its owner's number, so [`exit`]'s fast path does not handle it.
+/// The lowest of the bits that count how many times the slice has begun again. They are above the bits of the owner.
+/// If the count is not 0, the word is not equal to the owner's number, so the fast path of [`exit`] does not handle
+/// the entry.
 const BEGUN_AGAIN: u32 = 1 << 24;
-/// Marks an entry whose span must be informed when it is left, because it is not yet known whether the span is synchronous.
-/// The mark stays until the entry is used again.
+/// The bit for a span that must be told when it is left, because it is not yet known whether the span is synchronous.
+/// The bit stays set until the entry is used again.
 const WATCHED: u32 = 1 << 29;
-/// Marks an entry for which fields were recorded since the slice began. The end of the slice has these fields as
+/// The bit for a span whose fields were recorded since the slice began. The end of the slice has these fields as
 /// arguments.
 const RECORDED: u32 = 1 << 30;
-/// Marks an entry whose end must be written before the pending end below it.
+/// The bit for an entry whose end must be written before the pending end below it.
 const ON_WAITING: u32 = 1 << 31;
 
 /// The id in the entry of a span that was left. No span has this id.
 const LEFT: u64 = 0;
 
 struct Entry {
-    /// The number of the owner, the count of [`BEGUN_AGAIN`], [`WATCHED`], [`RECORDED`] and [`ON_WAITING`].
+    /// From the lowest bit: the owner's number (24 bits), how many times the slice has begun again
+    /// ([`BEGUN_AGAIN`]), and the bits [`WATCHED`], [`RECORDED`] and [`ON_WAITING`].
     owner: Cell<u32>,
-    /// The position in the span's arguments of the first field that was [`RECORDED`] after the
-    /// begin.
+    /// The position in the span's arguments from which they were recorded after the begin (see [`RECORDED`]).
     recorded_from: Cell<u32>,
     /// The id that the subscriber gave to the span.
     id: Cell<u64>,
@@ -113,8 +116,7 @@ impl Entry {
         }
     }
 
-    /// Sets the entry of a span without a slice. An unused entry has no slice, and `span` and `tag` have no meaning without
-    /// a slice.
+    /// Sets the entry of a span without a slice. The fields `span` and `tag` have no meaning without a slice.
     #[inline(always)]
     fn set(&self, owner: Owner, id: u64) {
         self.owner.set(owner.0);
@@ -130,7 +132,7 @@ impl Entry {
         self.begin_slice(glance);
     }
 
-    /// Begins the slice of the span. Out of line, because it is much code with two callers.
+    /// Begins the slice of the span. Not inlined, because the code is large and has two callers.
     #[inline(never)]
     fn begin_slice(&self, glance: Glance) {
         let Some(enabled) = glance.enabled() else { return };
@@ -203,7 +205,7 @@ impl Entry {
         (self.owner.get() & !(ON_WAITING | RECORDED | WATCHED)) / BEGUN_AGAIN
     }
 
-    /// Ends the slice.
+    /// Ends the slice of the entry.
     fn end(&self) {
         let slice = self.take_slice();
         let owner = self.owner.get();
@@ -215,7 +217,7 @@ impl Entry {
         }
     }
 
-    /// Tells the span that this thread leaves it, if it is watched.
+    /// Tells the span, if it is watched, that this thread leaves it.
     #[inline(always)]
     fn tell_left(&self) {
         if self.owner.get() & WATCHED != 0 {
@@ -223,7 +225,8 @@ impl Entry {
         }
     }
 
-    /// Notes that fields of the span were recorded, whose arguments begin at `from`. If the slice is open, its end has them.
+    /// Records that fields of the span were recorded, whose arguments begin at `from`. If the slice is open, its end
+    /// will have them.
     fn record(&self, from: u32) {
         if self.is_open() && self.owner.get() & RECORDED == 0 {
             self.recorded_from.set(from);
@@ -249,9 +252,9 @@ impl Entry {
 
 struct SpanStack {
     len: Cell<usize>,
-    /// The number of entries that are allocated.
+    /// The number of entries for which memory is allocated.
     room: Cell<usize>,
-    /// Whether a part on the heap is being allocated.
+    /// Whether a part on the heap is being allocated at the moment.
     makes: Cell<bool>,
     entries: [Entry; DEPTH],
 }
@@ -266,14 +269,14 @@ impl Drop for Deeper {
     }
 }
 
-/// Returns a number that identifies a subscriber's span among all spans of this process that are alive.
+/// Returns a number that differs for all spans that are alive in this process, from a span's owner and id.
 #[inline(always)]
 pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
 }
 
-/// Records that fields of a span were recorded, whose arguments begin at `from`. The ends of this thread's open slices of
-/// the span have these arguments.
+/// Records that fields of a span were recorded, whose arguments begin at `from`. If this thread has open slices of
+/// the span, their ends will have these arguments.
 pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     STACK.with(|stack| {
         let len = stack.len.get();
@@ -302,15 +305,15 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 
 /// Records that this thread entered a span, and begins its slice.
 ///
-/// This is out of line, and looks up the thread-local itself. So the caller's path while tracing is off has fewer values to
+/// This is not inlined, and looks up the thread-local itself. So while tracing is off, the caller has fewer values to
 /// save around its own lookup.
 #[inline(never)]
 pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
     STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
 }
 
-/// Notes that this thread left a span, and ends its slice, if it is the span that the thread entered last and no mark is set.
-/// Otherwise returns false and does nothing.
+/// Leaves the span and ends its slice, if it is the span that this thread entered last, and its entry has no bit set.
+/// Otherwise does nothing and returns false.
 #[inline(always)]
 pub(crate) fn exit(owner: Owner, id: u64) -> bool {
     STACK.with(|stack| {
@@ -329,7 +332,7 @@ pub(crate) fn exit(owner: Owner, id: u64) -> bool {
     })
 }
 
-/// Notes that this thread left any span, and ends its slice. Does nothing if the thread is not in the span.
+/// Leaves any span and ends its slice. Does nothing if this thread is not in the span.
 #[inline(always)]
 pub(crate) fn exit_other(owner: Owner, id: u64) {
     STACK.with(|stack| stack.exit_other(owner, id));
@@ -344,7 +347,7 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
     })
 }
 
-/// The number of entries below the top that [`innermost`] examines.
+/// The number of entries, from the top, that [`innermost`] examines.
 const LOOKED_AT: usize = 16;
 
 /// Returns the innermost stored span of `owner` that this thread is in.
@@ -353,14 +356,14 @@ pub(crate) fn innermost(owner: Owner) -> Option<StoredSpan> {
     if STACK.with(|stack| stack.len.get()) == 0 { None } else { STACK.with(|stack| stack.innermost(owner)) }
 }
 
-/// Removes a holder of a span. Returns whether the span closed; also returns false if nothing is
-/// stored.
+/// Removes a holder of a span. Returns true if that closes the span. Returns false if the span has other
+/// holders or is not stored.
 #[inline(always)]
 pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
 }
 
-/// Does not watch the span that this thread left last any more, which closes.
+/// Stops watching `span`, the span that this thread left last, because it closes.
 pub(crate) fn forget_last(span: Span) {
     let _ = STACK.try_with(|stack| stack.forget_last(span));
 }
@@ -398,8 +401,8 @@ impl SpanStack {
         }
     }
 
-    /// Calls `look` with all entries. Entries on the heap are left out if the ending thread has freed them already, or if a part
-    /// is being allocated.
+    /// Calls `look` with all entries. The entries on the heap are left out if a part is being allocated, or if the
+    /// thread is ending and has freed them already.
     fn look<T>(&self, look: impl Fn(Entries<'_>) -> T) -> T {
         let here = Entries { here: &self.entries, deeper: None };
         if self.room.get() == DEPTH || self.makes.get() {
@@ -422,7 +425,8 @@ impl SpanStack {
         }
     }
 
-    /// Enters a span if its entry belongs to a watched span that was left, or is not among the first [`DEPTH`].
+    /// Enters a span in the rare cases: its entry belongs to a watched span that was left, or is not among the
+    /// first [`DEPTH`].
     #[cold]
     #[inline(never)]
     fn enter_seldom(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
@@ -452,7 +456,7 @@ impl SpanStack {
         entries.iter().rev().take(LOOKED_AT).find(is_in)?.span.get().in_slot()
     }
 
-    /// Does not watch the entry of `span` any more, if the span was left last: it closes.
+    /// Stops watching the entry of `span`, if that is the span that was left last, because the span closes.
     fn forget_last(&self, span: Span) {
         let len = self.len.get();
         // The marks of entries above, if there are any, are found by way of this one.
@@ -463,8 +467,8 @@ impl SpanStack {
         }
     }
 
-    /// Tells the spans that were in the entries from `len` on, and are still alive, that the thread goes on without them. The
-    /// outer ones come first.
+    /// Tells the spans in the entries from `len` on, if they are still alive, that the thread has left them and goes
+    /// on. The outer spans are told first.
     fn outlived(&self, len: usize) {
         for entry in self.entries.iter().skip(len) {
             let owner = entry.owner.get();
@@ -476,15 +480,16 @@ impl SpanStack {
         }
     }
 
-    /// Notes a span without a slice. Its few arguments are passed in registers, which keeps the caller small.
+    /// Enters a span without a slice. The arguments are few enough to be passed in registers, which keeps the
+    /// caller small.
     #[cold]
     #[inline(never)]
     fn enter_deeper_unseen(&self, owner: Owner, id: u64) {
         self.enter_deeper(owner, id, Span::NONE, None);
     }
 
-    /// Notes a span beyond the first [`DEPTH`]. Its slice begins only if there is room for the entry; otherwise no exit would
-    /// find the slice and end it.
+    /// Enters a span beyond the first [`DEPTH`]. The slice of the span begins only if there is room for the entry;
+    /// without an entry, no exit would find the slice and end it.
     #[cold]
     #[inline(never)]
     fn enter_deeper(&self, owner: Owner, id: u64, span: Span, glance: Option<Glance>) {
@@ -515,7 +520,7 @@ impl SpanStack {
         });
     }
 
-    /// Ends the slice of the entry that is the last one.
+    /// Ends the slice of the last entry.
     #[inline(always)]
     fn end_last(&self, entry: &Entry, last: usize) {
         let slice = entry.take_slice();
@@ -554,7 +559,7 @@ struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// Returns an entry. Out of line, because it has many callers.
+    /// Returns an entry. Not inlined, because it has many callers.
     #[inline(never)]
     fn get(self, at: usize) -> Option<&'a Entry> {
         self.here.get(at).or_else(|| {
@@ -577,8 +582,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Leaves a span in the general case: its entry is not on top, or is not a simple one. Returns the
-    /// new number of entries; before, it was `len`.
+    /// Leaves a span in the general case: its entry is not on top, or has a bit set. `len` is the number of
+    /// entries before. Returns the number of entries after it.
     #[inline(never)]
     fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
         let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
@@ -615,11 +620,12 @@ impl<'a> Entries<'a> {
         len
     }
 
-    /// Returns the lowest pending end that should be written now, although the younger slices then have to end and
-    /// begin again.
+    /// Returns the index of the lowest pending end that should be written now, although the slices above it must
+    /// then end and begin again.
     ///
-    /// It considers the pending ends from the youngest entry down to `at` and the entry directly below that. If a younger slice
-    /// has already begun again [`AGAIN`] times, this is done only if as many ends are pending as slices would begin again.
+    /// This considers the pending ends from the youngest entry down to the entry directly below `at`. If a slice
+    /// above has already begun again [`AGAIN`] times, the pending end is written only if as many ends are pending as
+    /// slices would begin again.
     fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;
@@ -639,8 +645,8 @@ impl<'a> Entries<'a> {
         lowest
     }
 
-    /// Ends all slices from the youngest down to `from`, removes the spans that were left, and begins the other slices again.
-    /// Returns the new number of entries.
+    /// Ends all slices from the youngest down to the entry `from`, removes the spans that were left, and begins the
+    /// other slices again. Returns the new number of entries.
     fn interrupt(self, from: usize, len: usize) -> usize {
         (from..len).rev().filter_map(|each| self.get(each)).for_each(Entry::interrupt);
         let stay = (from..len).filter(|each| self.is(*each, |entry| entry.id.get() != LEFT));
@@ -652,7 +658,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// Returns the heap part of entry `at`, and the entry's index in it.
+/// Returns the index of the heap part that contains entry `at`, and the index of the entry within that part.
 fn place(at: usize) -> (usize, usize) {
     parts::locate(at - DEPTH, DEPTH)
 }
@@ -667,7 +673,7 @@ mod tests {
         }
     }
 
-    /// Enters a span without a slice. Slices are tested in `tests/spans.rs` and `tests/signals.rs`, with the kernel.
+    /// Enters a span without a slice. Slices are tested with the kernel, in `tests/spans.rs` and `tests/signals.rs`.
     fn enter(owner: Owner, id: u64) {
         super::enter(owner, id);
     }
@@ -708,7 +714,8 @@ mod tests {
         assert_eq!(STACK.with(|stack| stack.len.get()), 0);
     }
 
-    /// As in a signal handler that runs while a part is being allocated.
+    /// Spans that are entered while a part is being allocated are not recorded. This happens in a signal
+    /// handler.
     #[test]
     fn while_a_part_is_made_nothing_is_noted() {
         let owner = Owner::new();

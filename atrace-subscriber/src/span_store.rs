@@ -1,27 +1,31 @@
-//! The span store: the fields of each span that is alive, its life, and its open async slice.
+//! The span store: the fields of each span that is alive, its life (a slice from its creation until it
+//! closes), and its open async slice.
 //!
 //! # Why
 //!
-//! A span's fields are given at its creation and by `Span::record`. But a slice with these fields begins each time the span is
-//! entered. So the fields are formatted or encoded when they are given, and stored until the span closes. Spans without fields, life and async slice
-//! are not stored: their callsite is enough (`callsites.rs`).
+//! A span's fields are given at its creation and by `Span::record`. A slice with these fields begins each time the
+//! span is entered. So the fields are formatted or encoded when they are given, and stored until the span closes. A
+//! span without fields, life and async slice is not stored, because its callsite has all its data (`callsites.rs`).
 //!
 //! # Layout
 //!
-//! The store consists of slots that are reused. A slot has buffers for the text and for the encoded arguments, and keeps them
-//! when its span closes. Slots are allocated in chunks, each twice as large as the one before, so no slot ever moves. Nothing
-//! is allocated while no more spans are alive than ever before and their fields fit into the buffers.
+//! The store consists of slots that are reused. A slot has buffers for the text and for the encoded arguments, and
+//! keeps them when its span closes. Slots are allocated in chunks, each twice as large as the one before, so no slot
+//! ever moves. The store allocates only if more spans are alive than ever before, or if fields do not fit into a
+//! buffer.
 //!
-//! A [`StoredSpan`] is the index of a slot and the generation of its span. The generation tells whether the span is still
-//! alive. `slots.rs` tracks which slots are free, the generations, and how many holders each span has.
+//! A [`StoredSpan`] is the index of a slot and the generation of its span, a number that changes with each span in
+//! the slot. By the generation it is known whether the span is still alive. `slots.rs` tracks which slots are free,
+//! the generations, and how many holders each span has.
 //!
 //! One store serves all subscribers, because the cookies of async slices must differ throughout the process.
 //!
 //! # Threads and forks
 //!
-//! Each slot has a lock for its buffers, because a span may be entered on one thread while another records fields. But no
-//! thread waits for long: in a forked child the thread that holds the lock may not exist. If a slot stays locked, the fields
-//! are left out. If several threads need a new chunk at once, each allocates one, and the first one is used.
+//! Each slot has a lock for its buffers, because a span may be entered on one thread while another thread records
+//! fields. No thread waits for the lock for long, because in a forked child the thread that holds the lock may not
+//! exist. If a slot stays locked, the fields are left out. If several threads need a new chunk at once, each
+//! allocates one, and the first one is used.
 
 mod claim;
 pub(crate) mod lives;
@@ -45,16 +49,17 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const FIRST_CHUNK: usize = 16;
 /// The maximum number of chunks.
 const CHUNKS: usize = 24;
-/// The initial capacity of a slot's buffers, in bytes. The texts and the arguments of most spans fit in it.
+/// The initial capacity of a slot's buffers, in bytes. This is enough for the text and the arguments of most
+/// spans.
 const TEXT_AT_FIRST: usize = 120;
-/// The number of slots that get their buffers before the first span.
+/// The number of slots whose buffers are allocated before the first span.
 const PREPARED: u32 = 4;
 
 struct Slot {
     life: Life,
     link: Link,
     callsite: AtomicU32,
-    /// Whether an async slice may be open. If not, closing the span does not need the lock.
+    /// Whether the span may have an open async slice. If not, closing the span does not need the lock.
     has_track: AtomicBool,
     origin: Origin,
     texts: RwLock<Texts>,
@@ -63,17 +68,18 @@ struct Slot {
 /// The stored content of a span, for one backend or both.
 #[derive(Debug)]
 pub(crate) struct Texts {
-    /// The name, if it is not that of the callsite but the value of a field.
+    /// The name that a field has given to the span. Empty if the span has the name of its callsite.
     pub(crate) name: String,
-    /// For ATrace: the name, and each field after a separator. Empty if the span was not stored for ATrace.
+    /// The text for ATrace: the name, and each field after a separator. Empty if the span was not stored for
+    /// ATrace.
     pub(crate) shown: String,
-    /// For Perfetto: the encoded arguments and flows.
+    /// The encoded arguments and flows for Perfetto.
     pub(crate) args: Vec<u8>,
     /// Whether the span was stored for Perfetto.
     pub(crate) is_typed: bool,
     /// The length of `args` when the async slice began.
     pub(crate) at_begin: u32,
-    /// The track of the async slice, empty if that is the span's target.
+    /// The name of the async slice's track. Empty if that is the span's target.
     pub(crate) track: String,
     pub(crate) async_slice: TrackSlice,
 }
@@ -101,7 +107,7 @@ impl Slot {
 }
 
 static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
-/// The number of slots that were ever used.
+/// The number of slots that have ever been used.
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
@@ -127,8 +133,8 @@ fn take_unused() -> Option<(u32, &'static Slot)> {
     make_slot(index).map(|slot| (index, slot))
 }
 
-/// Tries to lock for as long as another thread can reasonably hold the lock. A poisoned lock is used: the buffers are valid in
-/// any state.
+/// Tries to lock for as long as another thread may reasonably hold the lock. Ignores that a lock is poisoned, because
+/// the buffers are valid in any state.
 #[inline]
 fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
     for _ in 0..200 {
@@ -153,7 +159,7 @@ pub(crate) fn prepare() {
     }
 }
 
-/// A span that was found in its slot: one lookup for several steps.
+/// A span that was found in its slot, so that several steps take one lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct InSlot {
     pub(crate) stored: StoredSpan,
@@ -168,13 +174,14 @@ impl InSlot {
     }
 }
 
-/// A span in the store: the index of its slot, and the generation. A copy may outlive the span; then it finds nothing.
+/// A span in the store: the index of its slot, and the generation. A copy may outlive the span; its functions then do
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredSpan(u64);
 
 impl StoredSpan {
-    /// Stores a span of this callsite, with one holder. `fill` gets the span and empty buffers. `None` if there is no room for
-    /// another span.
+    /// Stores a span of this callsite, with one holder. `fill` gets the span and empty buffers. Returns `None` if
+    /// there is no room for another span.
     #[inline]
     pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(InSlot, &mut Texts)) -> Option<Self> {
         let seen = Cell::new(None);
@@ -198,7 +205,7 @@ impl StoredSpan {
         Some(stored)
     }
 
-    /// Returns 62 bits that differ for all spans that are alive at the same time.
+    /// Returns a number of 62 bits that differs for all spans that are alive at the same time.
     #[inline]
     pub(crate) const fn number(self) -> u64 {
         self.0
@@ -236,16 +243,17 @@ impl StoredSpan {
         patiently(|| slot.texts.try_write())
     }
 
-    /// Adds a holder. Returns whether the span is alive.
+    /// Adds a holder to the span. Returns whether the span is alive.
     #[inline]
     pub(crate) fn hold(self) -> bool {
         slot(low(self.0)).is_some_and(|slot| slot.life.hold(high(self.0)))
     }
 
-    /// Removes a holder. With the last one the span closes: its life and its async slice end, and its slot becomes free. Then
-    /// its parent has one holder less, if the parent's life has waited for this one's end. Returns whether the span closed.
+    /// Removes a holder. If this was the last one, the span closes: its life and its async slice end, and its slot
+    /// becomes free. If the life has held the span's parent, the parent then has one holder less. Returns whether the
+    /// span closed.
     ///
-    /// `is_just_left` returns whether this thread has left the span and entered no other one since.
+    /// `is_just_left` must return whether this thread has left the span and has entered no other span since.
     #[inline(always)]
     pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
         let Some(slot) = slot(low(self.0)) else { return false };
@@ -266,7 +274,7 @@ impl StoredSpan {
         true
     }
 
-    /// Closes a span that has no holder any more, and may have a life or an async slice. Returns true.
+    /// Closes a span that has no holder any more and may have a life or an async slice. Returns true.
     #[inline(never)]
     fn close(self, slot: &'static Slot, is_sync: bool) -> bool {
         if is_sync {
@@ -311,7 +319,8 @@ impl Texts {
         if self.name.is_empty() { None } else { Some(&self.name) }
     }
 
-    /// Gives the span another name. In the text it replaces the one before, or `of_callsite`.
+    /// Gives the span another name. In the text it replaces the present name or, if the span has no name of
+    /// its own, `of_callsite`.
     pub(crate) fn rename(&mut self, name: &str, of_callsite: &str) {
         let before = self.own_name().unwrap_or(of_callsite).len();
         if !self.shown.is_empty() && before <= self.shown.len() && self.shown.is_char_boundary(before) {
@@ -324,7 +333,7 @@ impl Texts {
         fields::append(&mut self.name, name);
     }
 
-    /// Returns the track of the async slice, which is the span's `target` by default.
+    /// Returns the name of the async slice's track, which is `target` by default.
     pub(crate) fn track_or<'a>(&'a self, target: &'a str) -> &'a str {
         if self.track.is_empty() { target } else { &self.track }
     }

@@ -1,5 +1,5 @@
-//! The subscriber for use without other layers. Writes spans and events to ATrace without a `Registry`.
-//! It can also be a layer, as AOSP's type of the same name can.
+//! The subscriber for use without other layers: it writes spans and events to ATrace without a `Registry`.
+//! Like AOSP's type of the same name, it can also be used as a layer.
 
 use std::num::NonZeroU64;
 
@@ -17,10 +17,10 @@ use crate::recorder::Recorder;
 use crate::span::Span;
 use crate::span_stack;
 
-/// Writes spans and events to ATrace: as a subscriber without other layers, or as a layer.
+/// Writes spans and events to ATrace, as a subscriber without other layers or as a layer.
 ///
-/// As a subscriber it is the fastest way to trace. It needs no `Registry`, stores nothing about synchronous spans without fields,
-/// and does not allocate once its buffers exist.
+/// As a subscriber, this is the fastest way to trace. It needs no `Registry`, stores nothing about synchronous spans
+/// without fields, and allocates nothing once its buffers exist.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -30,8 +30,8 @@ use crate::span_stack;
 /// # };
 /// ```
 ///
-/// Together with other layers it can be used as a layer, as AOSP's type of the same name. In such a stack prefer
-/// [`AtraceLayer`](crate::AtraceLayer): its `with_filter` is that of every layer and affects only itself.
+/// Together with other layers it can be used as a layer, like AOSP's type of the same name. In such a stack
+/// prefer [`AtraceLayer`](crate::AtraceLayer), whose filter affects only the layer itself.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -42,7 +42,8 @@ use crate::span_stack;
 /// # };
 /// ```
 ///
-/// Two spans of one callsite without fields may have the same [`Id`], because nothing in a trace distinguishes them.
+/// Two spans of one callsite without fields may have the same [`Id`], because in a trace they are not distinguished
+/// either.
 #[derive(Debug)]
 pub struct AtraceSubscriber {
     recorder: Recorder,
@@ -62,34 +63,36 @@ impl AtraceSubscriber {
         Self { recorder: Recorder::new(tag), filter: None }
     }
 
-    /// Makes callsites cost nothing while the tag is off: the caches of `tracing` follow the switch.
+    /// Makes callsites cost nothing while the tag is off: the caches of `tracing` are rebuilt at each switch
+    /// of tracing.
     ///
-    /// While the tag is off, callsites behave as if there were no subscriber. A switch takes effect within 10 ms. A span that is
-    /// created while the tag is off does not exist for the subscriber; without a filter it would appear when it is entered
-    /// later, but with a filter it does not.
+    /// While the tag is off, callsites behave as if there were no subscriber. A switch takes effect within 10 ms. A
+    /// span that is created while the tag is off does not exist for the subscriber, so it does not appear when it is
+    /// entered later. (Without a filter it would.)
     ///
-    /// As a layer, it filters for the whole stack, as AOSP's type does: while the tag is off, *no layer sees anything*. If other
-    /// layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer) with an [`AtraceFilter`](crate::AtraceFilter).
+    /// If this type is used as a layer, it filters for the whole stack, as AOSP's type does: while the tag is off,
+    /// *no layer sees anything*. If other layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer)
+    /// with an [`AtraceFilter`](crate::AtraceFilter).
     ///
-    /// A thread, which sleeps in the kernel, notices the switch. The process has one such thread for all filters of
-    /// the same kind:
+    /// A thread, which sleeps in the kernel, notices the switches of tracing. The process has one such thread for
+    /// all filters of the same kind:
     ///
     /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the program
     ///   has other dispatchers, code of their subscribers may run on this thread (`register_callsite`, or their drop).
-    /// - In a stack with other layers it is an ordinary thread.
+    /// - In a stack with other layers, the thread is an ordinary one.
     ///
-    /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch) for a filter
-    /// without one, and [`after_fork`](crate::after_fork) for forked children.
+    /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch)
+    /// for a filter without a thread, and [`after_fork`](crate::after_fork) for forked children.
     #[must_use]
     pub fn with_filter(mut self) -> Self {
         self.filter.get_or_insert_with(Follower::new);
         self
     }
 
-    /// Filters as [`with_filter`](Self::with_filter) does, without a thread.
+    /// Filters as [`with_filter`](Self::with_filter) does, but without a thread.
     ///
-    /// Without the thread, nothing reports a switch, so nothing can be cached: every event and every new span checks
-    /// whether the tag is enabled. This costs a few nanoseconds while it is off.
+    /// Without the thread, no switch of tracing is noticed, so `tracing` can cache no answer: every event and every
+    /// new span checks whether the tag is enabled. This costs a few nanoseconds while the tag is off.
     #[must_use]
     pub fn without_watch(mut self) -> Self {
         self.filter = Some(Follower::without_watch());
@@ -112,10 +115,11 @@ impl AtraceSubscriber {
     }
 }
 
-/// The functions of [`Subscriber`] with a meter. Each function is out of line, so that spans that do not need it save no
-/// registers for it.
+/// The functions of [`Subscriber`] for a subscriber with a meter. They are not inlined, so that spans without a meter
+/// save no registers for them.
 impl AtraceSubscriber {
-    /// Makes a span that may have to be stored or billed. Out of line, because it is large compared to the path while off.
+    /// Makes a span that may have to be stored or metered. Not inlined, because the code is large compared to the
+    /// path while the tag is off.
     #[inline(never)]
     fn new_seldom(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
@@ -196,7 +200,7 @@ impl AtraceSubscriber {
     }
 }
 
-/// Returns the id of a span for the program. `from_non_zero_u64` is inlined, unlike `from_u64`.
+/// Returns the id by which the program knows a span. (`from_non_zero_u64` is inlined; `from_u64` is not.)
 #[inline(always)]
 fn id(span: Span) -> Id {
     const NO_SPANS: NonZeroU64 = NonZeroU64::new(u64::MAX >> 1).unwrap();
@@ -256,14 +260,16 @@ impl Subscriber for AtraceSubscriber {
         );
     }
 
-    /// Spans that are not stored share one id per callsite, so no flow can lead to or from them.
+    /// Records that a span follows from another. Spans that are not stored share one id per callsite, so no
+    /// flow can lead to or from them.
     fn record_follows_from(&self, id: &Id, follows: &Id) {
         if span(follows).is_one() && self.recorder.wants_flows() {
             self.recorder.follows_from(span(id), follows.into_u64());
         }
     }
 
-    /// Called before each event: while the tag is off, the event is not passed on.
+    /// Returns whether the event is passed on. `tracing` calls this before each event; the answer is false
+    /// while the tag is off.
     #[inline]
     fn event_enabled(&self, _: &Event<'_>) -> bool {
         self.recorder.may_be_enabled()
@@ -298,7 +304,8 @@ impl Subscriber for AtraceSubscriber {
         id.clone()
     }
 
-    /// Returns whether this closes the span. For a span that is not stored this is not known, and the result is false.
+    /// Returns whether this closes the span. For a span that is not stored, this is not known, and the function
+    /// returns false.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
         // Nothing is done for a span that is not stored, so nothing is billed.

@@ -1,7 +1,7 @@
 //! Encodes fields as typed arguments, for Perfetto's memory.
 //!
-//! `fields.rs` formats the same fields as text. This module gives the same guarantees about values that trace, panic or
-//! recurse without end. All arguments of an event are encoded on the stack before the writer of shared memory is used. So the
+//! `fields.rs` formats the same fields as text. As there, the formatting of a value may panic, write events or
+//! recurse without end. All arguments of an event are encoded on the stack before shared memory is used. So the
 //! formatting of a value may itself write events.
 
 use std::fmt;
@@ -14,8 +14,8 @@ use tracing_core::field::{Field, Visit};
 use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 
-/// Writes an event: its counters, and an instant. The instant's name is the message or, without a message, the
-/// callsite's own name or `module:line`.
+/// Writes an event: its counters, and an instant. The name of the instant is the message. If the event has no
+/// message, it is the name that the program gave to the event, or `module:line`.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
@@ -42,7 +42,8 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     enabled.instant_at(&site, Some(name), args.finish());
 }
 
-/// Encodes the fields of a span, if `has_fields` is true. Returns the name of its track, which is empty if it has none.
+/// Encodes the fields of a span, if `has_fields` is true. Returns the name of the span's track, which is empty if the
+/// span has none.
 #[inline(never)]
 pub(crate) fn encode_span(
     args: &mut Encoder,
@@ -62,13 +63,13 @@ struct Arguments<'a, 'b> {
     site: &'a Site<'a>,
     /// Whether fields other than the message are encoded.
     has_fields: bool,
-    /// Whether formatting a value has panicked. Then no further field is encoded.
+    /// Whether the formatting of a value has panicked. After that, no further field is encoded.
     has_ended: bool,
     of: Of<'a, 'b>,
 }
 
 enum Of<'a, 'b> {
-    /// An event, with the writer for its message.
+    /// The visitor encodes an event. This is the writer for its message.
     Event(&'a mut NameWriter<'b>),
     Span {
         track: &'a mut String,
@@ -90,7 +91,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         is_other && self.has_fields && !self.has_ended
     }
 
-    /// Encodes a number. One function for all types, because the code is large.
+    /// Encodes a number. There is one function for all types, because the code is large.
     #[inline(never)]
     fn number(&mut self, field: &Field, is_number: bool, value: Scalar) {
         let name = field.name();
@@ -107,7 +108,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
     }
 
-    /// Formats a value of a rare type.
+    /// Formats a value of a type for which there is no other function.
     #[inline(never)]
     fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
         if !self.message(field.name(), value) {
@@ -176,7 +177,7 @@ impl Visit for Arguments<'_, '_> {
         }
     }
 
-    /// The message is handled here, too; most events have only that.
+    /// Encodes a value by its `Debug`, or writes the message of an event. Most events have only a message.
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if !self.message(field.name(), format_args!("{value:?}")) {
             self.argument(field, false, format_args!("{value:?}"));

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use tracing::{debug, error, info, info_span, instrument, trace, warn};
 
-/// Answers as many requests as the file named on the command line says (100 without a file), and prints how long
-/// this took.
+/// Answers requests and prints how long this took. The file that is named on the command line contains the
+/// number of requests; without a file there are 100.
 pub(crate) fn main() -> std::io::Result<()> {
     let settings = match std::env::args_os().nth(1) {
         Some(path) => std::fs::read_to_string(path)?,
@@ -20,7 +20,7 @@ pub(crate) fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Answers this many requests, and returns the number of bytes in the answers.
+/// Answers `requests` requests, and returns the number of bytes in the answers.
 fn serve(requests: u32) -> usize {
     let workers: Vec<_> = (0..2)
         .map(|worker| {

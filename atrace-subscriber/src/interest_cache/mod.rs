@@ -1,42 +1,46 @@
-//! Filter mode: rebuilds the interest cache of `tracing` when tracing is switched.
+//! Rebuilds the interest cache of `tracing` when tracing is switched on or off, for filters.
 //!
 //! # The problem
 //!
 //! `tracing` asks each subscriber once per callsite whether it is interested, and caches the answer (the *interest cache*). It
-//! also caches the maximum level. While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a callsite costs one
-//! load and a comparison. But tracing is switched from outside, so after a switch the cached answers are wrong.
+//! also caches the maximum level. While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a callsite
+//! costs one load and a comparison. But other processes switch tracing on and off, and after a switch the cached
+//! answers are wrong.
 //!
 //! # How it works
 //!
-//! A filter is a [`Follower`]. It answers by the tags that a [`watch`](atrace::watch) reported last. After a switch the watch
-//! calls a [`Rebuilder`], which makes `tracing` query all callsites again:
+//! A filter has a [`Follower`], which answers by the tags that a [`watch`](atrace::watch) reported last. After a
+//! switch, the watch calls a [`Rebuilder`], which makes `tracing` ask the subscribers about all callsites again:
 //!
 //! - One of our dispatchers is the default during a rebuild, because with a single dispatcher `tracing` asks only the
 //!   current default.
 //! - All answers of a rebuild come from the same reported tags.
-//! - The maximum level of `log` is set as well, if it agreed with `tracing`'s before.
+//! - The maximum level of the crate `log` is set as well, if it agreed with that of `tracing` before.
 //!
 //! # Late answers
 //!
-//! A query may be answered before the switch, and its answer be cached after the rebuild. Nothing reports when an answer is
-//! cached. So queries outside of our rebuilds are [counted](queries). If there were any since the last settled switch, the
-//! rebuild is repeated at pauses that double, from 1 ms to 8 s. After the last repetition, these answers are assumed to be
-//! in the caches.
+//! The hard case is an answer that was given before the switch and is cached after the rebuild. No code is notified
+//! when an answer is cached. So the queries that do not belong to a rebuild are [counted](queries). If there were
+//! such queries since the last switch that was settled, the rebuild is repeated after pauses that double, from 1 ms
+//! to 8 s. After the last repetition, the answers are assumed to be in the caches.
 //!
 //! # Threads
 //!
-//! A rebuild runs on a watching thread or on a thread started for it, because no default dispatcher can be set inside a
-//! dispatcher of the program. Rebuilds take [turns](Turn). A thread that switches tracing by a function of `atrace` waits for the
-//! rebuild, for a second at most: a layer may switch tracing while it is queried, and the rebuild waits for that layer.
+//! A rebuild runs on a watching thread or on a thread that was started for it, because no default dispatcher can be
+//! set inside a dispatcher of the program. Only one thread rebuilds at a time (see [`Turn`]). If the program switches
+//! tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at most: a
+//! layer may call the function while it is queried, and then the rebuild waits for that layer.
 //!
-//! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference to a
-//! stack. This is foreign code, which may use descriptors. So stacks with other layers use the watch whose thread has
-//! descriptors ([`ORDINARY`]), and subscribers without layers the other one ([`DETACHED`]).
+//! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last
+//! reference to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use
+//! the watch whose thread has descriptors ([`ORDINARY`]), and subscribers without layers the one whose thread has
+//! none ([`DETACHED`]).
 //!
 //! # Forks
 //!
-//! A child has no watch, until [`after_fork`] starts one. It has its parent's followers and dispatches. These are stored
-//! twice, so that one copy is consistent whatever a thread of the parent was doing. The child has its own locks.
+//! A forked child has no watch until [`after_fork`] starts one. It inherits its parent's followers and dispatches.
+//! These are stored twice, so that one of the two copies is consistent, whatever a thread of the parent was doing
+//! during the fork. The child has its own locks.
 
 mod queries;
 
@@ -63,8 +67,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two repetitions.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
 
-/// How long a function that switches tracing waits for the rebuild: until its end, unless the function was called by code that the
-/// rebuild waits for.
+/// How long a function that switches tracing waits for the rebuild. It waits until the end of the rebuild, unless the
+/// rebuild itself waits for the code that has called the function.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// No thread repeats the rebuild.
@@ -75,26 +79,26 @@ const SETTLING: u8 = 1;
 const AGAIN: u8 = 2;
 
 thread_local! {
-    /// Whether this thread is rebuilding the interest cache of `tracing` on behalf of this crate.
+    /// Whether this thread is rebuilding the interest cache of `tracing` for this crate.
     static REBUILDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Rebuilds the caches of `tracing` at each switch, for the followers that share a watch.
+/// Rebuilds the caches of `tracing` at each switch of tracing, for all followers that share a watch.
 pub(crate) struct Rebuilder {
     here: PerProcess<OfProcess>,
     queries: Queries,
-    /// Whether a dispatch was ever registered here.
+    /// Whether a dispatch was ever added to this rebuilder.
     has_dispatch: AtomicBool,
     start: fn() -> io::Result<Watch>,
 }
 
-/// The state that each process has for itself.
+/// The part of the state that is not inherited by a forked child.
 struct OfProcess {
     threads: Mutex<Threads>,
-    /// Two copies of the same value, changed one after the other while `threads` is locked. So at a fork at least one copy is
-    /// consistent and not locked.
+    /// Two copies of the same value, changed one after the other while `threads` is locked. So during a fork, at
+    /// least one copy is consistent and not locked.
     members: [Mutex<Members>; 2],
-    /// [`IDLE`], [`SETTLING`] or [`AGAIN`].
+    /// The state of the repetitions: [`IDLE`], [`SETTLING`] or [`AGAIN`].
     settling: AtomicU8,
 }
 
@@ -105,7 +109,7 @@ struct Threads {
     settler: Option<Thread>,
 }
 
-/// The state that a forked child takes over from its parent.
+/// The part of the state that a forked child inherits from its parent.
 #[derive(Clone, Default)]
 struct Members {
     followers: usize,
@@ -134,13 +138,13 @@ impl OfProcess {
         }
     }
 
-    /// Changes both copies. The caller holds the lock of `threads`.
+    /// Changes both copies. The caller must hold the lock of `threads`.
     #[inline(never)]
     fn change(&self, _locked: &mut Threads, change: &dyn Fn(&mut Members)) {
         self.members.iter().for_each(|members| change(&mut lock(members)));
     }
 
-    /// Locks the first copy. The caller holds the lock of `threads`.
+    /// Locks the first copy. The caller must hold the lock of `threads`.
     fn members(&self, _locked: &Threads) -> MutexGuard<'_, Members> {
         lock(&self.members[0])
     }
@@ -153,9 +157,10 @@ impl OfProcess {
     }
 }
 
-/// For stacks with other layers: its thread has descriptors, because a rebuild runs foreign code.
+/// The rebuilder for stacks with other layers. Its thread has descriptors, because a rebuild runs code of
+/// other crates.
 pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| watch_backends(|| ORDINARY.switched(), true));
-/// For subscribers without other layers: its thread has no descriptors.
+/// The rebuilder for subscribers without other layers. Its thread has no descriptors.
 pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| watch_backends(|| DETACHED.switched(), false));
 
 impl Rebuilder {
@@ -208,7 +213,7 @@ impl Rebuilder {
         drop(watch); // This waits for its thread for a moment: not under the lock.
     }
 
-    /// The callback of the watch.
+    /// Runs after a switch of tracing. The watch calls this.
     fn switched(&'static self) {
         {
             let here = self.here();
@@ -279,7 +284,8 @@ impl Rebuilder {
         }
     }
 
-    /// Makes `tracing` query every callsite again, with one of our dispatches as the default.
+    /// Makes `tracing` ask the subscribers about every callsite again, while one of our dispatches is the
+    /// thread's default.
     fn rebuild(&self) {
         static TURN: Turn = Turn::new();
         TURN.run(|| {
@@ -314,11 +320,11 @@ impl Rebuilder {
     }
 }
 
-/// The level that the maximum level of `log` does not fall below: that of the program's own logger.
+/// The lower limit of the maximum level of `log`: the level of the program's own logger.
 #[cfg(feature = "log-bridge")]
 pub(crate) static OWN_LEVEL: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// Returns the maximum level of `log` that belongs to one of `tracing`.
+/// Returns the maximum level of `log` that corresponds to a level of `tracing`.
 #[cfg(feature = "log")]
 pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
     let same = match level {
@@ -339,7 +345,8 @@ pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
 
 /// Sets the maximum level of `log` to that of `tracing`, if the two agreed before.
 ///
-/// They agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that level stays.
+/// The two levels agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that
+/// level stays.
 #[cfg(feature = "log")]
 fn follow_with_log(before: LevelFilter, after: LevelFilter) {
     if log::max_level() == as_log(before) {
@@ -355,11 +362,12 @@ fn follow_with_log(_before: LevelFilter, _after: LevelFilter) {}
 pub(crate) enum Answer {
     On,
     Off,
-    /// An answer that must not be cached, because no thread would notice a change.
+    /// The answer must not be cached, because no thread would notice a switch of tracing.
     Ask,
 }
 
-/// Answers queries of callsites by whether a tag is enabled. The tag may be limited to one backend.
+/// Answers the queries for a filter, by whether the filter's tag is enabled. The tag may be restricted to one
+/// backend.
 #[derive(Debug)]
 pub(crate) struct Follower {
     watches: bool,
@@ -381,8 +389,8 @@ impl Follower {
         Self { watches: false, rebuilder: OnceLock::new() }
     }
 
-    /// Follows the switch from now on, if the rebuilder knows a dispatch. If no thread can be started, nothing is cached, and
-    /// every event is queried.
+    /// Begins to follow the switches of tracing, if the rebuilder has a dispatch. If no thread can be started, no
+    /// answer is cached, and the filter is asked about every event.
     pub(crate) fn follow(&self, rebuilder: &'static Rebuilder) {
         if self.watches
             && rebuilder.has_dispatch.load(Ordering::Acquire)
@@ -426,15 +434,16 @@ impl Drop for Follower {
     }
 }
 
-/// Makes filter mode follow the switch again in a forked child.
+/// Makes the filters follow switches of tracing again in a forked child.
 ///
-/// A child has none of its parent's threads, so its callsites stay on or off as they were at the fork. Call this once in the
-/// child, outside of any span or event. It starts the watch again and applies switches that happened since the fork. A program
-/// that forks from a prepared process, as Android's zygote does, calls it after the fork, or creates its subscriber only then.
-/// Without filter mode, or without a watch, a child does not need it.
+/// A child has none of its parent's threads, so its callsites stay enabled or disabled as they were during the fork.
+/// Call this once in the child, outside of any span or event. It starts the watch again, and applies switches that
+/// happened since the fork. A program that forks from a prepared process, as Android's zygote does, calls this after
+/// the fork, or creates its subscriber only then. Without a filter, or with a filter without a watch, a child need
+/// not call this.
 ///
-/// Do not fork while another thread creates a `tracing` dispatcher; otherwise the first dispatcher that the child creates waits
-/// for ever. This is also true without this crate.
+/// Do not fork while another thread creates a dispatcher of `tracing`: the first dispatcher that the child creates
+/// would wait forever. This is true of every program that uses `tracing`.
 ///
 /// # Errors
 ///
@@ -464,7 +473,7 @@ mod tests {
         static PANICS: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// A subscriber that panics when a callsite is registered, on threads where [`PANICS`] is set.
+    /// A subscriber that panics when a callsite is registered on a thread where [`PANICS`] is set.
     struct Panics;
 
     impl Subscriber for Panics {
@@ -488,7 +497,7 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// After the panic, queries on this thread are counted again, because they do not belong to a rebuild.
+    /// After the panic, queries on this thread are counted again, because they no longer belong to a rebuild.
     #[test]
     fn a_rebuild_that_panics_is_over() {
         let dispatch = Dispatch::new(Panics);
@@ -503,7 +512,7 @@ mod tests {
         assert!(!REBUILDING.get());
     }
 
-    /// One test, because the level of `log` belongs to the process.
+    /// This is a single test, because the level of `log` belongs to the whole process.
     #[cfg(feature = "log")]
     #[test]
     fn each_level_of_log_follows_its_own() {

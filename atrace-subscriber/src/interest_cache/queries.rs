@@ -1,8 +1,10 @@
-//! Answers and counts the queries of `tracing`, so that a switch knows whether an old answer may still reach a cache.
+//! Answers and counts the queries of `tracing`, so that after a switch it is known whether an old answer may still
+//! reach a cache.
 //!
-//! A query increments the count, then reads the tags. A switch stores the tags, then reads the count. Both have a fence
-//! between the two steps (Dekker's algorithm, the "store buffering" pattern), so at least one sees the other: either the
-//! answer is new, or the switch knows of the query.
+//! A query increments the count and then reads the tags. A switch of tracing stores the tags and then reads the
+//! count. Both have a fence between their two steps (Dekker's algorithm, the "store buffering" pattern), so at least
+//! one of the two sees the store of the other: either the query is answered by the new tags, or the switch has
+//! counted the query.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -11,7 +13,7 @@ pub(super) struct Queries {
     pub(super) tags: AtomicU64,
     /// The number of counted queries so far.
     pub(super) asked: AtomicU64,
-    /// The number of queries whose answers are assumed to be cached.
+    /// How many queries have answers that are assumed to be cached.
     pub(super) settled: AtomicU64,
 }
 
@@ -31,14 +33,14 @@ impl Queries {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns the number of queries so far, if some of their answers may not be cached yet. These include all queries that were
-    /// answered with the tags from before the last switch.
+    /// Returns the number of queries so far, if some of their answers may not be cached yet. The number includes all
+    /// queries that were answered by the tags of before the last switch. Otherwise returns `None`.
     pub(super) fn open(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::SeqCst);
         (asked != self.settled.load(Ordering::SeqCst)).then_some(asked)
     }
 
-    /// Assumes that the answers to the first `asked` queries are cached.
+    /// Records that the answers to the first `asked` queries are assumed to be cached.
     pub(super) fn settle(&self, asked: u64) {
         self.settled.fetch_max(asked, Ordering::SeqCst);
     }

@@ -14,25 +14,25 @@ use super::symbols::{self, Frame};
 use super::table::Record;
 use super::thread::Thread;
 
-/// Returns the spans of all [`LiveLayer`](super::LiveLayer)s of this process that are alive now.
+/// Returns the spans that are alive now, of all [`LiveLayer`](super::LiveLayer)s of this process.
 ///
-/// A span that two layers know appears twice. A layer is included once it is part of a dispatcher or has a
+/// A span that is in two layers appears twice. A layer is included once it is part of a dispatcher or has a
 /// [handle](super::LiveLayer::handle).
 pub fn dump() -> Dump {
     let layers: Vec<_> = spans::all().iter().filter_map(Weak::upgrade).collect();
     Dump::of(&layers)
 }
 
-/// A copy of the spans that were alive when the dump was made. Using it blocks no other thread.
+/// A copy of the spans that were alive when the dump was made. Its functions block no other thread.
 ///
-/// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves them out. Printing
-/// backtraces looks up symbols, as [`Backtrace::frames`] does. Making the dump does not.
+/// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves out the
+/// backtraces. Printing a backtrace looks up symbols, as [`Backtrace::frames`] does; making the dump does not.
 #[derive(Debug)]
 pub struct Dump {
     at: Instant,
     records: Vec<Record>,
     addresses: Vec<usize>,
-    /// The end of each layer's records, and its rules for backtraces.
+    /// For each layer, the end of its records, and its rules for backtraces.
     layers: Vec<(usize, Arc<Rules>)>,
 }
 
@@ -47,12 +47,12 @@ impl Dump {
         dump
     }
 
-    /// Returns the number of spans.
+    /// Returns the number of spans in the dump.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns whether no span was alive.
+    /// Returns whether the dump has no span.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -112,29 +112,29 @@ impl<'a> Span<'a> {
         self.record.description.metadata
     }
 
-    /// Returns the name.
+    /// Returns the name of the span.
     pub fn name(&self) -> &'static str {
         self.metadata().name()
     }
 
-    /// Returns the target, which is the module's path by default.
+    /// Returns the target of the span, which is the module's path by default.
     pub fn target(&self) -> &'static str {
         self.metadata().target()
     }
 
-    /// Returns the fields, including those recorded later, in the form of traces: `key = value, …`, with strings in quotes. At
-    /// most 1023 bytes.
+    /// Returns the fields as text, including fields that were recorded later. The text has the form `key = value, …`,
+    /// with strings in quotes, and at most 1023 bytes.
     pub fn fields(&self) -> &'a str {
         self.record.description.fields.as_deref().unwrap_or_default()
     }
 
-    /// Returns how long the span had been alive.
+    /// Returns how long the span had been alive when the dump was made.
     pub fn age(&self) -> Duration {
         self.dump.at.saturating_duration_since(self.record.description.at)
     }
 
-    /// Returns the threads that were inside the span. Usually there is one. There are several if they entered the same span, and
-    /// none if the span's task is waiting.
+    /// Returns the threads that were inside the span. Usually that is one thread. It is several if they have entered
+    /// the same span, and none if the span's task is waiting.
     pub fn threads(&self) -> impl ExactSizeIterator<Item = &'a Thread> + Clone {
         self.record.threads.iter().map(|thread| &**thread)
     }
@@ -162,8 +162,8 @@ impl<'a> Backtrace<'a> {
 
     /// Returns the functions, the innermost first, without those that the layer hides.
     ///
-    /// This looks up symbols that were not looked up before, neither here nor when the span was created. The first lookup in a
-    /// binary takes long, because it reads the debug information.
+    /// This looks up symbols, unless they were looked up before. The first lookup in a binary takes long, because it
+    /// reads the debug information.
     pub fn frames(&self) -> Arc<[Arc<Frame>]> {
         match &self.record.description.frames {
             Some(frames) => Arc::clone(frames),
@@ -195,7 +195,7 @@ impl fmt::Display for Span<'_> {
     }
 }
 
-/// Writes to one line: control characters become `?`.
+/// Writes text to one line. Control characters become `?`.
 struct Line<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl fmt::Write for Line<'_, '_> {
@@ -210,7 +210,7 @@ impl fmt::Write for Line<'_, '_> {
     }
 }
 
-/// The maximum depth of the indentation.
+/// The maximum depth at which lines are still indented further.
 const INDENTED: usize = 48;
 
 impl fmt::Display for Dump {
@@ -245,8 +245,8 @@ impl Dump {
         }
     }
 
-    /// Writes these spans and those below them. `written` marks a span as written, and returns whether it was marked before;
-    /// such spans are skipped.
+    /// Writes these spans and the spans below them. `written` marks a span as written, and returns whether it was
+    /// marked before; marked spans are skipped.
     fn write_trees(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -296,7 +296,8 @@ mod tests {
         Description { parent, fields: Some(format!("id = {id}").into()), ..description_of_a_test(id) }
     }
 
-    /// Makes a dump of layers, each with spans of these ids and parents, the oldest first. The parent 0 means none.
+    /// Makes a dump of layers, each with spans of these ids and parents, the oldest first. The parent 0 means that
+    /// a span has no parent.
     fn dump(layers: &[&[(u64, u64)]]) -> Dump {
         let mut dump =
             Dump { at: Instant::now(), records: Vec::new(), addresses: vec![0x10, 0x20], layers: Vec::new() };

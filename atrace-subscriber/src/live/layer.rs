@@ -37,19 +37,20 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 ///
 /// # Rules
 ///
-/// *Threads.* All functions may be called on any thread, at any time, also from code that `tracing` calls: a value's `Debug`,
-/// or another layer. A dump copies one part of the spans after the other. Each record is consistent, but two records may show
-/// different moments, and a span that is created or closed during the dump may or may not appear. No thread waits longer than
-/// it takes to copy one part. If a signal handler interrupts its thread inside this layer, spans that it creates are not
-/// shown.
+/// *Threads.* All functions may be called on any thread, at any time, also by code that `tracing` calls, such as a
+/// value's `Debug` or another layer. A dump copies one part of the spans after the other. Each record is consistent,
+/// but two records may show different moments, and a span that is created or closed during the dump may or may not
+/// appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread inside
+/// this layer, the spans that the handler creates are not shown.
 ///
 /// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields. Entering and leaving a span look
 /// up the entry. The layer keeps the memory for the largest number of spans that were ever alive at once, each with room for the
 /// return addresses that [may be stored](Self::with_depth).
 ///
-/// *Fork.* A child begins without spans, because its parent's spans do not belong to it. It waits for no thread of its parent.
-/// The parent's data stays in its memory, unused. If the parent forked while another thread looked up symbols, functions have
-/// no names in the child, because the lock's holder does not exist there.
+/// *Fork.* A forked child begins without spans, because its parent's spans do not belong to it. The child waits for
+/// no thread of its parent. The parent's data stays in the child's memory, unused. If the parent forked while another
+/// of its threads was looking up symbols, functions have no names in the child, because that thread held a lock and
+/// does not exist in the child.
 ///
 /// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a filter,
 /// such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. With a filter for
@@ -61,7 +62,7 @@ pub struct LiveLayer {
     sanitised: bool,
     hidden: Vec<Cow<'static, str>>,
     depth: usize,
-    /// `None` means [`Walk::of_this_program`].
+    /// How return addresses are found. `None` means [`Walk::of_this_program`].
     walk: Option<Walk>,
     spans: OnceLock<Arc<LiveSpans>>,
 }
@@ -86,12 +87,12 @@ impl LiveLayer {
         }
     }
 
-    /// Stores the backtrace of each span's creation, if `yes`.
+    /// If `yes`, stores the backtrace of each span's creation.
     ///
-    /// The layer stores the return addresses of the stack that created the span. Their functions are looked up when the
-    /// frames are requested, once per address ([`Symbols::Lazy`]), or at each creation, which costs far more
-    /// ([`Symbols::Eager`]). In an `async` program the stack is that of the poll: it shows which future awaits which
-    /// other future.
+    /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
+    /// looked up when the frames are requested, once per address ([`Symbols::Lazy`]), or at each creation, which
+    /// takes far longer ([`Symbols::Eager`]). In an `async` program the stack is that of the poll: it shows which
+    /// future awaits which other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
@@ -99,7 +100,7 @@ impl LiveLayer {
     /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without frame pointers, the unwinder finds the addresses, which takes far
     /// longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM always have them.
     ///
-    /// Functions have names if the binary has symbols. The frames have files and lines if the program has
+    /// Functions have names if the binary has symbols. Frames also have files and lines if the program has
     /// debug information (`debug = "line-tables-only"` in the profile).
     #[must_use]
     pub fn with_backtraces(mut self, yes: bool) -> Self {
@@ -114,14 +115,16 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Leaves the frames of the runtime and of tracing out of backtraces, if `yes`. Without backtraces this has no effect.
+    /// If `yes`, leaves the frames of the runtime and of tracing out of backtraces. Without backtraces this has no
+    /// effect.
     ///
     /// These frames are left out:
     ///
     /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its parts, `tokio`, `tokio_util`,
     ///   `futures` and its parts, `async_executor`, `async_task`, `atrace` and this crate;
-    /// - functions that start threads and programs: `_start`, `__libc_start_main`, `start_thread`, `clone`, C's `main`;
-    /// - functions without a name, unless no function has one.
+    /// - the functions that start threads and programs: `_start`, `__libc_start_main`, `start_thread`, `clone`, and
+    ///   C's `main`;
+    /// - functions without a name, except if no function of the backtrace has a name.
     ///
     /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` to `my_app`. If the type has no
     /// name (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
@@ -131,17 +134,19 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Makes sanitising also leave out functions whose path begins with one of these texts, such as `"axum::"`.
+    /// Adds prefixes, such as `"axum::"`. [`with_sanitised`](Self::with_sanitised) then also leaves out
+    /// functions whose path begins with one of them.
     #[must_use]
     pub fn with_hidden<T: Into<Cow<'static, str>>>(mut self, paths: impl IntoIterator<Item = T>) -> Self {
         self.hidden.extend(paths.into_iter().map(Into::into));
         self.changed()
     }
 
-    /// Sets how many return addresses of a creation are stored at most, the innermost ones. The default is 64, the range 1 to
-    /// 256.
+    /// Sets the maximum number of return addresses that are stored for the creation of a span, the innermost ones.
+    /// The default is 64, the range 1 to 256.
     ///
-    /// The layer keeps the memory for them: eight bytes for each address and span (on a 64-bit system).
+    /// The layer has memory for all of these addresses: eight bytes for each address and span (on a 64-bit
+    /// system).
     #[must_use]
     pub fn with_depth(mut self, addresses: usize) -> Self {
         self.depth = addresses.clamp(1, DEEPEST);
@@ -157,13 +162,13 @@ impl LiveLayer {
 
     /// Returns a handle that dumps the spans of this layer, even after the layer has become part of a subscriber.
     ///
-    /// Set all options first: a later change of an option makes another layer, which the handle does not show.
+    /// Set all options first: if an option is changed later, that makes another layer, whose spans the handle
+    /// does not show.
     pub fn handle(&self) -> Handle {
         Handle { spans: Arc::clone(self.spans()) }
     }
 
-    /// Discards the spans of the layer with the old options. Handles that were created before stay
-    /// empty.
+    /// Forgets the spans of the layer with the old options. A handle that was created before stays empty.
     fn changed(mut self) -> Self {
         self.spans = OnceLock::new();
         self
@@ -189,12 +194,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Returns the spans that are alive now.
+    /// Returns the spans of the layer that are alive now.
     pub fn dump(&self) -> Dump {
         Dump::of(std::slice::from_ref(&self.spans))
     }
 
-    /// Returns how this layer finds the return addresses of creations, or `None` if it stores no backtraces.
+    /// Returns how this layer finds return addresses, or `None` if it stores no backtraces.
     pub fn walk(&self) -> Option<Walk> {
         self.spans.backtraces.map(|(walk, _)| walk)
     }
@@ -212,7 +217,7 @@ fn text(record: &dyn Fn(&mut dyn Visit)) -> Option<Arc<str>> {
     })
 }
 
-/// Joins both texts with a separator, as far as they fit.
+/// Joins two texts with a separator. The result is cut if it is too long.
 fn join(before: &str, new: &str) -> Arc<str> {
     let mut all = before.to_owned();
     if before.len() + SEPARATOR.len() < TEXT_MAX {
@@ -287,7 +292,7 @@ mod tests {
     use super::super::spans::all;
     use super::*;
 
-    /// One test, because it counts the layers of the process.
+    /// This is a single test, because it counts the layers of the whole process.
     #[test]
     #[cfg_attr(miri, ignore = "a registry takes miri minutes to make")]
     fn a_layer_counts_from_its_dispatcher_or_handle_on() {

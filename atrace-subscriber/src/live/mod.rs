@@ -1,4 +1,5 @@
-//! Shows which spans are alive, where each was created, and which threads are inside: for a program that hangs.
+//! Shows which spans are alive, where each was created, and which threads are inside. This is for a program
+//! that hangs.
 //!
 //! ```
 //! use atrace_subscriber::live::{self, LiveLayer};
@@ -19,9 +20,9 @@
 //!          my_program::main (src/main.rs:6)
 //! ```
 //!
-//! A task is shown while its span lives, on whichever thread it is polled:
-//! `tokio::spawn(work().instrument(info_span!("work")))`. A span without a thread inside is a waiting task.
-//! [`LiveLayer`] documents the costs, and the rules for threads and forks.
+//! A task is shown while its span is alive, on whichever thread the task is polled:
+//! `tokio::spawn(work().instrument(info_span!("work")))`. A span without a thread inside is a task that
+//! waits. [`LiveLayer`] documents the costs, and the rules for threads and forks.
 
 mod dump;
 mod layer;

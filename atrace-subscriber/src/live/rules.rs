@@ -1,4 +1,4 @@
-//! Decides which functions of a backtrace are the runtime's or tracing's.
+//! Decides which functions of a backtrace belong to the runtime or to tracing, and are left out.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +26,8 @@ const CRATES: [&str; 20] = [
     "async_executor",
     "async_task",
 ];
-/// Functions without a crate that are left out. The function `main` here is the one that the C library
-/// calls; the program's is `its_name::main`.
+/// The functions without a crate that are left out. The function `main` in this list is that of C; the
+/// program's is `its_name::main`.
 const NAMES: [&str; 13] = [
     "main",
     "_start",
@@ -47,10 +47,10 @@ const NAMES: [&str; 13] = [
 /// The rules by which functions are left out of a backtrace.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// Identifies these rules.
+    /// The number that identifies these rules.
     pub(super) number: u32,
     sanitised: bool,
-    /// Prefixes of paths of functions that are left out as well.
+    /// Prefixes of the paths of further functions that are left out.
     hidden: Vec<Cow<'static, str>>,
 }
 
@@ -60,7 +60,7 @@ impl Rules {
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), sanitised, hidden }
     }
 
-    /// Returns whether these rules leave anything out.
+    /// Returns whether these rules leave out any function.
     pub(super) fn hide_anything(&self) -> bool {
         self.sanitised
     }
@@ -85,15 +85,15 @@ impl Rules {
     }
 }
 
-/// Returns the crate of a function's path. Returns `None` for a name without a path, such as `poll<tokio::time::Sleep>`,
-/// which is all that line tables have.
+/// Returns the crate of a function's path. Returns `None` for a name without a path, such as
+/// `poll<tokio::time::Sleep>`, which is the only form of names in line tables.
 fn crate_of(path: &str) -> Option<&str> {
     let end = path.find(['<', '(', ' ', '{']).unwrap_or(path.len());
     path[..end].split_once("::").map(|(name, _)| name)
 }
 
-/// Returns the crate of a source file, which belongs to the standard library, or to a package from a registry or a
-/// Git repository.
+/// Returns the crate to which a source file belongs, if the file is part of the standard library, or of a package
+/// from a registry or a Git repository.
 fn crate_of_file(file: &str) -> Option<&str> {
     let mut parts = file.split(['/', '\\']);
     if let Some((_, library)) = file.split_once("/library/").filter(|_| file.starts_with("/rustc/")) {
@@ -112,14 +112,15 @@ fn crate_of_file(file: &str) -> Option<&str> {
     }
 }
 
-/// Returns whether `package` is the name of the crate `of`. It may have `-` in place of `_`.
+/// Returns whether `package` is the name of the crate `of`. The package's name may have `-` where the crate's
+/// has `_`.
 fn is(of: &str, package: &str) -> bool {
     let same = |(a, b): (u8, u8)| a == b || (a == b'_' && b == b'-');
     of.len() == package.len() && of.bytes().zip(package.bytes()).all(same)
 }
 
-/// Returns the path that the rules are applied to. For a method that is the path of its type; if the type has no path, such as
-/// a type parameter or a tuple, it is the path of the trait.
+/// Returns the path to which the rules are applied. For a method this is the path of its type; if the type has no
+/// path, as a type parameter or a tuple has none, it is the path of the trait.
 fn path(function: &str) -> &str {
     let Some(inner) = function.strip_prefix('<') else { return function };
     let (of, rest) = split_type(inner);
@@ -149,7 +150,7 @@ fn split_type(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-/// Returns a type's path, without the references, pointers and `dyn` before it.
+/// Returns the path of a type, without the references, pointers and `dyn` before the path.
 fn type_path(of: &str) -> &str {
     let mut of = of;
     loop {

@@ -1,4 +1,5 @@
-//! The live spans of one layer, shared with its handles, and the list of all layers' spans, for `dump`.
+//! The live spans of one layer, which the layer shares with its handles; and the list of the live spans of
+//! all layers, for [`dump`](super::dump).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,22 +14,23 @@ use super::table::{Description, SpanTable};
 /// When the functions of a backtrace are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Symbols {
-    /// When frames are requested, once per address.
+    /// When frames are requested, and only once per address.
     #[default]
     Lazy,
     /// When the span is created. Symbols are looked up anew for each backtrace, and each symbol's name is allocated.
     ///
-    /// This is for programs that unload libraries, after which an address may belong to another function.
+    /// This is for programs that unload libraries: after that, an address may belong to another function.
     Eager,
 }
 
-/// The live spans of a layer, and the options for showing them.
+/// The live spans of a layer, and the options with which they are shown.
 pub(super) struct LiveSpans {
     pub(super) table: SpanTable,
     pub(super) rules: Arc<Rules>,
-    /// How the return addresses of a creation are found, and when they are looked up. `None` if no backtraces are stored.
+    /// How the return addresses of a creation are found, and when their functions are looked up. `None` means that no
+    /// backtraces are stored.
     pub(super) backtraces: Option<(Walk, Symbols)>,
-    /// The generation of the process whose list [`ALL`] contains this.
+    /// The generation of the process in whose list ([`ALL`]) these spans are.
     listed_by: AtomicU64,
 }
 
@@ -51,7 +53,7 @@ impl LiveSpans {
         Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
     }
 
-    /// Adds this to the list of this process, if it is not there yet.
+    /// Adds these spans to the list of this process, if they are not there yet.
     #[inline]
     pub(super) fn list(self: &Arc<Self>) {
         if self.listed_by.load(Ordering::Relaxed) != generation().number() {
@@ -68,7 +70,7 @@ impl LiveSpans {
         }
     }
 
-    /// Adds a span, with the caller's backtrace if backtraces are stored.
+    /// Adds a span, together with the caller's backtrace if backtraces are stored.
     #[inline]
     pub(super) fn insert(&self, mut span: Description) {
         match self.backtraces {

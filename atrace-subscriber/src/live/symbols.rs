@@ -1,8 +1,8 @@
-//! Finds the functions that return addresses are in.
+//! Finds the functions to which return addresses belong.
 //!
-//! A lookup takes long, and the first one of a binary reads its debug information. So each address is looked up once, and
-//! each whole backtrace is assembled once, for all dumps. The caches have room for the entries of a large program; when
-//! they are full, they are cleared.
+//! A lookup takes long, and the first one of a binary reads its debug information. So each address is looked up once,
+//! and each whole backtrace is assembled once, for all dumps. The caches have room for a large program. When they are
+//! full, they are cleared.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,8 +30,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Returns the return address, which follows the call. Inlined functions have the address of the function that they were
-    /// inlined into.
+    /// Returns the return address, which follows the call. An inlined function has the address of the function into
+    /// which it was inlined.
     pub fn address(&self) -> usize {
         self.address
     }
@@ -41,7 +41,7 @@ impl Frame {
         self.function.as_deref()
     }
 
-    /// Returns the source file as it was named to the compiler, or `None` without debug information.
+    /// Returns the source file by the name that the compiler got, or `None` if there is no debug information.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
@@ -58,8 +58,8 @@ impl Frame {
 }
 
 impl fmt::Display for Frame {
-    /// Writes `function (file:line:column)`, or those parts of it that are known. If the name is unknown, the
-    /// address is written instead.
+    /// Formats `function (file:line:column)`, or the parts of it that are known. If the name is unknown, the
+    /// address is written in its place.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.function() {
             Some(function) => f.write_str(function)?,
@@ -74,21 +74,22 @@ impl fmt::Display for Frame {
     }
 }
 
-/// A backtrace with symbols.
+/// A backtrace whose functions were looked up.
 pub(super) type Frames = Arc<[Arc<Frame>]>;
 
-/// The process that looks up symbols, and the number of its threads that are doing so: they hold a lock of `backtrace` or wait
-/// for it.
+/// The generation of a process, and how many of its threads are looking up symbols: they hold a lock of the crate
+/// `backtrace`, or wait for it.
 ///
-/// If a child finds threads of its parent here, one of them may hold the lock. That thread does not exist in the child, so the
-/// lock is [`LOST`].
+/// A forked child may find here that threads of its parent were looking up symbols. One of them may have held the
+/// lock, and does not exist in the child, so the lock is [`LOST`] there.
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 const THREADS: u64 = 0xffff;
-/// This value replaces the number of threads: the lock will never be released in this process.
+/// The value in place of the number of threads which says that the lock will never be released in this
+/// process.
 const LOST: u64 = THREADS;
 
-/// Returns the generation of this process, in the bits above those for the number of threads.
+/// Returns the generation of this process, in the bits above the number of threads.
 fn process() -> u64 {
     generation().number() << THREADS.count_ones()
 }
@@ -96,7 +97,7 @@ fn process() -> u64 {
 struct Looking(u64);
 
 impl Looking {
-    /// Counts the calling thread. Returns `None` if the lock is lost in this process.
+    /// Counts the calling thread. Returns `None` if the lock will never be released in this process.
     fn new() -> Option<Self> {
         let process = process();
         let more = |looking: u64| match looking & THREADS {
@@ -120,7 +121,8 @@ impl Drop for Looking {
     }
 }
 
-/// Looks up an address: the functions that are inlined there, the innermost first, and the function that contains them.
+/// Looks up an address. Returns the functions that are inlined there, the innermost first, and then the function that
+/// contains them.
 fn look_up(address: usize) -> Vec<Arc<Frame>> {
     let mut frames = Vec::new();
     let symbol = |symbol: &backtrace::Symbol| {
@@ -145,7 +147,7 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
     frames
 }
 
-/// Looks up a backtrace without the caches.
+/// Looks up the functions of a backtrace without the caches.
 pub(super) fn look_up_afresh(addresses: &[usize], rules: &Rules) -> Frames {
     without_hidden(addresses.iter().flat_map(|address| look_up(*address)).collect(), rules)
 }
@@ -158,22 +160,24 @@ fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     frames.into()
 }
 
-/// The cache of lookups.
+/// The cache of functions and backtraces.
 #[derive(Default)]
 struct Cache {
     by_address: FxHashMap<usize, Box<[Arc<Frame>]>>,
-    /// Each backtrace is stored with the number of the rules that were applied to it.
+    /// The backtraces by their addresses. Each is stored with the number of the rules that were applied to
+    /// it.
     by_backtrace: FxHashMap<Box<[usize]>, (u32, Frames)>,
 }
 
-/// A forked child has an empty cache of its own, because a thread of its parent may hold the parent's lock.
+/// The cache of this process. A forked child begins with an empty one, because a thread of its parent may
+/// hold the lock of the parent's cache.
 static CACHE: PerProcess<Mutex<Cache>> = PerProcess::new();
 
 /// Whether the last attempt to lock the cache failed.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-/// Locks the cache. Returns `None` if it stays locked for unreasonably long: the caller may be a signal handler on the
-/// thread that holds the lock. After that no caller waits, until an attempt succeeds.
+/// Locks the cache. Returns `None` if it stays locked for unreasonably long: the caller may be a signal handler on
+/// the thread that holds the lock. After that, no caller waits for the lock, until an attempt to lock it succeeds.
 fn cache() -> Option<MutexGuard<'static, Cache>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
     loop {
@@ -232,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// An address without a function.
+    /// An address at which there is no function.
     const NOWHERE: usize = 0x10;
 
     fn plain() -> Rules {
@@ -282,7 +286,8 @@ mod tests {
         }
     }
 
-    /// One test, because the cache is shared: its size is bounded, and no thread waits for its lock.
+    /// Checks that the size of the cache is bounded, and that no thread waits for its lock. This is a single
+    /// test, because the cache is shared.
     #[test]
     fn the_cache_is_bounded_and_not_waited_for() {
         let sizes = || {

@@ -1,4 +1,4 @@
-//! The threads that are inside spans, as a dump shows them.
+//! The threads that are inside spans, in the form in which a dump shows them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -14,7 +14,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Returns the kernel's thread id, as in traces and `/proc/self/task`. `None` on systems other than Linux and Android.
+    /// Returns the kernel's thread id, which traces and `/proc/self/task` show. Returns `None` on systems other than
+    /// Linux and Android.
     pub fn number(&self) -> Option<u32> {
         self.number
     }
@@ -42,13 +43,13 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// Identifies the calling thread, with the generation of its process: in a forked child the thread has
-    /// another id.
+    /// The calling thread, with the generation of its process: in a forked child the thread has another id.
     static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the calling thread. After its thread-locals were destroyed, the name is read each time.
+/// Returns the calling thread. If the thread ends and its thread-locals were destroyed already, each call
+/// reads the thread's name again.
 pub(super) fn this() -> Arc<Thread> {
     let generation = generation();
     let known = THIS.try_with(|this| {
@@ -65,8 +66,8 @@ pub(super) fn this() -> Arc<Thread> {
     known.ok().flatten().unwrap_or_else(Thread::new)
 }
 
-/// A guard that exists while the calling thread uses the table. Code that interrupts it (a signal handler, or an allocator
-/// that traces) must not use the table: it would wait for its own thread.
+/// A guard that exists while the calling thread uses the table. Code that interrupts the thread meanwhile (a signal
+/// handler, or an allocator that traces) must not use the table, because it would wait for a lock of its own thread.
 pub(super) struct Busy(());
 
 impl Busy {

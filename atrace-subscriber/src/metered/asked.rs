@@ -1,8 +1,8 @@
-//! The meter that the environment asks for: `ATRACE_BILL=PATH`.
+//! The meter that is used if the environment variable `ATRACE_BILL=PATH` is set.
 //!
-//! All subscribers and layers of this crate share it. At the end of the process it writes its numbers to `PATH`: beside that place,
-//! and renames the file, so a reader finds a whole one. If several processes have the variable, the file is that of the one that
-//! ended last.
+//! All subscribers and layers of this crate share the meter. When the process ends, the measurements are written to a
+//! temporary file, which is then renamed to `PATH`, so that a reader always finds a complete file. If the variable is
+//! set in several processes, the file is that of the process that ended last.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +22,7 @@ struct Asked {
 
 static ASKED: OnceRef<Option<Asked>> = OnceRef::new();
 
-/// Returns the meter of this crate's subscribers and layers, if the environment asks for one.
+/// Returns the meter of this crate's subscribers and layers, if `ATRACE_BILL` is set.
 pub(crate) fn asked() -> Option<Meter> {
     let asked = ASKED.get_or_make(|| {
         let path = process::variable(VARIABLE)?;

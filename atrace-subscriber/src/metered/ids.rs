@@ -1,23 +1,24 @@
-//! Finds the callsite of a span's id: a set-associative table of fixed size.
+//! Finds the callsite of a span by the span's id, in a set-associative table of fixed size.
 //!
-//! An id selects a set of eight words, which are a cache line. A word has the callsite's number, and what the place of its set
-//! does not tell of the id. A thread takes a free word by a compare-and-swap. The thread that closes a span frees the word that
-//! it had found before: another thread may already use the id again, and have another word for it. If a set is full, the span's
-//! callsite is unknown.
+//! An id selects a set of eight words, which are a cache line. A word has the number of the callsite, and those bits
+//! of the id that do not follow from the set. A thread takes a free word by a compare-and-swap. The thread that
+//! closes a span frees the word that it had found before it closed the span: another thread may already use the same
+//! id again, with another word. If a set is full, the callsite of the span is unknown.
 
 use std::sync::atomic::Ordering;
 
 use atrace_sys::{Line, zeroed_lines};
 
-/// The bits that select a set.
+/// The number of bits of an id that select its set.
 const SET_BITS: u32 = if cfg!(miri) { 2 } else { 12 };
 const SETS: usize = 1 << SET_BITS;
-/// The bits of a word that tell the callsite: its number and one more, so that no word is 0. The others are of the id, without
-/// those that select the set and its highest bits, which count how often a registry has used a slot again.
+/// The number of bits of a word that hold the callsite's number plus 1, so that no word is 0. The other bits are bits
+/// of the id, but not those that select the set, nor the highest bits, which count how often a registry has used a
+/// slot again.
 const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
-/// A word of the table.
+/// The position of a word of the table: its set, and its index there.
 #[derive(Clone, Copy)]
 pub(super) struct Place(usize, usize);
 
@@ -28,16 +29,16 @@ impl Ids {
         Self(zeroed_lines(SETS))
     }
 
-    /// Returns the set of an id, and what a word has of the id. A registry's id consists of, from the lowest bit, the slot (38 bits),
-    /// its thread (13 bits) and its generation. The generation must not select the set: a slot that is used again has its word in
-    /// memory that is cached.
+    /// Returns the set of an id, and the bits of the id that a word has. The id of a registry consists of, from the
+    /// lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's generation. The generation must not
+    /// select the set: the word of a slot that is used again should be in memory that is cached.
     #[inline(always)]
     fn set(id: u64) -> (usize, u64) {
         let thread = (id >> 38 & 0x1fff).wrapping_mul(0x9e5);
         (id.wrapping_add(thread) as usize % SETS, id >> SET_BITS << NUMBER_BITS)
     }
 
-    /// Finds an id: its word, and the number of its callsite.
+    /// Finds the word of an id. Returns its place, and the number of the callsite.
     #[inline]
     pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
         let (at, rest) = Self::set(id);
@@ -47,7 +48,7 @@ impl Ids {
         Some((Place(at, way), (word & NUMBER).checked_sub(1)? as usize))
     }
 
-    /// Adds an id. A subscriber may give one id to all spans of a callsite: then it is added once.
+    /// Adds an id. A subscriber may give the same id to all spans of a callsite; that id is added only once.
     pub(super) fn add(&self, id: u64, callsite: usize) {
         let (at, rest) = Self::set(id);
         let (Some(set), number @ 1..=NUMBER) = (self.0.get(at), callsite as u64 + 1) else { return };

@@ -1,25 +1,28 @@
-//! Counts the calls of a subscriber, and times some of them.
+//! The meter: counts the calls of a subscriber, and times some of them.
 //!
 //! # A call that is not timed
 //!
-//! Each callsite and thread has a line of counters, which is a line of the processor's caches. A callsite's number is where its
-//! metadata's address is hashed to, so the line is found without a look at the callsites; its last word confirms that it is the
-//! callsite's. Of a span, a table of ids tells the number. The call's counter is increased, and the thread's number of calls until
-//! the next sample decreased. Nothing else is read or written. All else is in [`State::time_slowly`].
+//! For each callsite and thread there is a line of counters, which is a cache line of the processor. The number of a
+//! callsite is the position to which the address of its metadata is hashed. So the line is found without a lookup in
+//! the table of callsites. The last word of the line is the address of the metadata, and confirms that the line
+//! belongs to the callsite. For a span, a table of ids returns the number. A call that is not timed increments the
+//! counter of its kind and decrements the number of the thread's calls until the next sample, and accesses no other
+//! memory. All other cases are handled by [`State::time_slowly`].
 //!
 //! # A timed call
 //!
-//! While it runs, the thread's number of remaining calls is 0, so all calls nested in it take the slow path, are timed, and are
-//! subtracted from it.
+//! During a timed call, the thread's number of calls until the next sample is 0. So all calls that are nested in the
+//! timed call are timed as well, and their times are subtracted.
 //!
 //! # A long call
 //!
-//! A call of more than 10 µs may have waited, or its thread may have lost the processor. Then its processor time counts, which
-//! has to be read before the call as well. That is a system call, which takes longer than most calls, and after which the next
-//! calls are slower than they would be. So it is read before one of 32 samples, and before eight more for each long call that was
-//! seen: then reading takes less time than the long calls. What long calls take together is
-//! their share of the samples without that reading, times their mean in the samples with it. (A thread that has just asked for its
-//! processor time loses the processor more often, so those samples do not tell the share.)
+//! During a call of more than 10 µs (a *long* call), the thread may have waited or lost the processor. For a long
+//! call, the thread's processor time counts instead of the elapsed time, and it has to be read before the call, too.
+//! Reading it is a system call, which takes longer than most calls, and which makes the calls after it slower. So the
+//! processor time is read for one of 32 samples, and for eight more samples after each long call: then reading takes
+//! less time than the long calls. The estimate for long calls is their share in the samples without this reading,
+//! times their mean in the samples with it. (A thread that has just read its processor time loses the processor more
+//! often, so the samples with the reading would give a wrong share.)
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -33,21 +36,23 @@ use super::ids::{Ids, Place};
 use super::thread::{self, LANES, Thread};
 use crate::callsites::{self, Callsite, level_of};
 
-/// So many calls of each callsite, kind and thread are all timed.
+/// The number of first calls, for each callsite, kind of call and thread, that are all timed.
 const FIRSTS: u64 = 16;
-/// One of so many calls is timed.
+/// Of so many calls, one is timed.
 const ONE_IN: u32 = 128;
-/// How many calls are tried at once, to measure what metering costs.
+/// The number of calls that are made to measure what metering itself costs.
 const TRIES: u32 = 1000;
-/// The number of unknown callsites.
+/// The number that stands for unknown callsites.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;
-/// Of a call that takes longer, the processor time counts.
+/// The duration from which a call is *long*: its processor time counts instead of the elapsed time.
 const LONG: Duration = Duration::from_micros(10);
 
-/// The words of a thread's line of a callsite: how often each kind of call was made, and the address of the metadata.
+/// The index of the word with the address of the metadata, in a thread's line of a callsite. The words before it are
+/// the counters of the kinds of calls.
 const ADDRESS: usize = 7;
 
-/// Returns the place of a kind of call. A callsite has either new spans or events.
+/// Returns the index of the counter for a kind of call. New spans and events share a counter, because no
+/// callsite has both.
 const fn place_of(call: Call) -> usize {
     match call {
         Call::Check => 0,
@@ -60,19 +65,20 @@ const fn place_of(call: Call) -> usize {
     }
 }
 
-/// What was measured of a kind of call, in ticks.
+/// The measured times of one kind of call, in ticks of the counter.
 #[derive(Default)]
 struct Timed {
     firsts: AtomicU64,
     of_firsts: AtomicU64,
-    /// Samples without the processor time.
+    /// The samples for which the processor time was not read.
     short: Sum,
-    /// How many of these were long.
+    /// The number of long calls among the samples in `short`.
     longs: AtomicU64,
-    /// Samples with it that were long, and how many were not.
+    /// The samples for which the processor time was read: the times of the long calls, and the number of
+    /// other calls.
     long: Sum,
     others: AtomicU64,
-    /// Whether a call was long.
+    /// Whether any call was long.
     has_long: AtomicBool,
 }
 
@@ -80,7 +86,7 @@ struct Timed {
 struct Sum {
     number: AtomicU64,
     sum: AtomicU64,
-    /// The bits of an `f64`.
+    /// The sum of the squares, as the bits of an `f64`.
     squares: AtomicU64,
 }
 
@@ -105,7 +111,7 @@ impl Sum {
 }
 
 impl Timed {
-    /// Returns whether to read the processor time before the next sample. The first calls are often long.
+    /// Returns whether to read the processor time for the next sample. The first calls are often long.
     fn reads(&self, calls: u64) -> bool {
         let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let [without, longs] = [&self.short.number, &self.longs].map(number);
@@ -117,14 +123,14 @@ impl Timed {
         }
     }
 
-    /// Forgets what was measured without the processor time.
+    /// Discards the samples for which the processor time was not read.
     fn clear(&self) {
         let Sum { number, sum, squares } = &self.short;
         let all = [number, sum, squares, &self.firsts, &self.of_firsts, &self.others, &self.longs];
         all.iter().for_each(|it| it.store(0, Ordering::Relaxed));
     }
 
-    /// Adds a call. `reads`: its processor time was read; `is_long`: it took more time than `long`.
+    /// Adds a call. `reads` means that its processor time was read, and `is_long` that it was a long call.
     fn add(&self, is_first: bool, reads: bool, is_long: bool, ticks: u64, long: u64) {
         if is_long {
             self.has_long.store(true, Ordering::Relaxed);
@@ -144,11 +150,11 @@ impl Timed {
     }
 }
 
-/// What was measured of a callsite.
+/// The measured times of the calls of one callsite.
 #[derive(Default)]
 struct Site([Timed; ADDRESS]);
 
-/// The counter: the processor's, or nanoseconds since this moment.
+/// The clock of the meter: the processor's counter or, if there is none, the nanoseconds since a start time.
 #[derive(Clone, Copy)]
 struct Ticks(Option<Instant>);
 
@@ -162,34 +168,35 @@ impl Ticks {
     }
 }
 
-/// What a meter consists of. It is never freed, so that callsites, threads and handles can refer to it.
+/// The state of a meter. It is never freed, so that callsites, threads and handles can refer to it.
 pub(super) struct State {
-    /// What calls are metered, for people.
+    /// A description for users of the calls that are metered.
     subject: &'static str,
     ticks: Ticks,
     began: (Instant, u64, Option<u64>),
     one_in: AtomicU32,
-    /// The lines of each callsite, by its number: one for each lane, and one for all threads without a lane.
+    /// The lines of counters of each callsite, by the callsite's number. Each callsite has one line for each
+    /// lane (the counters of one thread), and one for all threads without a lane.
     lines: &'static [Line],
-    /// The samples of the callsites, by their numbers; the last ones are those of unknown callsites.
+    /// The samples of the callsites, by the callsites' numbers. The last entry is for unknown callsites.
     sites: Box<[OnceRef<Site>]>,
-    /// Which callsites were registered here, by their numbers.
+    /// Whether a callsite was registered with this meter, by the callsite's number.
     registered: Box<[AtomicBool]>,
-    /// The callsites of spans, if the subscriber does not tell them.
+    /// The callsites of spans by the spans' ids, if the subscriber does not have this data itself.
     ids: Option<Ids>,
-    /// The ticks of [`LONG`].
+    /// The duration [`LONG`] in ticks.
     long: AtomicU64,
     /// The ticks between the two readings of a timed call, if the call does nothing.
     empty: AtomicU64,
-    /// The ticks that metering takes for a timed call.
+    /// The number of ticks that metering adds to a timed call.
     timing: AtomicU64,
-    /// The picoseconds of a call that is not timed.
+    /// How long metering a call takes that is not timed, in picoseconds.
     untimed: AtomicU64,
 }
 
-/// Makes the [`Bill`] of a metered subscriber, at any time and from any thread.
+/// Makes the [`Bill`] of a metered subscriber, at any time and on any thread.
 ///
-/// A handle: copies belong to the same subscriber.
+/// This is a handle: copies of it belong to the same subscriber.
 #[derive(Clone, Copy)]
 pub struct Meter(pub(super) &'static State);
 
@@ -226,12 +233,12 @@ impl Meter {
         Bill::read(&self.raw()).unwrap_or_default()
     }
 
-    /// Returns the numbers, of which [`Bill::read`] makes the bill.
+    /// Returns the measurements in the form in which [`Bill::read`] reads them.
     pub(super) fn raw(&self) -> Vec<u8> {
         self.0.raw()
     }
 
-    /// Prepares a callsite: only the first call of a callsite that was not prepared allocates.
+    /// Prepares a callsite, which allocates. If a callsite is not prepared, its first call allocates.
     #[cold]
     #[inline(never)]
     pub(crate) fn register(self, metadata: &'static Metadata<'static>, interest: &Interest) {
@@ -242,9 +249,11 @@ impl Meter {
     }
 }
 
-/// Calls `body`, which belongs to the callsite that `metadata` returns. A meter counts it, if there is a meter and a callsite.
+/// Calls `body`, which belongs to the callsite that `metadata` returns. If there is a meter and a callsite, the meter
+/// counts the call.
 ///
-/// `body` is called in one place, so the compiler inlines it where it inlined it without a meter.
+/// There is only one call of `body` in the code, so that the compiler inlines `body` as it would without a
+/// meter.
 #[inline(always)]
 pub(crate) fn billed<R>(
     meter: Option<Meter>,
@@ -272,7 +281,7 @@ pub(crate) fn billed<R>(
 }
 
 impl State {
-    /// Returns the number of a callsite, which is then in the bill.
+    /// Adds a callsite to the bill. Returns the number of the callsite.
     #[cold]
     #[inline(never)]
     fn register(&self, metadata: &'static Metadata<'static>) -> usize {
@@ -282,25 +291,25 @@ impl State {
         number
     }
 
-    /// Returns the line of a callsite for a lane, if there is such a lane.
+    /// Returns the line of counters of a callsite for a lane, or `None` if there is no such lane.
     #[inline(always)]
     fn line(&self, number: usize, lane: usize) -> Option<&'static Line> {
         self.lines.get((number * (LANES + 1)).wrapping_add(lane))
     }
 
-    /// Notes the callsite of a new span.
+    /// Stores the callsite of a new span.
     pub(super) fn note(&self, id: u64, metadata: &'static Metadata<'static>) {
         if let (Some(ids), Some(callsite)) = (&self.ids, Callsite::find(metadata)) {
             ids.add(id, callsite.number() as usize);
         }
     }
 
-    /// Notes the callsite's number of a new span.
+    /// Stores the number of the callsite of a new span.
     pub(super) fn note_number(&self, id: u64, number: usize) {
         self.ids.as_ref().inspect(|ids| ids.add(id, number));
     }
 
-    /// Returns the number of a span's callsite, and where it was noted.
+    /// Returns the number of a span's callsite, and the place where the number is stored.
     #[inline]
     pub(super) fn span(&self, id: u64) -> (usize, Option<Place>) {
         match self.ids.as_ref().and_then(|ids| ids.find(id)) {
@@ -309,7 +318,7 @@ impl State {
         }
     }
 
-    /// Forgets a span that was closed.
+    /// Removes the entry of a span that was closed.
     pub(super) fn forget(&self, place: Place) {
         if let Some(ids) = &self.ids {
             ids.remove(place);
@@ -321,7 +330,8 @@ impl State {
         thread::with(|thread| thread.choose(one_in));
     }
 
-    /// Counts a call; false, if it may have to be timed, and has not been counted.
+    /// Counts a call that is not timed. Returns false if the call may have to be timed; then it was not
+    /// counted.
     #[inline(always)]
     pub(super) fn passes(&self, metadata: &'static Metadata<'static>, call: Call) -> bool {
         let place = callsites::first_place(metadata);
@@ -332,7 +342,7 @@ impl State {
         })
     }
 
-    /// Does the same, for the callsite with this number.
+    /// Does the same as [`passes`](Self::passes), for the callsite with this number.
     #[inline(always)]
     pub(super) fn number_passes(&self, number: usize, call: Call) -> bool {
         thread::with(|thread| match self.line(number, thread.lane.get()) {
@@ -341,7 +351,8 @@ impl State {
         })
     }
 
-    /// Counts a call that begins now, and times it if it is in the sample. The call ends when the result is dropped.
+    /// Counts a call that begins now, and times it if it is in the sample. The call ends when the returned value is
+    /// dropped.
     #[cold]
     #[inline(never)]
     pub(super) fn time(&'static self, metadata: &'static Metadata<'static>, call: Call) -> Option<Timing> {
@@ -356,13 +367,14 @@ impl State {
         self.time_number(number, call)
     }
 
-    /// Does the same, for a callsite that may be gone when the call returns.
+    /// Does the same as [`time`](Self::time), for a callsite whose metadata may be freed before the call
+    /// returns.
     pub(super) fn time_passing(&'static self, metadata: &Metadata<'_>, call: Call) -> Option<Timing> {
         let number = Callsite::find(metadata).map_or(UNKNOWN, |callsite| callsite.number() as usize);
         self.time_number(number.min(UNKNOWN), call)
     }
 
-    /// Does the same, for the callsite with this number.
+    /// Does the same as [`time`](Self::time), for the callsite with this number.
     pub(super) fn time_number(&'static self, number: usize, call: Call) -> Option<Timing> {
         if self.number_passes(number, call) {
             return None;
@@ -402,14 +414,14 @@ impl State {
         Some(Timing { state: self, timed, is_first, left, outer, processor, begin })
     }
 
-    /// Returns how many nanoseconds a tick has.
+    /// Returns the duration of a tick in nanoseconds.
     fn ns_per_tick(&self) -> f64 {
         let (instant, ticks, _) = self.began;
         let ticks = self.ticks.now().wrapping_sub(ticks).max(1);
         instant.elapsed().as_nanos() as f64 / ticks as f64
     }
 
-    /// Measures what metering costs, and the speed of the counter.
+    /// Measures what metering costs, and the duration of [`LONG`] in ticks of the counter.
     #[cold]
     #[inline(never)]
     fn calibrate(&'static self) {
@@ -445,7 +457,8 @@ impl State {
         self.set_one_in(enough.clamp(ONE_IN, 64 * ONE_IN));
     }
 
-    /// Makes calls of an unknown callsite, of which one of so many is timed. Returns the ticks of all.
+    /// Makes calls of an unknown callsite, of which one of `one_in` is timed. Returns how long all calls
+    /// took, in ticks.
     #[inline(never)]
     fn try_calls(&'static self, one_in: u32) -> u64 {
         let start = self.ticks.now();
@@ -511,7 +524,7 @@ impl State {
     }
 }
 
-/// Counts a call that is not timed; false, if it may have to be.
+/// Counts a call that is not timed. Returns false if the call may have to be timed; then it was not counted.
 #[inline(always)]
 fn pass(thread: &Thread, line: &Line, call: Call) -> bool {
     let (left, count) = (thread.left.get(), &line.0[place_of(call)]);
@@ -524,7 +537,7 @@ fn pass(thread: &Thread, line: &Line, call: Call) -> bool {
     passes
 }
 
-/// Describes a callsite for the bill.
+/// Returns the description of a callsite for the bill.
 fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'static> {
     let is_span = metadata.is_span();
     let fields = metadata.fields().iter().filter(|field| is_span || field.name() != "message");
@@ -543,10 +556,11 @@ fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'sta
 #[must_use]
 pub(super) struct Timing {
     state: &'static State,
-    /// `None` in a nested call, whose time is only subtracted.
+    /// The measured times to which this call is added. `None` for a nested call, whose time is only
+    /// subtracted.
     timed: Option<&'static Timed>,
     is_first: bool,
-    /// What the thread had before.
+    /// The number of calls until the next sample that the thread had before this call.
     left: u32,
     outer: (u64, bool),
     /// The thread's processor time before the call, if it was read.

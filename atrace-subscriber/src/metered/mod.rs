@@ -1,4 +1,4 @@
-//! The bill: which callsite costs how much processor time.
+//! The bill: how much processor time each callsite costs.
 //!
 //! ```
 //! use atrace_subscriber::metered::Metered;
@@ -14,40 +14,46 @@
 //! ```
 //!
 //! [`Metered`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
-//! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these meter themselves.
-//! When the process ends by `exit` or by returning from `main`, the numbers are written to `PATH`, and `atrace cost --bill-of PATH` or
-//! [`Bill::read`] makes the bill. If several processes have the variable, the file is that of the one that ended last. Of `AtraceLayer`, only its own
-//! part is billed; while tracing is off, `AtraceSubscriber` takes no events, so none are billed.
+//! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these
+//! types meter themselves. When the process ends by `exit` or by returning from `main`, the measurements are written
+//! to `PATH`, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
+//! processes, the file is that of the process that ended last. If an `AtraceLayer` meters itself, other layers are
+//! not in the bill. While tracing is off, an `AtraceSubscriber` with a filter gets no events, so none are in the
+//! bill.
 //!
 //! # What is measured
 //!
-//! *Calls* are counted exactly, per callsite and kind of call: a new span, an enter, an exit, a record, an event, a clone, a
-//! close, and a check whether the callsite is enabled. (A signal handler that traces in the middle of a count may lose it.)
+//! *Calls* are counted exactly, per callsite and kind of call: a new span, an enter, an exit, a record, an event, a
+//! clone, a close, and a check whether the callsite is enabled. (If a signal handler that traces interrupts a count,
+//! the count may be lost.)
 //!
-//! *Times* are sampled: of each callsite and kind, the first calls of each thread, and then a random one of 128, or fewer where
-//! the clock is slow. A timed call
-//! is measured with the processor's counter. A call that takes more than 10 µs may have waited or lost the processor; of such a
-//! call the thread's processor time counts, which is read for a part of the sample. So waiting, as in a write that blocks, is
-//! not in the bill. Systems without a clock for the processor time of a thread have elapsed time instead. A timed call seems
-//! 10 to 20 ns longer than it is, because the meter's code has displaced some of the program's.
+//! *Times* are sampled. For each callsite and kind of call, the first calls of each thread are timed, and after that
+//! a random one of 128 calls, or fewer if the clock is slow. A call is timed with the processor's counter. During a
+//! call of more than 10 µs, the thread may have waited or lost the processor; so for such a call the thread's
+//! processor time counts, which is read for a part of the sample. So time spent waiting, as in a write that blocks,
+//! is not in the bill. Systems without a clock for the processor time of a thread use elapsed time instead. A timed
+//! call seems 10 to 20 ns longer than it is, because the code of the meter has displaced code of the program from the
+//! processor's caches.
 //!
-//! *Nested calls*, as by a value whose `Debug` traces or by a `Metered` within a `Metered`, count for their own callsite, and are
-//! subtracted from the outer call.
+//! *Nested calls* occur when the `Debug` of a value traces, or with a `Metered` within a `Metered`. They count for
+//! their own callsite, and are subtracted from the outer call.
 //!
-//! *Intervals* hold the truth in about 99 of 100 cases, and if a few rare calls take most of the time, in at least 95 (tested
-//! with a log-normal distribution of σ = 1.5). They follow from the variance of the sample and Student's distribution. Calls that
-//! are too rare to be in the sample can't be in the interval.
+//! *Intervals* contain the true value in about 99 of 100 cases or, if a few rare calls take most of the time, in at
+//! least 95 (tested with a log-normal distribution of σ = 1.5). They are computed from the variance of the sample and
+//! Student's distribution. If calls are so rare that the sample has none, the interval does not include them.
 //!
-//! *Not billed* is what happens outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its caches,
-//! other threads write what a call has queued, and code is displaced from the processor's caches. What threads have used that made no call, such as writers, is told if
-//! no thread that did has ended. A callsite that is filtered by the
-//! subscriber's maximum level is unknown to it. A callsite that the subscriber never wants is in the bill with zero.
+//! *Not billed* is the time outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its
+//! caches, other threads write what a call has queued, and code is displaced from the processor's caches. The bill
+//! states the processor time of threads that have made no call, such as writers, unless a thread that has made calls
+//! has ended. If the subscriber's maximum level excludes a callsite, the subscriber does not know the callsite. A
+//! callsite that the subscriber never wants is in the bill with zero.
 //!
-//! The memory of a meter is kept until the process ends: 0.4 MB, and 5 KB for each callsite (of 38 MB of reserved addresses). A call allocates nothing; a callsite
-//! allocates when it is registered. Up to 32,768 spans may be alive, and about 5,000 callsites exist; calls beyond that count
-//! for the callsite "unknown". Each of 64 threads has its own counters; further threads share some, which takes longer.
+//! The memory of a meter is kept until the process ends: 0.4 MB, and 5 KB for each callsite (38 MB of addresses are
+//! reserved). A call allocates nothing; the registration of a callsite allocates. At most 32,768 spans that are alive
+//! and about 5,000 callsites are recognised; all other calls count for the callsite "unknown". Each of 64 threads has
+//! its own counters; further threads share counters, which takes longer.
 //!
-//! A forked child inherits the counts of its parent, and does not write its parent's file.
+//! A forked child inherits the counts of its parent. It does not write the file of its parent.
 
 mod asked;
 mod ids;

@@ -1,35 +1,38 @@
-//! What a thread knows: its lane of counters, and how many calls remain until it times one.
+//! The state of a thread that makes metered calls: its lane (a set of counters), and how many calls remain
+//! until it times one.
 //!
-//! Each lane has one thread that writes, so a count is a load and a store. A thread takes a lane at its first metered call. When
-//! all lanes are taken, it looks for one whose thread has ended: a thread does not release its lane, because a thread-local with a destructor may
-//! allocate. A thread without a lane shares the last one, by atomic additions.
+//! Only one thread writes to a lane, so counting is a load and a store. A thread takes a lane at its first metered
+//! call. When all lanes are taken, it takes a lane whose thread has ended: a thread that ends does not release its
+//! lane, because a thread-local with a destructor may allocate. Threads without a lane share the counters behind the
+//! last lane, to which they add atomically.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use atrace_sys::{fork, thread, timer};
 
-/// How many threads have counters of their own.
+/// The number of lanes: so many threads have counters of their own.
 pub(super) const LANES: usize = 64;
-/// The lane of a thread that has made no metered call yet. No lane and no line has this number.
+/// The value for a thread that has made no metered call yet. No lane and no line has this number.
 const NONE: usize = usize::MAX / 2;
-/// The lane of a thread that shares its counters. No line has this number.
+/// The value for a thread that shares its counters. No line has this number.
 const SHARED: usize = NONE + 1;
 
-/// The owner of each lane: its process' generation and its thread's number. 0: none.
+/// The owner of each lane: the generation of its process and the number of its thread. It is 0 if the lane is
+/// free.
 static OWNERS: [AtomicU64; LANES] = [const { AtomicU64::new(0) }; LANES];
-/// Whether a thread made calls that no lane knows any more.
+/// Whether the lane of a thread that has made calls was taken by another thread, or might be.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// The state of a thread, for all meters.
+/// The state of a thread. All meters share it.
 pub(super) struct Thread {
-    /// [`SHARED`], if the thread shares its counters.
+    /// The number of the thread's lane, or [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// How many calls remain, including the one that is timed.
+    /// The number of calls until the next sample, including the call that is then timed.
     pub(super) left: Cell<u32>,
     /// Whether the thread is in a timed call.
     pub(super) is_timing: Cell<bool>,
-    /// The ticks that calls nested in the timed one have taken.
+    /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,
     /// Whether the timed call also reads the processor time.
     pub(super) reads: Cell<bool>,
@@ -56,7 +59,8 @@ pub(super) fn with<R>(then: impl FnOnce(&Thread) -> R) -> R {
 }
 
 impl Thread {
-    /// Takes a lane and chooses the first call to be timed, if this is the thread's first call.
+    /// If this is the thread's first metered call, takes a lane and chooses which call is the first to be
+    /// timed.
     pub(super) fn prepare(&self, seed: u64, one_in: u32) {
         if self.lane.get() != NONE {
             return;
@@ -66,8 +70,8 @@ impl Thread {
         self.choose(one_in);
     }
 
-    /// Chooses the next call to be timed. Each has the same chance, 1 / `one_in`: the distance is uniformly distributed, with that
-    /// mean.
+    /// Chooses the next call to be timed. Each call has the same chance, 1 / `one_in`: the distance to it is
+    /// uniformly distributed, with the mean `one_in`.
     pub(super) fn choose(&self, one_in: u32) {
         // G. Marsaglia, "Xorshift RNGs", 2003.
         let mut random = self.random.get();
@@ -100,7 +104,8 @@ fn free_lane() -> usize {
     (0..LANES).find(ended).unwrap_or(SHARED)
 }
 
-/// Returns the processor time of all threads that have made calls; `None`, if one of them has ended.
+/// Returns the processor time of all threads that have made metered calls, in nanoseconds. Returns `None` if
+/// one of these threads has ended.
 pub(super) fn processor_time() -> Option<u64> {
     let generation = fork::generation().number() << 32;
     let owners = OWNERS.iter().map(|owner| owner.load(Ordering::Relaxed)).filter(|owner| *owner != 0);

@@ -1,4 +1,4 @@
-//! Wraps any subscriber.
+//! The type that meters any subscriber by wrapping it.
 
 use std::any::TypeId;
 
@@ -10,10 +10,11 @@ use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
 ///
-/// Everything is passed on to the subscriber, and its answers are returned. `Dispatch::downcast_ref` finds this type, the [`Meter`], and
-/// all that it finds in the subscriber.
+/// All calls are passed on to the subscriber, and its results are returned. `Dispatch::downcast_ref` finds this type,
+/// the [`Meter`], and all types that it finds in the subscriber.
 ///
-/// A stack of layers is wrapped as a whole. Then a callsite's cost is that of all layers and of the registry.
+/// A stack of layers is wrapped as a whole. The cost of a callsite is then that of all layers and of the
+/// registry.
 #[derive(Debug)]
 pub struct Metered<S> {
     subscriber: S,
@@ -21,12 +22,14 @@ pub struct Metered<S> {
 }
 
 impl<S: Subscriber> Metered<S> {
-    /// Wraps a subscriber, and begins its bill. Takes about a millisecond, to measure what metering itself costs.
+    /// Wraps a subscriber, and begins its bill. This takes about a millisecond, in which the cost of metering
+    /// itself is measured.
     pub fn new(subscriber: S) -> Self {
         Self { subscriber, meter: Meter::new("the subscriber", true) }
     }
 
-    /// Times one of so many calls; without this, one of 128. A timed call costs some hundred nanoseconds more.
+    /// Times one of `one_in` calls. The default is one of 128. A timed call costs some hundred nanoseconds
+    /// more than others.
     ///
     /// Call this before the subscriber is used. 0 means 1: all calls are timed.
     #[must_use]
@@ -45,7 +48,7 @@ impl<S: Subscriber> Metered<S> {
         self.meter.bill()
     }
 
-    /// Calls `body`, which belongs to a callsite. The usual call is not timed, and saves nothing for that.
+    /// Calls `body`, which belongs to a callsite. The usual call is not timed, and saves no registers.
     #[inline(always)]
     fn call<R>(&self, metadata: &'static Metadata<'static>, call: Call, body: impl Fn(&S) -> R) -> R {
         let state = self.meter.0;
@@ -55,7 +58,7 @@ impl<S: Subscriber> Metered<S> {
         timed(|| state.time(metadata, call), || body(&self.subscriber))
     }
 
-    /// Does the same for a span that has an id.
+    /// Does the same as [`call`](Self::call), for a span that has an id.
     #[inline(always)]
     fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> R {
         self.number_call(self.meter.0.span(id.into_u64()).0, call, body)

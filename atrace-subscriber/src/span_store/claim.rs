@@ -1,8 +1,9 @@
-//! Decides which thread begins a span's life, and tells the others where the life is.
+//! Decides which thread begins the life of a span (its slice from the creation until it closes), and records
+//! on which lane the life is.
 //!
-//! One compare-and-swap is the claim. It is tagged with the span's generation, so that a thread that is late does not claim the
-//! life of the slot's next span. A thread that claims holds the span meanwhile; so the thread that closes the span sees
-//! the whole begin.
+//! A thread claims the life by a compare-and-swap. The claim contains the generation of the span, so that a thread
+//! that is late can't claim the life of the slot's next span. The thread that claims the life holds the span
+//! meanwhile. So the thread that closes the span sees all data that was stored while the life was begun.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every order of its
 //! threads.
@@ -10,8 +11,8 @@
 use crate::slots::{high, low, pair};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The span's generation and, below it, [`UNBEGUN`], [`BEGINS`], or the number of the lane with two more bits: [`ON_LANE`] and
-/// [`IS_NESTED`].
+/// The generation of the span and, in the bits below, [`UNBEGUN`], [`BEGINS`], or the number of the lane with two
+/// more bits: [`ON_LANE`] and [`IS_NESTED`].
 pub(crate) struct Claim(AtomicU64);
 
 const UNBEGUN: u32 = 0;
@@ -19,7 +20,7 @@ const BEGINS: u32 = 1;
 const ON_LANE: u32 = 1 << 31;
 const IS_NESTED: u32 = 1 << 30;
 
-/// Where a life is: the number of its lane, and whether it is nested there.
+/// The place of a life: the number of its lane, and whether it is nested in another life there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub(crate) lane: u32,
@@ -31,7 +32,7 @@ impl Claim {
         Self(AtomicU64::new(0))
     }
 
-    /// Notes that the life of the slot's new span has not begun. The caller has not shown the span to others.
+    /// Records that the life of the slot's new span has not begun. No other thread may know the span yet.
     #[inline(always)]
     pub(crate) fn reset(&self, generation: u32) {
         self.0.store(pair(generation, UNBEGUN), Ordering::Relaxed);
@@ -49,20 +50,23 @@ impl Claim {
         self.0.load(Ordering::Relaxed) == pair(generation, UNBEGUN)
     }
 
-    /// Returns true for the one thread that begins the life, which holds the span or has closed it.
+    /// Claims the life. Returns true for only one thread, which must then begin the life. The caller must
+    /// hold the span, or must have closed it.
     pub(crate) fn take(&self, generation: u32) -> bool {
         let (from, to) = (pair(generation, UNBEGUN), pair(generation, BEGINS));
         self.0.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes that the life has begun, or, if that failed, that another thread may claim it.
+    /// Records that the life has begun or, if `begun` is `None`, that it could not be begun and may be
+    /// claimed again.
     pub(crate) fn set(&self, generation: u32, begun: Option<Begun>) {
         let nested = |begun: Begun| if begun.is_nested { IS_NESTED } else { 0 };
         let state = begun.map_or(UNBEGUN, |begun| ON_LANE | nested(begun) | begun.lane);
         self.0.store(pair(generation, state), Ordering::Release);
     }
 
-    /// Returns where the life is, if it has begun. The caller sees what was written before.
+    /// Returns the place of the life, if the life has begun. The caller then sees all data that was stored
+    /// before.
     pub(crate) fn begun(&self, generation: u32) -> Option<Begun> {
         let state = self.0.load(Ordering::Acquire);
         let (of, state) = (high(state), low(state));

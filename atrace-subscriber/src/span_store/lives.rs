@@ -2,27 +2,30 @@
 //!
 //! # Which spans are asynchronous
 //!
-//! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right after it was left. Its slice on
-//! its thread shows all of it, so it has no life. Every other span that is entered is asynchronous. Its life is *begun* as soon
-//! as that is known, with the time of its creation:
+//! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right
+//! after it was left. Its slice on its thread shows all of it, so it has no life. Every other span that is entered is
+//! asynchronous. Its life begins as soon as it is known to be asynchronous, with the time of its creation. That is
+//! the case:
 //!
 //! - when it is entered again;
-//! - when its thread enters another span after it has left this one;
-//! - when the life of a child span is begun;
-//! - by the next tick but one, if it was left or has not been entered yet ([`tick`]): so it is in the trace even if its thread has
-//!   nothing more to do, or the process is killed;
+//! - when its thread enters another span after it has left this span;
+//! - when the life of a child span begins;
+//! - at the second tick ([`tick`]) after it was left, or after its creation if it was never entered: so the life is
+//!   in the trace even if nothing more happens on the thread, or if the process is killed;
 //! - when it closes.
 //!
-//! If the last span of the callsite was asynchronous, the life is begun at the creation, as it is with `AsyncSpans::Instead`.
+//! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
+//! `AsyncSpans::Instead`.
 //!
 //! # Order
 //!
-//! A life lies within its parent's, as in a `Registry`: a life holds its parent's span, which closes only after it.
+//! A life lies within the life of its parent, as in a `Registry`: the life holds the parent's span, so that span
+//! closes later.
 //!
 //! # Threads and signals
 //!
 //! A claim (`claim.rs`) decides which thread begins the life. That thread holds the span meanwhile, so the span
-//! closes after its life was begun. All of this may run in a signal handler.
+//! closes after its life has begun. A signal handler may do all of this.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -35,11 +38,12 @@ use crate::callsites::Callsite;
 use crate::lanes::Lane;
 use crate::slots::{high, low, pair};
 
-/// The facts about a span that its life needs.
+/// The data that the life of a span needs.
 pub(super) struct Origin {
-    /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`; 0: the span has no life, whether it is asynchronous or not.
+    /// The time of the span's creation, in nanoseconds of `CLOCK_BOOTTIME`. If it is 0, the span has no life, even if
+    /// it is asynchronous.
     created: AtomicU64,
-    /// The [identity](StoredSpan::identity) of the parent; 0: none.
+    /// The [identity](StoredSpan::identity) of the span's parent, or 0 if it has none.
     parent: AtomicU64,
     flow_id: AtomicU64,
     tag: AtomicU64,
@@ -47,7 +51,8 @@ pub(super) struct Origin {
     claim: Claim,
 }
 
-/// What a span's threads have seen: the bits below. Threads may overwrite each other's bits; then a life is begun a little later.
+/// What has happened to a span so far: the bits below. If two threads set bits at the same time, one bit may be lost;
+/// the life then begins a little later.
 struct Marks(AtomicU32);
 
 impl Marks {
@@ -73,18 +78,20 @@ const ENTERED: u32 = 1;
 const AGAIN: u32 = 2;
 /// The span was left.
 const LEFT: u32 = 4;
-/// A tick has seen the span outside of its threads.
+/// A tick has found that the span is on no thread.
 const SEEN: u32 = 8;
-/// The span's arguments have its number.
+/// The arguments of the span contain its number.
 const IDENTIFIED: u32 = 16;
-/// The callsite's spans are presumed to be synchronous, so the span's thread does not tell when it leaves it.
+/// The spans of the callsite are presumed to be synchronous, so the thread does not report when it leaves the
+/// span.
 const PRESUMED: u32 = 32;
-/// A tick has seen the span, which is presumed to be synchronous: one of [`PATIENCE`].
+/// The lowest of the bits that count the ticks since the creation of a span that is presumed to be
+/// synchronous: see [`PATIENCE`].
 const TICK: u32 = 64;
-/// After so many ticks a span that is presumed to be synchronous gets a life nevertheless.
+/// After so many ticks, a span gets a life even if it is presumed to be synchronous.
 const PATIENCE: u32 = 8;
 
-/// The number of ancestors that get a life together with a span.
+/// The maximum number of ancestors whose lives begin together with the life of a span.
 const ANCESTORS: usize = 16;
 
 impl Origin {
@@ -111,7 +118,8 @@ impl Origin {
         self.marks.get() & (ENTERED | AGAIN) == ENTERED
     }
 
-    /// Returns whether more has to be done to close a synchronous span than to forget it.
+    /// Returns whether a synchronous span can't simply be forgotten when it closes, because more has to be
+    /// done.
     #[inline(always)]
     pub(super) fn needs_more(&self, generation: u32) -> bool {
         self.marks.get() & PRESUMED == 0 || !self.is_unbegun(generation)
@@ -132,13 +140,13 @@ impl Origin {
     }
 }
 
-/// The facts about a span that are known at its creation.
+/// The data of a span that is known at its creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Birth {
-    /// The time, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// The time of the creation, in nanoseconds of `CLOCK_BOOTTIME`.
     pub(crate) time: u64,
     pub(crate) parent: Option<StoredSpan>,
-    /// The id whose [flow](flow_number) its slices form.
+    /// The id from which the number of the span's [flow](flow_number) is made.
     pub(crate) flow_id: u64,
     pub(crate) tag: AtraceTag,
 }
@@ -153,7 +161,7 @@ pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<Store
     texts.args.extend_from_slice(args.finish());
 }
 
-/// Begins the lives of spans that are on no thread, and were so at the last tick.
+/// Begins the lives of the spans that are on no thread now, and were on none at the previous tick.
 pub(crate) fn tick() {
     for index in 0..USED.load(Ordering::Acquire) {
         let Some(slot) = slot(index) else { continue };
@@ -173,13 +181,13 @@ pub(crate) fn tick() {
 }
 
 impl StoredSpan {
-    /// Returns the number by which arguments refer to the span, which is never 0. No other span of the process gets this number until 2^30
-    /// others were in its slot.
+    /// Returns the number by which arguments refer to the span, which is never 0. No other span of the process gets
+    /// the same number, until 2^30 other spans have been in its slot.
     pub(crate) const fn identity(self) -> u64 {
         self.0 + 1
     }
 
-    /// Finds the span, to begin a slice of it. `None` if it has closed.
+    /// Finds the span, so that a slice of it can begin. Returns `None` if the span has closed.
     #[inline(always)]
     pub(crate) fn enter(self) -> Option<InSlot> {
         self.slot().map(|slot| InSlot { stored: self, slot })
@@ -195,7 +203,7 @@ impl StoredSpan {
         }
     }
 
-    /// Notes that this thread has left the span.
+    /// Records that this thread has left the span.
     #[inline(always)]
     pub(crate) fn leave(self) {
         if let Some(slot) = self.slot() {
@@ -203,7 +211,7 @@ impl StoredSpan {
         }
     }
 
-    /// Begins the life of a span that this thread has left, if it is alive.
+    /// Begins the life of a span that this thread has left, if the span is still alive.
     pub(crate) fn outlive(self) {
         self.begin_life_if_alive(true);
     }
@@ -218,7 +226,7 @@ impl StoredSpan {
         }
     }
 
-    /// Begins the span's life, unless it has begun, and before it those of its ancestors.
+    /// Begins the lives of the span's ancestors and then the life of the span, unless they have begun before.
     pub(crate) fn begin_life(self) {
         self.begin_ancestors();
         self.begin_own_life();
@@ -251,7 +259,8 @@ impl StoredSpan {
         }
     }
 
-    /// Begins the life, unless it has begun or tracing is off. The caller holds the span, or has closed it.
+    /// Begins the life, unless it has begun before or tracing is off. The caller must hold the span, or must
+    /// have closed it.
     #[cold]
     #[inline(never)]
     fn begin_in(self, slot: &'static Slot) {
@@ -268,7 +277,8 @@ impl StoredSpan {
         }
     }
 
-    /// Ends the life of a span that has closed and is not synchronous. Returns its parent, which the life held.
+    /// Ends the life of a span that has closed and is not synchronous. Returns the span's parent, if the life
+    /// has held it.
     pub(super) fn end_life(self, slot: &'static Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
         if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
@@ -306,8 +316,9 @@ impl StoredSpan {
 }
 
 impl InSlot {
-    /// Notes what is known at the span's creation, while its life has not begun. The caller has not yet made the span visible to other threads.
-    /// `is_presumed_sync`: the callsite is presumed to have no lives, and the arguments do not have the span's number.
+    /// Records the data that is known at the span's creation. No other thread may know the span yet.
+    /// `is_presumed_sync` means that spans of the callsite are presumed to have no lives, and that the arguments do
+    /// not contain the span's number.
     #[inline(always)]
     pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool) {
         let Self { stored, slot: Slot { origin, .. } } = self;
@@ -319,7 +330,8 @@ impl InSlot {
         origin.created.store(birth.time.max(1), Ordering::Release);
     }
 
-    /// Begins the life of a new span that expects one. The caller has not yet made the span visible to other threads.
+    /// Begins the life of a new span for which [`expect_life`](Self::expect_life) was called. No other thread may
+    /// know the span yet.
     #[inline(never)]
     pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Birth) {
         if let Some(parent) = birth.parent {
@@ -329,7 +341,8 @@ impl InSlot {
         self.slot.origin.claim.set(high(self.stored.0), begun);
     }
 
-    /// Writes the begin of the life. Returns where it is, or `None` if that failed. The caller has claimed the life.
+    /// Writes the begin of the life. Returns the place of the life, or `None` if the begin could not be written. The
+    /// caller must have claimed the life.
     fn write_begin(self, texts: &mut Texts, enabled: Enabled) -> Option<Begun> {
         let Self { stored, slot } = self;
         let origin = &slot.origin;
@@ -361,8 +374,8 @@ impl InSlot {
         Some(Begun { lane: lane.number(), is_nested })
     }
 
-    /// Notes that the span was entered, and begins its life if that was not for the first time. Returns whether the thread
-    /// must tell when it leaves the span: [`leave`](StoredSpan::leave).
+    /// Records that the span was entered, and begins its life if it was entered before. Returns whether the thread
+    /// must call [`leave`](StoredSpan::leave) when it leaves the span.
     #[inline(always)]
     pub(crate) fn is_watched(self) -> bool {
         let Self { stored, slot } = self;
@@ -399,7 +412,7 @@ impl Slot {
         Callsite::from_number(self.callsite.load(Ordering::Relaxed))
     }
 
-    /// Notes that a span was synchronous that was entered once. Its life may have begun nevertheless. If not, it has none.
+    /// Records that a span that was entered once was synchronous. If its life has not begun, the span has none.
     pub(super) fn was_sync(&self, generation: u32) {
         self.learn(false);
         if self.origin.is_unbegun(generation) {

@@ -1,22 +1,23 @@
-//! Walks frames that are linked by frame pointers, and checks each link.
+//! Walks the frames of a stack, which are linked by frame pointers, and checks each link.
 //!
-//! Nothing is read here: the caller's `read` returns the words at an address. It is called only with checked addresses:
-//! aligned, with both words within the stack, above the stack pointer and above each earlier frame. So a walk goes up,
-//! reads no address twice, and ends.
+//! This module reads no memory itself: the function `read` of the caller returns the two words at an address. It is
+//! called only with checked addresses: they are aligned, both words are within the stack, above the stack pointer and
+//! above each earlier frame. So a walk goes up, reads no address twice, and ends.
 
-/// The known facts about a thread's stack.
+/// The bounds of a thread's stack and its outermost frame, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownStack {
     /// The lowest address that may be read.
     pub(super) low: usize,
     /// The end of the readable range.
     pub(super) high: usize,
-    /// The outermost frame, at which a walk must end. The frame is not known if its position is 0.
+    /// The outermost frame, at which a walk must end. If its position is 0, the outermost frame is not known
+    /// yet.
     pub(super) root: StackFrame,
 }
 
 impl KnownStack {
-    /// A stack of which nothing may be read.
+    /// The value for a stack of which no word may be read.
     pub(super) const NONE: Self = Self { low: 0, high: 0, root: StackFrame { at: 0, address: 0 } };
 }
 
@@ -32,12 +33,12 @@ pub(super) struct StackFrame {
 pub(super) struct Registers {
     /// The stack pointer. Memory below it is not in use.
     pub(super) stack: usize,
-    /// The frame pointer register, which may hold the address of the function's frame, or anything else.
+    /// The frame pointer register. It holds the address of the function's frame, or any other number.
     pub(super) frame: usize,
 }
 
-/// The address of a frame, which starts with two words: the address of the caller's frame, and the return address. It was
-/// checked that both words may be read.
+/// The address of a frame, which starts with two words: the address of the caller's frame, and the return address.
+/// Both words may be read: the address was checked.
 #[derive(Debug)]
 pub(super) struct FrameAddress(usize);
 
@@ -48,27 +49,28 @@ impl FrameAddress {
     }
 }
 
-/// The size of a frame's two words.
+/// The size of the two words at the start of a frame, in bytes.
 const FRAME: usize = 2 * size_of::<usize>();
-/// The C library starts a thread in a few functions of its own, which need not have frame pointers. This is the maximum
-/// number of their frames above the outermost frame that has a frame pointer.
+/// The maximum number of frames above the outermost frame that has a frame pointer. These frames belong to the
+/// functions of the C library that start a thread, which need not have frame pointers.
 pub(super) const OUTER: usize = 4;
-/// How many frames a walk follows after its buffer is full, to check that it ends at the outermost frame.
+/// The number of frames that a walk follows after its buffer is full, to check that it ends at the outermost
+/// frame.
 const FURTHER: usize = 512;
 
 /// The state of a walk.
 struct Walker<R> {
-    /// The address of the next frame, not checked yet.
+    /// The address of the next frame, which is not checked yet.
     at: usize,
-    /// The end of the last frame: the next one must not be below.
+    /// The end of the last frame. The next frame must not begin below it.
     low: usize,
-    /// The highest address at which a frame fits.
+    /// The highest address at which there is room for a frame.
     last: usize,
     read: R,
 }
 
 impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
-    /// Begins a walk. `None` if the stack pointer is outside of the known stack.
+    /// Begins a walk. Returns `None` if the stack pointer is outside of the known stack.
     #[inline(always)]
     fn new(stack: &KnownStack, from: Registers, read: R) -> Option<Self> {
         let within = from.stack >= stack.low && from.stack < stack.high;
@@ -76,7 +78,7 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
         within.then_some(Self { at: from.frame, low: from.stack, last, read })
     }
 
-    /// Returns the frame at the current address, if that may be read, and moves on to the caller's frame.
+    /// Returns the frame at the present address, if it may be read, and moves on to the caller's frame.
     #[inline(always)]
     fn next(&mut self) -> Option<StackFrame> {
         let at = self.at;
@@ -89,8 +91,8 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
     }
 }
 
-/// Writes the return addresses to `into` and returns their number, if the frames lead to the outermost frame. Otherwise
-/// returns `None`; `into` may then contain anything.
+/// Follows the frames and writes their return addresses to `into`. Returns the number of addresses if the frames lead
+/// to the outermost frame. Otherwise returns `None`; `into` may then contain anything.
 ///
 /// `read` returns the two words at an address: the address of the caller's frame, and the return address.
 #[inline(always)]
@@ -152,7 +154,7 @@ mod tests {
     const LOW: usize = 0x7000_0000;
     const WORD: usize = size_of::<usize>();
 
-    /// A stack that checks each read.
+    /// A simulated stack that checks each read.
     struct Memory {
         words: Vec<usize>,
         /// The lowest address that may be read next.
@@ -164,7 +166,8 @@ mod tests {
             Self { words, next: Cell::new(LOW) }
         }
 
-        /// Makes frames one above the other, each after `data` words, with the return addresses 1001, 1002 and so on.
+        /// Makes linked frames, one above the other, each after `data` words. The return addresses are 1001, 1002 and
+        /// so on.
         fn linked(frames: usize, data: usize) -> Self {
             let mut words = Vec::new();
             for frame in 1..=frames {
@@ -201,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Returns a frame of [`Memory::linked`] without data, by its number from 1.
+    /// Returns the frame with this number (from 1) of a [`Memory::linked`] without data.
     fn frame(number: usize) -> StackFrame {
         StackFrame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
     }
@@ -342,8 +345,8 @@ mod tests {
         assert_eq!(memory.outermost(Registers { stack: LOW - 1, ..FIRST }, &seen), None);
     }
 
-    /// Stacks full of nearly valid frames: only allowed addresses are read (`Memory::read` checks it), and the result is what the
-    /// links say.
+    /// Walks stacks full of nearly valid frames. Only allowed addresses are read (`Memory::read` checks this), and
+    /// the result is that of the links.
     #[test]
     fn hostile_stacks_are_survived() {
         let mut state = 7_u64;

@@ -9,15 +9,16 @@
 //!
 //! # Checks
 //!
-//! No link is trusted:
+//! No link of the list is trusted:
 //!
-//! - Each frame must lie above the frame before it and within the thread's stack, as the thread library reports it (asked
-//!   once per thread). The library may report a range larger than the mapped stack: for a main thread, the size that its
-//!   stack may grow to. So a system call checks that there is memory from the lowest stack pointer up.
-//! - The walk must end at the thread's outermost frame. That frame is learnt when a walk on this thread agrees with the
-//!   unwinder, address by address, up to the frames of the C library that starts threads.
-//! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame pointers, on a
-//!   coroutine's stack, and the first time on a thread. The unwinder's result may teach the outermost frame for the next walk.
+//! - Each frame must lie above the frame before it and within the thread's stack, whose bounds the thread library
+//!   reports once per thread. The library may report more than the mapped stack: for a main thread, the size to which
+//!   its stack may grow. So a system call checks that all memory from the lowest stack pointer up is mapped.
+//! - The walk must end at the thread's outermost frame. The outermost frame is learnt from a walk of this thread that
+//!   agrees with the unwinder, address by address, up to the frames of the C library that start a thread.
+//! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame
+//!   pointers, on a coroutine's stack, and the first time on a thread. From the unwinder's result, the outermost
+//!   frame may be learnt for the next walk.
 //!
 //! # Limits
 //!
@@ -36,7 +37,7 @@ use atrace_sys::thread;
 
 use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
 
-/// How return addresses are found.
+/// The method by which return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walk {
     /// By following frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is used.
@@ -44,13 +45,13 @@ pub enum Walk {
     /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program for
     /// 64-bit ARM always has them.
     FramePointers,
-    /// By the unwinder, from the tables that panics use. This takes far longer.
+    /// By the unwinder, with the tables that panics need. This takes far longer.
     Unwinding,
 }
 
 impl Walk {
-    /// Returns the fastest method that works in this program. Frame pointers are tried on the calling thread until that
-    /// has succeeded once.
+    /// Returns the fastest method that works in this program. Each call tries frame pointers on the calling thread,
+    /// until they have worked once.
     pub fn of_this_program() -> Self {
         static FOUND: AtomicBool = AtomicBool::new(false);
         if FOUND.load(Ordering::Relaxed) {
@@ -71,14 +72,16 @@ const PROBED: usize = 8;
 thread_local! {
     /// The part of this thread's stack that a walk may read, and the frame at which it must end.
     static STACK: Cell<KnownStack> = const { Cell::new(KnownStack::NONE) };
-    /// The bounds of this thread's stack: (0, 0) if not asked for yet, (1, 1) if unknown.
+    /// The bounds of this thread's stack. They are (0, 0) if the system was not asked yet, and (1, 1) if they
+    /// are unknown.
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Writes the return addresses of the calling thread to `into`, the innermost first, and returns their number.
+/// Writes the return addresses on the calling thread's stack to `into`, the innermost first. Returns their
+/// number.
 ///
-/// The first address is within the function that calls this. A return address is that of the instruction after the
-/// call.
+/// The first address is within the function that calls this one. A return address is that of the instruction after
+/// a call.
 ///
 /// If `by` is [`Walk::FramePointers`] and this stack does not have frame pointers, the unwinder is used.
 ///
@@ -102,14 +105,14 @@ pub fn return_addresses(by: Walk, into: &mut [usize]) -> usize {
     unwind_and_learn(by, here, into)
 }
 
-/// Does the same as [`return_addresses`], if frame pointers lead to the outermost frame. Otherwise returns `None`; `into` may
-/// then contain anything.
+/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if they do not lead to the outermost
+/// frame; `into` may then contain anything.
 #[inline(never)]
 pub(super) fn by_frame_pointers(into: &mut [usize]) -> Option<usize> {
     follow(registers(), into)
 }
 
-/// Returns the registers of the function that this is inlined into.
+/// Returns the registers of the function into which this one is inlined.
 #[inline(always)]
 fn registers() -> Registers {
     let (stack, frame);
@@ -172,14 +175,14 @@ unsafe fn read(at: FrameAddress) -> (usize, usize) {
     (caller, without_signature(address))
 }
 
-/// Follows frame pointers from here to the outermost frame.
+/// Follows frame pointers from the registers `here` to the outermost frame.
 #[inline(always)]
 fn follow(here: Registers, into: &mut [usize]) -> Option<usize> {
     // SAFETY: the walk is over the calling thread's `STACK`, and `here` has the registers of a caller, which has not returned.
     frames::follow(&STACK.get(), here, into, |at| unsafe { read(at) })
 }
 
-/// Uses the unwinder, and learns from its result, so that the next walk may not need it.
+/// Uses the unwinder, and learns from its result, so that the next walk may not need the unwinder.
 #[cold]
 #[inline(never)]
 fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
@@ -206,7 +209,7 @@ fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
     found
 }
 
-/// Stores which frame is the outermost, if frame pointers give the same addresses as the unwinder.
+/// Stores which frame is the outermost one, if frame pointers lead to the same addresses as the unwinder.
 fn learn(here: Registers, unwound: &[usize]) {
     let stack = STACK.get();
     // SAFETY: the walk is over the calling thread's `STACK`, and `here` has the registers of a caller, which has not returned.
@@ -215,8 +218,8 @@ fn learn(here: Registers, unwound: &[usize]) {
     }
 }
 
-/// Allows walks from this stack pointer up, if it is on this thread's stack and there is memory from there upwards. Returns
-/// true if walks from here were not allowed before.
+/// Allows walks from the stack pointer `from` up, if it is on this thread's stack and all memory above it is mapped.
+/// Returns true if walks from there were not allowed before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
         let (low, high) = thread::stack().unwrap_or((1, 1));
@@ -232,7 +235,8 @@ fn see(from: usize) -> bool {
     true
 }
 
-/// Calls itself `calls` times, then returns whether frame pointers give the same addresses as the unwinder.
+/// Calls itself `calls` times, and then returns whether frame pointers lead to the same addresses as the
+/// unwinder.
 #[inline(never)]
 fn agrees(calls: usize) -> bool {
     let agrees = match calls.checked_sub(1) {

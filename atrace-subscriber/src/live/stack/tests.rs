@@ -2,7 +2,7 @@ use std::hint::black_box;
 
 use super::*;
 
-/// Makes the calling thread's stack known, and returns its bounds.
+/// Makes the bounds of the calling thread's stack known, and returns them.
 fn known_stack() -> (usize, usize) {
     see(registers().stack);
     BOUNDS.get()
@@ -12,7 +12,8 @@ fn set_root(root: StackFrame) {
     STACK.set(KnownStack { root, ..STACK.get() });
 }
 
-/// Links the frames, with the return addresses 0x1000, 0x1001 and so on. Returns the address of the first one, and the last one.
+/// Links the frames, with the return addresses 0x1000, 0x1001 and so on. Returns the address of the first frame, and
+/// the last frame.
 fn link<const N: usize>(frames: &mut [[usize; 2]; N]) -> (usize, StackFrame) {
     // A walk reads them through their addresses.
     let first = (&raw const frames[0]).expose_provenance();
@@ -103,7 +104,7 @@ fn a_stack_is_seen_as_far_down_as_it_was_used() {
     assert!(!see(pages) && see(low) && !see(low) && !see(low - 1));
 }
 
-/// A mapping of 4 pages of 64 KiB, the largest page size, without the second page.
+/// Uses a mapping of 4 pages of 64 KiB, the largest page size, whose second page is not mapped.
 #[test]
 #[cfg_attr(miri, ignore = "asks the kernel")]
 fn a_hole_is_no_memory() {
@@ -132,8 +133,8 @@ fn a_hole_is_no_memory() {
     unsafe { libc::munmap(std::ptr::without_provenance_mut(start), 4 * PAGE) };
 }
 
-/// For a main thread, the thread library reports a larger stack than there is. A coroutine's stack may then lie within the
-/// reported range, with unmapped memory between it and the thread's own stack.
+/// Uses a coroutine's stack in the reported range of the main thread's stack. For a main thread, the thread library
+/// reports a larger stack than is mapped, so there may be unmapped memory between the two stacks.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "asks the kernel")]
@@ -168,7 +169,7 @@ fn nothing_is_read_between_another_stack_and_the_thread_s() {
     unsafe { libc::munmap(start, SIZE / 2) };
 }
 
-/// Runs the function on this stack, which belongs to no thread.
+/// Runs `run` on this stack, which belongs to no thread.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn on_another_stack(stack: &mut [u64], run: extern "C" fn()) {
     // SAFETY: both contexts are written before they are read, and live until the function has returned here. Nothing else uses
@@ -210,7 +211,7 @@ impl Found {
         Self::look();
     }
 
-    /// Walks from the caller's position.
+    /// Walks from the position of the caller.
     fn here() -> Self {
         // The first walk may use the unwinder.
         Self::look();
@@ -224,7 +225,7 @@ thread_local! {
     static FOUND: Cell<Found> = Cell::default();
 }
 
-/// Walks on a coroutine's stack, in separate memory and within the thread's stack.
+/// Walks on a coroutine's stack, which is first in separate memory and then within the thread's stack.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[cfg_attr(miri, ignore = "miri has no stack")]

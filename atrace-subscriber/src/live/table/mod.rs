@@ -1,11 +1,12 @@
-//! The table of the spans that are alive, by their ids.
+//! The table of the spans that are alive. It finds a span by its id.
 //!
-//! - It has [`SHARDS`] shards, chosen by a hash of the id. A shard's lock is held for a moment, or for as long as a dump takes
-//!   to copy that shard. No code of the program runs while it is held.
-//! - A shard keeps its memory: nothing is allocated while there are no more live spans than the
-//!   highest number so far.
-//! - Each span has room for the maximum number of return addresses, and a walk writes them there directly.
-//! - A forked child has its own shards, because a thread of its parent may hold the parent's locks.
+//! - The table has [`SHARDS`] shards, which are chosen by a hash of the id. The lock of a shard is held for a moment,
+//!   or for as long as a dump takes to copy the shard. No code of the program runs while the lock is held.
+//! - A shard keeps its memory: it allocates only when there are more live spans than ever before.
+//! - Each span has room for the maximum number of return addresses. They are written there directly while the
+//!   stack is walked.
+//! - A forked child has its own shards, because a thread of its parent may hold the locks of the parent's
+//!   shards.
 
 mod shard;
 #[cfg(test)]
@@ -39,7 +40,7 @@ pub(super) struct Description {
     pub(super) frames: Option<Frames>,
 }
 
-/// A shard on its own cache lines. The alignment is two lines, because processors fetch pairs.
+/// A shard on cache lines of its own. It is aligned to two lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct Locked(Mutex<Shard>);
@@ -56,7 +57,8 @@ fn shards() -> Shards {
     (0..SHARDS).map(|_| Locked::default()).collect()
 }
 
-/// Returns the shard of an id. It uses bits of the hash that depend on the whole id, and that a shard's own map does not use.
+/// Returns the shard for an id. The choice uses bits of the hash that depend on the whole id, and that the map within
+/// the shard does not use.
 #[inline]
 fn shard_of(id: u64) -> usize {
     (FxBuildHasher.hash_one(id) >> 21) as usize % SHARDS
@@ -69,16 +71,17 @@ pub(super) struct SpanTable {
     of_child: PerProcess<Shards>,
     /// The maximum number of return addresses that are stored for a span.
     pub(super) depth: usize,
-    /// The number of spans and of return addresses in the last dump: an estimate for the next one.
+    /// The number of spans and the number of return addresses in the last dump, as an estimate for the next
+    /// one.
     expected: [AtomicUsize; 2],
 }
 
-/// A dump's copy of a span.
+/// The copy of a span in a dump.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) description: Description,
     pub(super) threads: Vec<Arc<Thread>>,
-    /// The range of this span's return addresses among those of the dump.
+    /// The range of this span's return addresses among all addresses of the dump.
     pub(super) addresses: std::ops::Range<usize>,
 }
 
@@ -118,13 +121,14 @@ impl SpanTable {
         inserted.err()
     }
 
-    /// Returns the fields of a span.
+    /// Returns the fields of the span with this id.
     pub(super) fn fields(&self, id: u64) -> Option<Arc<str>> {
         let _busy = Busy::new()?;
         self.shard(id).find(id)?.description.fields.clone()
     }
 
-    /// Replaces the fields of a span if they are still `before`. Returns false if they are not; the caller should try again.
+    /// Replaces the fields of a span if they are still `before`. Otherwise returns false, and the caller should try
+    /// again.
     pub(super) fn set_fields(&self, id: u64, before: Option<&Arc<str>>, fields: Arc<str>) -> bool {
         let Some(_busy) = Busy::new() else { return true };
         let mut shard = self.shard(id);
@@ -182,7 +186,8 @@ impl SpanTable {
     }
 }
 
-/// In a child, the parent's shards are not dropped: a thread of the parent may have been changing them at the fork.
+/// Does not drop the parent's shards in a forked child, because a thread of the parent may have been changing them
+/// during the fork.
 impl Drop for SpanTable {
     fn drop(&mut self) {
         if generation() != self.made_by {

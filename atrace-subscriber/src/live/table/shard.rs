@@ -1,4 +1,5 @@
-//! A shard of the table, behind its lock: reusable slots, found by the ids of their spans.
+//! A shard of the table, which is behind a lock. Its slots are used again, and are found by the ids of their
+//! spans.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use crate::live::thread::Thread;
 pub(super) struct Slot {
     pub(super) description: Description,
     pub(super) threads: ThreadsInside,
-    /// The number of its return addresses.
+    /// The number of return addresses of the span.
     addresses: usize,
 }
 
-/// The threads inside a span; a thread occurs once for each time that it has entered. There is
-/// rarely more than one.
+/// The threads inside a span. A thread is listed once for each time that it has entered the span. There is
+/// rarely more than one entry.
 #[derive(Default)]
 pub(super) struct ThreadsInside {
     one: Option<Arc<Thread>>,
@@ -33,7 +34,8 @@ impl ThreadsInside {
         }
     }
 
-    /// Removes one entry of the thread. The caller must drop the result after it has released the lock.
+    /// Removes one entry of the thread and returns it. The caller must drop it after it has released the
+    /// lock.
     pub(super) fn exit(&mut self, thread: &Arc<Thread>) -> Option<Arc<Thread>> {
         if let Some(at) = self.others.iter().rposition(|other| Arc::ptr_eq(other, thread)) {
             return Some(self.others.swap_remove(at));
@@ -58,14 +60,15 @@ impl ThreadsInside {
 pub(super) struct Shard {
     indices: FxHashMap<u64, usize>,
     slots: Slab<Slot>,
-    /// The return addresses: `depth` places for each slot.
+    /// The return addresses of all slots, with room for `depth` addresses for each slot.
     addresses: Vec<usize>,
 }
 
 impl Shard {
     /// Adds a span with the return addresses that `walk` writes.
     ///
-    /// Returns the older span that had the same id, if there was one. The caller must drop it after it has released the lock.
+    /// Returns the older span that had the same id, if there was one. The caller must drop that span after it has
+    /// released the lock.
     ///
     /// # Errors
     ///
@@ -93,7 +96,7 @@ impl Shard {
         self.slots.get_mut(*self.indices.get(&id)?)
     }
 
-    /// Removes a span. The caller must drop it after it has released the lock.
+    /// Removes a span and returns it. The caller must drop it after it has released the lock.
     pub(super) fn remove(&mut self, id: u64) -> Option<Slot> {
         self.indices.remove(&id).map(|index| self.slots.remove(index))
     }
@@ -103,7 +106,7 @@ impl Shard {
         self.slots.iter().map(move |(index, slot)| (slot, &self.addresses[index * depth..][..slot.addresses]))
     }
 
-    /// Returns the number of spans for which there is room.
+    /// Returns the number of spans for which memory is allocated.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.slots.capacity()

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::super::description_of_a_test as described;
 use super::*;
 
-/// Returns ids of one shard.
+/// Returns ids that all belong to one shard.
 fn ids() -> impl Iterator<Item = u64> {
     (1..).filter(|id| shard_of(*id) == 5)
 }
@@ -24,7 +24,8 @@ fn room(table: &SpanTable) -> usize {
     table.shards().iter().map(|shard| shard.0.lock().unwrap().room()).sum()
 }
 
-/// Ids that differ in a thread's id or in a generation, in the high bits, are spread over the shards. So are small numbers.
+/// Ids that differ only in the high bits, by a thread's id or a generation, are distributed over the shards. So are
+/// small numbers.
 #[test]
 fn ids_are_spread_over_the_shards() {
     for shift in [0, 5, 20, 38, 51] {
@@ -142,7 +143,8 @@ fn threads_leave_as_often_as_they_entered() {
     }
 }
 
-/// A signal handler, or an allocator that traces, uses the table while its thread is using it.
+/// The table is used while the same thread is already using it, as by a signal handler, or by an allocator
+/// that traces.
 #[test]
 fn who_comes_again_goes_away_again() {
     let (send, receive) = mpsc::channel();
