@@ -10,7 +10,7 @@ use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
 use crate::callsites::Callsite;
 use crate::interest_cache::ORDINARY;
 use crate::metered::Call;
-use crate::recorder::Recorder;
+use crate::recorder::{LeftLast, Recorder};
 use crate::span::Span;
 use crate::span_stack;
 use crate::span_stack::Owner;
@@ -265,6 +265,26 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
+/// Closes a span while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
+///
+/// The registry drops the span's data later than it reports the close, and sometimes never: a span that closes while the
+/// close of another one is reported on the same thread stays in the registry.
+#[inline(never)]
+pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
+    recorder: &Recorder,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
+    let span = match recorder.left_last(id.into_u64()) {
+        LeftLast::Shown(span) => Some(span),
+        LeftLast::Unshown => None,
+        LeftLast::Unknown => {
+            context.span(id).and_then(|in_registry| stored(&in_registry.extensions(), recorder.owner))
+        }
+    };
+    span.into_iter().for_each(span_stack::close);
+}
+
 /// Writes an event while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
 #[inline(never)]
 pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
@@ -341,6 +361,13 @@ macro_rules! record_as_layer {
                 $crate::layer::exit_other(&self.recorder, id, &context);
             }
         }
+
+        #[inline]
+        fn on_close(&self, id: Id, context: Context<'_, S>) {
+            if self.recorder.may_be_enabled() {
+                $crate::layer::close(&self.recorder, &id, &context);
+            }
+        }
     };
 }
 pub(crate) use record_as_layer;
@@ -359,8 +386,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     record_as_layer!();
 }
 
-/// The spans that this crate's layers have stored for one span of the registry. The registry drops this value when
-/// the span closes.
+/// The spans that this crate's layers have stored for one span of the registry. The registry drops this value after
+/// the span closed.
 struct StoredSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,
@@ -375,7 +402,7 @@ impl StoredSpans {
 impl Drop for StoredSpans {
     fn drop(&mut self) {
         for (_, span) in self.all() {
-            span_stack::release(span);
+            span_stack::release_unclosed(span);
         }
     }
 }

@@ -540,6 +540,17 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
+    /// Returns the span with this id, which closes, if this thread left it last.
+    pub(crate) fn left_last(&self, id: u64) -> LeftLast {
+        let Some(span) = span_stack::left_last(self.owner, id) else { return LeftLast::Unknown };
+        let is_shown = |stored: StoredSpan| stored.is_shown(flow_id(self.owner, id));
+        match span.in_slot().map_or(Some(false), is_shown) {
+            Some(true) => LeftLast::Shown(span),
+            Some(false) => LeftLast::Unshown,
+            None => LeftLast::Unknown,
+        }
+    }
+
     /// Writes an event. Not inlined: callers check [`may_be_enabled`](Self::may_be_enabled) first, so this is not
     /// called while the tag is off.
     #[inline(never)]
@@ -553,6 +564,16 @@ impl Recorder {
         }
         enabled.instant(|writer: &mut NameWriter<'_>| fields::write_event(event, self.fields, writer));
     }
+}
+
+/// A span that closes, if its thread left it last.
+pub(crate) enum LeftLast {
+    /// The span may have a life or an async slice to end.
+    Shown(Span),
+    /// The span has neither.
+    Unshown,
+    /// The thread left another span last.
+    Unknown,
 }
 
 /// The effect of a recorder's options on the spans of a callsite: the bits below, and the number of the

@@ -363,6 +363,16 @@ pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
 }
 
+/// Returns the span of the entry of this id, if this thread left it last. If the span was entered while the tag was off, it
+/// may be another span.
+pub(crate) fn left_last(owner: Owner, id: u64) -> Option<Span> {
+    let left = |stack: &SpanStack| {
+        let entry = stack.entries.get(stack.len.get())?;
+        entry.is(owner, id).then(|| entry.span.get())
+    };
+    STACK.try_with(left).ok()?
+}
+
 /// Stops watching `span`, the span that this thread left last, because it closes.
 pub(crate) fn forget_last(span: Span) {
     let _ = STACK.try_with(|stack| stack.forget_last(span));
@@ -370,13 +380,29 @@ pub(crate) fn forget_last(span: Span) {
 
 #[inline(never)]
 fn release_stored(span: Span) -> bool {
-    // The entry above the top is that of the span that was left last.
-    span.release(|| {
-        let is_last = |stack: &SpanStack| {
-            stack.entries.get(stack.len.get()).is_some_and(|entry| entry.span.get() == span)
-        };
-        STACK.try_with(is_last).unwrap_or(false)
-    })
+    span.release(|| is_left_last(span))
+}
+
+/// Returns whether this thread left the span last: its entry is the one above the top.
+fn is_left_last(span: Span) -> bool {
+    let is_last =
+        |stack: &SpanStack| stack.entries.get(stack.len.get()).is_some_and(|entry| entry.span.get() == span);
+    STACK.try_with(is_last).unwrap_or(false)
+}
+
+/// Closes a span that its registry reports as closed. The registry may keep its data, or drop it later: see
+/// [`release_unclosed`].
+pub(crate) fn close(span: Span) {
+    if let Some(stored) = span.in_slot() {
+        stored.close_once(|| is_left_last(span));
+    }
+}
+
+/// Removes the registry's holder of a span, unless [`close`] has done so.
+pub(crate) fn release_unclosed(span: Span) {
+    if span.in_slot().is_some_and(|stored| !stored.is_closed()) {
+        release_stored(span);
+    }
 }
 
 // Only on Android: on other systems the first use on each thread would have to register a destructor.

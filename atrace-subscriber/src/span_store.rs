@@ -61,6 +61,8 @@ struct Slot {
     callsite: AtomicU32,
     /// Whether the span may have an open async slice. If not, closing the span does not need the lock.
     has_track: AtomicBool,
+    /// Whether the registry has reported that the span closed.
+    is_closed: AtomicBool,
     origin: Origin,
     texts: RwLock<Texts>,
 }
@@ -100,6 +102,7 @@ impl Slot {
             link: Link::new(),
             callsite: AtomicU32::new(0),
             has_track: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             origin: Origin::new(),
             texts: RwLock::new(texts),
         }
@@ -191,6 +194,7 @@ impl StoredSpan {
         };
         let (index, slot) = FREE.take(link).zip(seen.get()).or_else(take_unused)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
+        slot.is_closed.store(false, Ordering::Relaxed);
         let stored = Self(pair(slot.life.begin(), index));
         let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
             stored.release(|| false);
@@ -272,6 +276,30 @@ impl StoredSpan {
         }
         FREE.put_back(low(self.0), &slot.link);
         true
+    }
+
+    /// Returns whether the span is closed, or is to close when its children's lives have ended.
+    pub(crate) fn is_closed(self) -> bool {
+        self.slot().is_none_or(|slot| slot.is_closed.load(Ordering::Relaxed))
+    }
+
+    /// Removes the holder that a registry has. The registry calls this once for a span.
+    pub(crate) fn close_once(self, is_just_left: impl Fn() -> bool) {
+        if let Some(slot) = self.slot() {
+            slot.is_closed.store(true, Ordering::Relaxed);
+            self.release(is_just_left);
+        }
+    }
+
+    /// Returns whether closing the span writes something, now or when its children's lives have ended. `flow_id` is that of the
+    /// span; `None` if this one is another span.
+    pub(crate) fn is_shown(self, flow_id: u64) -> Option<bool> {
+        let slot = self.slot()?;
+        if slot.origin.is_known() {
+            slot.origin.is_of(flow_id).then_some(true)
+        } else {
+            Some(slot.has_track.load(Ordering::Relaxed))
+        }
     }
 
     /// Closes a span that has no holder any more and may have a life or an async slice. Returns true.

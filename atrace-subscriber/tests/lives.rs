@@ -599,6 +599,82 @@ mod cases {
         }
     }
 
+    /// A layer that holds the span `child` while it is told that `other` closes.
+    struct Holding(Arc<Holder>);
+
+    struct Holder {
+        child: std::sync::Mutex<Option<tracing::span::Id>>,
+        step: std::sync::Barrier,
+    }
+
+    impl<S> tracing_subscriber::Layer<S> for Holding
+    where
+        S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+    {
+        fn on_new_span(
+            &self,
+            attributes: &tracing::span::Attributes<'_>,
+            id: &tracing::span::Id,
+            _: tracing_subscriber::layer::Context<'_, S>,
+        ) {
+            if attributes.metadata().name() == "child" {
+                *self.0.child.lock().unwrap() = Some(id.clone());
+            }
+        }
+
+        fn on_close(&self, id: tracing::span::Id, context: tracing_subscriber::layer::Context<'_, S>) {
+            if context.metadata(&id).unwrap().name() == "other" {
+                let child = self.0.child.lock().unwrap().take().unwrap();
+                let _held = context.span(&child).unwrap();
+                self.0.step.wait();
+                // Meanwhile the main thread closes the child and its parent.
+                self.0.step.wait();
+            }
+        }
+    }
+
+    /// The registry then forgets the parent's data only with itself: the parent closes while another span's close is reported
+    /// on the same thread.
+    #[test]
+    fn a_life_ends_though_another_layer_held_a_child_of_its_span() {
+        let name = case!({
+            for is_presumed_sync in [false, true] {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("trace");
+                let recording = perfetto::record_to(&path).unwrap();
+                let step = std::sync::Barrier::new(2);
+                let holder = Arc::new(Holder { child: std::sync::Mutex::new(None), step });
+                let layer = Holding(Arc::clone(&holder));
+                let dispatch =
+                    Dispatch::new(tracing_subscriber::registry().with(layer).with(AtraceLayer::default()));
+                tracing::dispatcher::with_default(&dispatch, || {
+                    let parent = info_span!("parent", n = 1);
+                    parent.in_scope(|| ());
+                    let child = parent.in_scope(|| info_span!("child", n = 2));
+                    if !is_presumed_sync {
+                        (0..2).for_each(|_| child.in_scope(|| ()));
+                    }
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            tracing::dispatcher::with_default(&dispatch, || drop(info_span!("other")));
+                        });
+                        holder.step.wait();
+                        drop((child, parent));
+                        holder.step.wait();
+                    });
+                    // A life that is begun late would be begun now.
+                    std::thread::sleep(Duration::from_millis(if is_presumed_sync { 600 } else { 0 }));
+                });
+                recording.finish().unwrap();
+                let lives = lives(&Trace::open(&path).events());
+                assert!(lives.iter().all(|life| life.end.is_some()), "{lives:#?}");
+                assert_eq!(named(&lives, "parent").len(), 1, "{lives:#?}");
+                drop(dispatch);
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
     /// A child has its parent's spans, but they are not in its trace.
     #[test]
     fn a_child_ends_no_life_of_its_parents() {

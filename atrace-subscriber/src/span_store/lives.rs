@@ -112,6 +112,11 @@ impl Origin {
         self.created.load(Ordering::Acquire) != 0
     }
 
+    #[inline(always)]
+    pub(super) fn is_of(&self, flow_id: u64) -> bool {
+        self.flow_id.load(Ordering::Relaxed) == flow_id
+    }
+
     /// Returns whether the span was entered exactly once.
     #[inline(always)]
     pub(super) fn was_entered_once(&self) -> bool {
