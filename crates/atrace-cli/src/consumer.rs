@@ -5,13 +5,14 @@
 //!
 //! Perfetto's service listens on a second socket for *consumers*. A consumer invokes methods of the `ConsumerPort`
 //! interface; the frames are those of the producer's socket (`atrace_perfetto::wire`). A session is one
-//! `EnableTracing` request, which carries the trace configuration and the file. The service writes to the file
-//! itself, so packets never pass through this process. The service replies to this request when the session ends.
+//! `EnableTracing` request, which carries the trace configuration and the file. The service itself writes to the
+//! file, so packets never pass through this process. The service replies to the request when the session ends.
 //!
 //! # Time limits
 //!
-//! Every wait has a limit: `PATIENCE` in total until the recording has begun, and again for the flush at its end;
-//! `PATIENCE_AT_END` for the end itself. A service that does not answer in time counts as failed.
+//! Every wait has a limit: `PATIENCE` for all waits until the recording has begun, and once more for the flush at
+//! its end; `PATIENCE_AT_END` for the end itself. If the service does not answer in time, the functions return an
+//! error.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -29,28 +30,28 @@ use crate::service::{bytes, number, source_config};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The time limit for the end of a recording. A service gives its producers five seconds to stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
-/// The error code of a failed connection for which the system gave none: the service did not answer.
+/// The error code of a failed connection for which the system gave no other: the service did not answer in
+/// time.
 const ETIMEDOUT: i32 = 110;
 /// The maximum number of bytes that the service may send before a reply is complete.
 const REPLY_MAX: usize = 4 << 20;
-/// The maximum number of bytes that are shown of the service's reason for ending a recording.
+/// The maximum length of the service's reason for ending a recording, in bytes. The rest is not shown.
 const FAULT_MAX: usize = 1000;
-/// How often the service writes to the file.
+/// The interval at which the service writes to the file, in milliseconds.
 const PERIOD_MS: u64 = 1000;
-/// The interval at which the service asks the producers to commit their chunks.
+/// The interval at which the service asks the producers to commit their chunks, in milliseconds.
 const FLUSH_PERIOD_MS: u64 = 5000;
-/// The time that producers have to commit their chunks in the final flush.
+/// How long producers have to commit their chunks in the final flush, in milliseconds.
 const FLUSH_MS: u64 = 2000;
 
-/// What to record.
+/// The programs and kernel events to record.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// The size of the service's buffer.
+    /// The size of the service's buffer, in KiB.
     pub buffer_kib: u64,
     /// Patterns for the names of the producers; `*` matches any text. If empty, all producers are recorded.
     pub producers: Vec<String>,
-    /// Apps that trace by ATrace and that the service should switch on. The service does so on
-    /// Android only.
+    /// Apps that use ATrace and that the service should switch on. The service does so on Android only.
     pub atrace_apps: Vec<String>,
     /// Events of the kernel: `group/event`, or `group` for the whole group.
     pub events: Vec<String>,
@@ -63,7 +64,7 @@ pub struct State {
     pub producers: Vec<(String, u32)>,
     /// The names of the data sources that can be recorded.
     pub sources: Vec<String>,
-    /// The number of recording sessions.
+    /// The number of recording sessions of the service.
     pub sessions: u64,
 }
 
@@ -74,12 +75,12 @@ pub struct Consumer {
     inbox: Vec<u8>,
     scratch: Vec<u8>,
     request: u64,
-    /// The time that is left for replies.
+    /// The time that is left for replies of the service.
     left: Duration,
     methods: HashMap<Vec<u8>, Method>,
-    /// The number of the `EnableTracing` request, which is answered when the session has ended.
+    /// The number of the `EnableTracing` request. The service answers it when the session has ended.
     enabled: u64,
-    /// Why the session ended, if this client did not end it.
+    /// The reason why the session ended, if this client did not end it.
     ended: Option<String>,
 }
 
@@ -88,7 +89,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// The reason why no connection could be made.
+    /// Returns the reason if no connection could be made.
     pub fn connect() -> Result<Self, Refused> {
         let (name, trust) = socket::consumers();
         let socket = Socket::connect(&name, trust)?;
@@ -129,8 +130,8 @@ impl Consumer {
         Ok(self.request)
     }
 
-    /// Receives frames until `what` returns a value for one of them. The time that this waits is subtracted from
-    /// `left`; if none is left, it takes only frames that have already arrived.
+    /// Receives frames until `what` returns a value for a frame. The time that this takes is subtracted from
+    /// `left`; if no time is left, only frames that have already arrived are received.
     fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> io::Result<T> {
         let (had_time, mut received) = (!self.left.is_zero(), 0);
         loop {
@@ -165,7 +166,7 @@ impl Consumer {
         }
     }
 
-    /// Waits for the last reply to a request and passes every reply to `each`.
+    /// Passes every reply to a request to `each`, until the last one has arrived.
     fn replies(&mut self, wanted: u64, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let is_done = self.receive(|request, body| match body {
             Body::Reply { is_success, has_more, reply } if request == wanted => {
@@ -181,7 +182,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Fails if the service does not answer.
+    /// Returns an error if the service does not answer.
     pub fn state(&mut self) -> io::Result<State> {
         let wanted = self.invoke("QueryServiceState", None, |_| ())?;
         let mut state = State::default();
@@ -204,7 +205,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Fails if the service refuses the session, does not answer in time, or has closed the connection.
+    /// Returns an error if the service refuses the session, does not answer in time, or has closed the
+    /// connection.
     pub fn start(&mut self, wanted: &Wanted, file: &File) -> io::Result<()> {
         self.enabled = self.invoke("EnableTracing", Some(file), |arguments| {
             arguments.message(1, |config| wanted.write(config));
@@ -221,7 +223,7 @@ impl Consumer {
     }
 
     /// Returns the reason if the recording ended although this client did not end it: the service may have exited,
-    /// or its disk may be full. Does not wait.
+    /// or its disk may be full. This does not wait.
     pub fn ended(&mut self) -> Option<&str> {
         let enabled = self.enabled;
         if self.ended.is_none() {
@@ -243,7 +245,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Fails if the service does not answer, or [ended](Self::ended) the recording earlier.
+    /// Returns an error if the service does not answer, or has already [ended](Self::ended) the recording.
     pub fn stop(&mut self) -> io::Result<()> {
         if let Some(why) = self.ended() {
             return Err(io::Error::other(why));
@@ -306,21 +308,21 @@ impl Wanted {
     }
 }
 
-/// Returns the service's reason for the failure of a session that has ended, escaped for a terminal; empty if nothing
-/// failed.
+/// Returns the service's reason for the failure of a session that has ended, escaped for a terminal. The text is
+/// empty if the session did not fail.
 fn fault_of(reply: &[u8]) -> String {
     let fault = bytes(reply, 3);
     shown(&fault[..fault.len().min(FAULT_MAX)]).to_string()
 }
 
-/// Returns the reason for the end of a session that this client did not end. If the file can't be written, the
-/// service gives no reason.
+/// Returns the reason why a session ended that this client did not end. (If the file can't be written, the
+/// service gives no reason.)
 fn end_of(reply: &[u8]) -> String {
     let fault = fault_of(reply);
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
 }
 
-/// Converts a pattern to the regular expression that the service compares whole names with.
+/// Converts a pattern to the regular expression with which the service compares whole names.
 fn regex(pattern: &str) -> String {
     let (mut regex, mut rest) = (String::new(), pattern);
     while let Some(c) = rest.chars().next() {
@@ -347,8 +349,8 @@ fn regex(pattern: &str) -> String {
     regex
 }
 
-/// Returns the index of the `]` that ends the set of characters at the start of `set`, if it is one: `[a-z]`, `[!]]`,
-/// `[[:digit:]]`.
+/// Returns the index of the `]` that ends the set of characters at the start of `set`, or `None` if there is no set:
+/// `[a-z]`, `[!]]`, `[[:digit:]]`.
 fn end_of_set(set: &str) -> Option<usize> {
     let mut at = 1 + usize::from(set.strip_prefix('[')?.starts_with(['!', '^']));
     at += usize::from(set.get(at..)?.starts_with(']'));

@@ -1,22 +1,23 @@
-//! Work for many users at once, each with the rights of its user (`atrace_sys::errand`).
+//! Does work for many users at once, each with the rights of its user (`atrace_sys::errand`).
 //!
-//! A child process for each piece of work takes on the user's ids. Each child has its own time limit, and sixteen
-//! children run at once. So no user can prevent the command from serving the other users. There is a limit for all
-//! users together; the work of users that were not reached in time is refused.
+//! Each piece of work is done in a child process with the user's ids. Each child has its own time limit, and
+//! sixteen children run at once. So no user can prevent the work for other users. There is also a time limit for
+//! all users together; work that was not started within it is not done, and an error is reported.
 
 use std::time::{Duration, Instant};
 
 use atrace_sys::errand::{Errand, User, answers};
 
-/// How many children run at once.
+/// The number of children that run at the same time.
 const TOGETHER: usize = 16;
-/// No further child is started after this time: a person can own thousands of user ids.
+/// The time after which no further child is started, because one person can own thousands of user ids.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Does the work of each task in a child, and passes the answers to `done`, with the time that each took.
+/// Does the work of each task in a child, and passes the answers to `done`, with the time that each task
+/// took.
 ///
-/// `user` returns the user whose ids the child takes on, and the time that is left for this user. The two texts are the
-/// errors for tasks that are not started: because of the other users, or because no time is left.
+/// `user` returns the user whose ids the child gets, and the time that is left for this user. The two texts are the
+/// errors of tasks that are not started: because there are too many users, or because the user has no time left.
 pub(crate) fn ask<T>(
     tasks: &[T],
     user: impl Fn(&T) -> (User, Duration),

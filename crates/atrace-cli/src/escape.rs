@@ -6,10 +6,11 @@
 
 use std::fmt::{self, Write as _};
 
-/// Displays a foreign text on one line and escapes all characters that are not printable.
+/// Displays a text of another user on one line, and escapes all characters that are not printable.
 ///
-/// These are control characters, line ends, marks of direction and of zero width, and bytes that are not UTF-8
-/// (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for human readers and can't be decoded.
+/// Escaped are control characters, line ends, marks of direction and of zero width, and bytes that are not
+/// UTF-8 (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for human readers and can't be
+/// decoded.
 ///
 /// # Examples
 ///
@@ -44,7 +45,7 @@ fn show(c: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// Quotes a text as one word of a POSIX shell, for commands that users are told to paste.
+/// Quotes a text as one word of a POSIX shell, for commands that the output suggests.
 ///
 /// A text with characters that are not printable is quoted as `$'…'`. bash, zsh and mksh understand this form, and so
 /// does every shell that follows POSIX.1-2024.

@@ -9,15 +9,15 @@
 //!
 //! `cargo install atrace-cli` installs `atrace`. `atrace run` starts a program and saves its trace in a file for
 //! <https://ui.perfetto.dev>. `atrace record` does the same for programs that are already running. `atrace cost`
-//! measures what tracing costs a program. `on`, `off` and
-//! `status` switch tracing and show its state, and `doctor` explains why nothing is traced. Programs that want to
-//! switch others use [`atrace::control`].
+//! measures what tracing costs a program. `on`, `off` and `status` switch tracing and show its state, and
+//! `doctor` explains why nothing is traced. A program that switches tracing of other programs uses
+//! [`atrace::control`].
 //!
 //! # Features
 //!
-//! - `perfetto` (default): [`doctor`] examines programs that have Perfetto's backend.
+//! - `perfetto` (default): [`doctor`] can examine programs that have Perfetto's backend.
 //!
-//! Linux and Android only: on other systems this library is empty.
+//! This library is for Linux and Android. On other systems it is empty.
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 mod command;

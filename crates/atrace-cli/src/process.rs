@@ -1,4 +1,5 @@
-//! Lists the processes of this machine, and reads what `/proc` says about a process, for the doctor and the command.
+//! Lists the processes of this machine, and reads the files in `/proc` about a process, for the doctor and the
+//! command.
 //!
 //! A process may end at any moment, so every value may be missing. The process's user controls the content and length
 //! of most files, so each file is read up to a limit. Symbolic links are read but not followed.
@@ -12,15 +13,15 @@ use std::path::{Path, PathBuf};
 
 use crate::escape::shown;
 
-/// The limits: bytes per file of a process, and the number of descriptors.
+/// The limits: the maximum number of bytes that are read of a file, and the maximum number of descriptors.
 const CMDLINE: u64 = 4095;
 const SMALL: u64 = 1 << 16;
 const ENVIRONMENT: u64 = 1 << 20;
 const MAPS: u64 = 4 << 20;
 const DESCRIPTORS: usize = 1 << 16;
 
-/// The type of the auxiliary vector's entry that tells whether a program runs in secure mode (`getauxval(3)`). The
-/// number is the same on every architecture.
+/// The type of the entry of the auxiliary vector which says whether a program runs in secure mode
+/// (`getauxval(3)`). The number is the same on every architecture.
 const AT_SECURE: usize = 23;
 
 /// A process, identified by its process id.
@@ -41,7 +42,7 @@ impl Process {
         self.path("").exists()
     }
 
-    /// Returns the user that the process runs as.
+    /// Returns the id of the user as whom the process runs.
     pub(crate) fn uid(self) -> Option<u32> {
         fs::metadata(self.path("")).ok().map(|data| data.uid())
     }
@@ -69,8 +70,8 @@ impl Process {
         Some(Status(String::from_utf8_lossy(&self.read("status")?).into_owned()))
     }
 
-    /// Returns the name that app patterns are compared with: the first line of argv\[0\], or `None` for a kernel
-    /// thread.
+    /// Returns the name with which app patterns are compared: the first line of argv\[0\], or `None` for a
+    /// kernel thread.
     pub(crate) fn argv0(self) -> Option<CString> {
         let text = self.read("cmdline")?;
         let name = text.split(|&byte| byte == 0).next()?;
@@ -78,12 +79,12 @@ impl Process {
         CString::new(name.get(..end)?).ok().filter(|name| !name.is_empty())
     }
 
-    /// Returns the environment that the process was started with.
+    /// Returns the environment with which the process was started.
     pub(crate) fn environment(self) -> Environment {
         Environment(self.read("environ").unwrap_or_default())
     }
 
-    /// Returns the numbers of the process's descriptors and the files that they refer to.
+    /// Returns the numbers of the process's descriptors, and the files to which they refer.
     pub(crate) fn descriptors(self) -> std::io::Result<impl Iterator<Item = (u32, PathBuf)>> {
         let entries = fs::read_dir(self.path("fd"))?.take(DESCRIPTORS).flatten();
         Ok(entries.filter_map(|entry| {
@@ -91,7 +92,8 @@ impl Process {
         }))
     }
 
-    /// Tells whether the process was started with more rights than its starter had (`AT_SECURE`).
+    /// Returns whether the process was started with more rights than the process that started it had
+    /// (`AT_SECURE`).
     pub(crate) fn is_elevated(self) -> bool {
         let words = self.read("auxv").unwrap_or_default();
         let (words, _) = words.as_chunks::<{ size_of::<usize>() }>();
@@ -101,12 +103,12 @@ impl Process {
         pairs.any(|[kind, value]| kind == AT_SECURE && value != 0)
     }
 
-    /// Tells whether an app pattern matches the process's name.
+    /// Returns whether an app pattern matches the process's name.
     pub(crate) fn matches(self, pattern: &str) -> bool {
         self.argv0().is_some_and(|name| matches(pattern.as_bytes(), name.to_bytes()))
     }
 
-    /// Returns a variable of the environment that the process was started with.
+    /// Returns a variable of the environment with which the process was started.
     pub(crate) fn variable(self, name: &str) -> Option<OsString> {
         self.environment().get(name).map(|value| OsString::from_vec(value.to_vec()))
     }
@@ -126,7 +128,7 @@ impl Status {
         Some(self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
     }
 
-    /// Returns the numbers in a line.
+    /// Returns the numbers in the line with this key.
     pub(crate) fn numbers(&self, key: &str) -> Vec<u32> {
         let text = self.get(key).unwrap_or_default();
         text.split_whitespace().map_while(|number| number.parse().ok()).collect()
@@ -145,7 +147,7 @@ impl Environment {
     }
 }
 
-/// Tells whether an app pattern matches a name, whole or by its last path component.
+/// Returns whether an app pattern matches a name: the whole name, or its last path component.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let texts = CString::new(pattern).ok().zip(CString::new(name).ok());
     texts.is_some_and(|(pattern, name)| atrace_sys::process::matches_name(&pattern, &name))
@@ -160,8 +162,8 @@ pub(crate) fn all() -> Vec<Process> {
     all
 }
 
-/// Returns the processes that have a file in this directory open. Processes that this user may not examine are
-/// missing.
+/// Returns the processes that have a file in this directory open. The result lacks processes that this user
+/// may not examine.
 pub(crate) fn holders(directory: &Path) -> Vec<Process> {
     let holds = |process: &Process| {
         process.descriptors().is_ok_and(|mut all| all.any(|(_, file)| file.starts_with(directory)))
@@ -169,7 +171,7 @@ pub(crate) fn holders(directory: &Path) -> Vec<Process> {
     all().into_iter().filter(holds).collect()
 }
 
-/// Returns the same processes as text.
+/// Returns the names and ids of the processes that have a file in this directory open, as text.
 pub(crate) fn name_holders(directory: &Path) -> String {
     let found: Vec<_> = holders(directory).iter().map(Process::to_string).collect();
     if found.is_empty() { "a process that can't be seen from here".to_owned() } else { found.join(", ") }
@@ -182,7 +184,7 @@ pub(crate) fn matching(patterns: &[String]) -> Vec<Process> {
     all
 }
 
-/// Reports that no process matches the patterns, and names similar processes.
+/// Returns a message which says that no process matches the patterns, and which names similar processes.
 pub(crate) fn none_matches(patterns: &[String]) -> String {
     let mut text = format!("no running process matches {}", shown(&patterns.join(" or ")));
     let like = |process: &Process| {

@@ -16,15 +16,15 @@ use uzers::{get_user_by_uid, get_user_groups};
 use crate::command::terminal::{Failure, Result, failed, say};
 use crate::process::Process;
 
-/// The number that `setresuid` and `setresgid` take for "leave unchanged". It is no valid user or group.
+/// The number that means "leave unchanged" for `setresuid` and `setresgid`. It is not a valid user or group.
 const UNCHANGED: u32 = u32::MAX;
 
-/// A user that a program can run as.
+/// A user as whom a program can be run.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// All groups, the primary one first.
+    /// All groups of the user, the primary group first.
     pub(crate) groups: Vec<u32>,
     /// The user's name and home directory, if the system knows them.
     pub(crate) known: Option<(OsString, PathBuf)>,
@@ -58,9 +58,9 @@ impl Caller {
         Self { uid, gid, groups, known }
     }
 
-    /// Does the work with the rights of this user, and restores root's rights afterwards. So it does not matter
-    /// where the paths in this work lead to. The real user id stays root's, so the user can neither trace nor
-    /// signal the process.
+    /// Does the work with the rights of this user, and restores root's rights afterwards. So the paths that
+    /// `work` uses may lead anywhere. The real user id stays root's, so the user can neither trace nor signal
+    /// the process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
         let _back = Back { groups: getgroups().map_err(problem)?, gid: getegid() };
@@ -69,8 +69,8 @@ impl Caller {
     }
 }
 
-/// Takes on a user and groups, the first of which is the primary one, as the effective ids of the calling thread;
-/// if `is_final`, as all its ids, irrevocably.
+/// Sets the effective user and group ids of the calling thread; if `is_final`, sets all of its ids, irrevocably.
+/// The first of `groups` becomes the primary group.
 pub(crate) fn take_on(uid: u32, groups: &[u32], is_final: bool) -> rustix::io::Result<()> {
     let gid = *groups.first().ok_or(Errno::INVAL)?;
     if [uid, gid].contains(&UNCHANGED) {
@@ -94,9 +94,9 @@ fn id(variable: &str) -> Result<Option<u32>> {
     }
 }
 
-/// Returns the groups of the nearest ancestor process that runs as this user. They may include groups without a name,
-/// or groups that the user joined later (`newgrp`). A user's process may have any group that another process of this
-/// user has.
+/// Returns the groups of the nearest ancestor process that runs as this user. These may include groups without a
+/// name, and groups that the user joined after the login (`newgrp`). The program may have all of these groups,
+/// because the user's processes may share their groups with each other.
 fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     let mut process = Process::this();
     loop {
@@ -110,7 +110,7 @@ fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     }
 }
 
-/// Restores root's rights when it is dropped. The rights are those of the calling thread.
+/// Restores root's rights when this is dropped. The rights are those of the calling thread.
 struct Back {
     groups: Vec<Gid>,
     gid: Gid,

@@ -14,8 +14,8 @@ pub(crate) struct DoctorArgs {
     patient: Option<String>,
 }
 
-/// Returns the exit status: 0 only if an event written now would arrive, for each process that was examined. For a program that
-/// does not run, it is enough that `atrace run` would record it.
+/// Prints the reports. Returns the exit status, which is 0 only if an event that was written now would arrive, for
+/// each process that was examined. For a program that does not run, it is enough that `atrace run` would record it.
 pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {
@@ -50,8 +50,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     Ok(u8::from(!all_arrive))
 }
 
-/// Tells whether a name refers to the process: it equals argv[0] or the last path component of argv[0], or is a
-/// pattern that matches argv[0].
+/// Returns whether a name refers to the process: the name equals argv[0] or the last path component of argv[0],
+/// or is a pattern that matches argv[0].
 fn is_called(process: Process, name: &str) -> bool {
     let Some(argv0) = process.argv0() else { return false };
     let argv0 = argv0.to_string_lossy();

@@ -1,7 +1,7 @@
 //! The command line: `atrace run`, `record`, `cost`, `on`, `off`, `status` and `doctor`.
 //!
-//! A command undoes everything that it switched on, except for `on` itself. If it is killed, the next command undoes
-//! it (`notes`, `buffer::sweep`). Each error tells the user what to do.
+//! At its end, a command (except `on`) switches off everything that it has switched on. If the command is killed,
+//! the next command does that (`notes`, `buffer::sweep`). Each error tells the user what to do.
 //!
 //! # Modules
 //!
@@ -10,8 +10,8 @@
 //! - `stores`: the users' property stores, which are opened with the rights of their users;
 //! - `buffer`: the kernel's ring buffers;
 //! - `file`: the file of a recording;
-//! - `notes`: the cleanup that is left after a killed command;
-//! - `caller`, `terminal`: users and the output.
+//! - `notes`: notes of what remains to be done if a command is killed;
+//! - `caller`: the user who called the command; `terminal`: the output.
 
 mod buffer;
 mod caller;

@@ -1,30 +1,30 @@
-//! Notes about the cleanup after a killed command: the patterns to switch off, and the file to which its
-//! recording must be saved.
+//! Notes of what remains to be done if a command is killed: the patterns to switch off, and the file to which
+//! its recording must be saved.
 //!
 //! # Format
 //!
 //! Before `run` and `record` change anything, they write a note `recording-PID-START`. Its lines are:
 //!
 //! 1. the machine's boot id;
-//! 2. `output`: the file to save the recording to;
-//! 3. a line for each pattern and store that is about to be switched, with the number of times that the pattern is
-//!    listed at that time;
-//! 4. `done`, after the switch in a store;
+//! 2. `output`: the file to which the recording must be saved;
+//! 3. a line for each pattern that is about to be added to a store, with the number of times that the store lists
+//!    the pattern before;
+//! 4. `done`, after the patterns were added to a store;
 //! 5. `undone` or `saved`, which cancel the patterns or the output.
 //!
 //! Paths and patterns are in hexadecimal. A note is removed when all its work is done.
 //!
 //! # Recovery
 //!
-//! A command that finds the note of an ended process locks it and does the cleanup: [`sweep`] switches the patterns
-//! off; the recordings in [`unsaved`] are saved by `buffer::sweep`. A note from before the last boot is removed,
-//! because its stores and buffers no longer exist.
+//! A command that finds the note of a process that has ended locks the note and does the work: [`sweep`] switches
+//! the patterns off; the recordings in [`unsaved`] are saved by `buffer::sweep`. A note from before the last boot
+//! is removed, because its stores and buffers no longer exist.
 //!
 //! # The folder
 //!
-//! No other user can write to the folder with the notes of a user's commands. For root it is `/run/atrace`; for others
-//! it is the folder of their property store, `/dev/shm/atrace-UID`; on Android it is `/data/local/tmp/atrace-UID`. A
-//! folder is not used unless it belongs to this user and only this user has access.
+//! No other user can write to the folder with the notes of a user's commands. Root's folder is `/run/atrace`; that of
+//! another user is the folder of the user's property store, `/dev/shm/atrace-UID`, or on Android
+//! `/data/local/tmp/atrace-UID`. A folder is used only if it belongs to this user and no other user has access.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -45,14 +45,14 @@ use crate::command::terminal::{Result, failed, say};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// The limits: the length of a note in bytes, and the number of notes.
+/// The limits: the maximum length of a note in bytes, and the maximum number of notes.
 const LENGTH: u64 = 1 << 20;
 const MOST: usize = 1024;
 
 const PREFIX: &str = "recording-";
 
-/// The process that wrote a note. Process ids are reused, so the time at which the process started belongs to its
-/// identity.
+/// The process that wrote a note. Process ids are reused, so the process is identified by its id and its start
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) pid: u32,
@@ -78,8 +78,8 @@ impl Writer {
     }
 }
 
-/// The open folder. A descriptor keeps referring to this folder, even if another folder gets its
-/// path.
+/// The open folder with the notes. The descriptor keeps referring to this folder, even if another folder gets
+/// its path.
 pub(crate) struct Folder(File);
 
 impl Folder {
@@ -122,8 +122,8 @@ impl Folder {
         Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
     }
 
-    /// Returns the names of the notes and the processes that wrote them; if a process has ended, also the lock of its
-    /// note, if this command got the lock.
+    /// Returns the names of the notes and the processes that wrote them; if a process has ended, also returns the
+    /// lock of its note, unless another command holds that lock.
     fn notes(&self) -> impl Iterator<Item = (String, Writer, Option<File>)> {
         let entries = fs::read_dir(self.file("")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -180,24 +180,24 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// The first word of the line that follows a switch: it says that the patterns of a store are on.
+/// The first word of the line which says that the patterns of a store were added.
 const DONE: &str = "done";
 
-/// The lines that cancel the patterns, or the output.
+/// The first words of the lines that cancel the patterns, or the output.
 pub(crate) const UNDONE: &str = "undone";
 pub(crate) const SAVED: &str = "saved";
 
-/// The first word of the line with the file to save the recording to.
+/// The first word of the line with the file to which the recording must be saved.
 const OUTPUT: &str = "output";
 
-/// A pattern that a recording switches on in a store.
+/// A pattern that a recording adds to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedPattern {
-    /// The user who owns the store; `None` if `path` alone identifies the store.
+    /// The user who owns the store, or `None` if `path` alone identifies the store.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// The pattern is switched off again only if the store lists it more often than this. The number is the count of
-    /// the pattern in the list before the switch, and 0 once the switch is known to be done.
+    /// The pattern is removed only if the store lists it more often than this. The number is how often the store
+    /// listed the pattern before it was added; it is 0 once the pattern is known to have been added.
     pub(crate) before: usize,
     pub(crate) pattern: String,
 }
@@ -213,13 +213,13 @@ impl NotedPattern {
     }
 }
 
-/// Returns the line which says that the patterns of a store were switched on.
+/// Returns the line which says that the patterns of a store were added.
 pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
     format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
 }
 
-/// The file to which a recording must be saved, and the user and group that will own it, if they differ from
-/// those of the saving process.
+/// The file to which a recording must be saved; and the user and group that will own the file, if they differ
+/// from those of the process that saves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) path: PathBuf,
@@ -296,7 +296,7 @@ fn path_of(hex: &str) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes(hex)?).into())
 }
 
-/// The note of this command. When it is dropped, everything that it switched on is switched off again. A forked child
+/// The note of this command. When it is dropped, the patterns that the command has added are removed. A forked child
 /// that drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
@@ -307,7 +307,7 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// Writes the note, with the file to save the recording to.
+    /// Writes the note, with the file to which the recording must be saved.
     pub(crate) fn write(output: &Path, owner: Option<&Caller>) -> Result<Self> {
         let what = || format!("writing down in {} what is recorded", Folder::path().display());
         let output = std::path::absolute(output).map_err(failed(what()))?;
@@ -318,8 +318,8 @@ impl Note {
         Ok(Self { folder, name, entries: Vec::new(), by: generation(), _lock: lock })
     }
 
-    /// Adds the patterns to the note, then switches them on. If this fails for the store of another user, a message
-    /// says so, and the rest is not affected.
+    /// Adds the patterns to the note and then to the stores. If this fails for the store of another user, a message
+    /// says so, and the other stores are not affected.
     pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result {
         // The contents are read again, because other commands may have switched patterns in the meantime.
         for (store, now) in stores::perform(stores, |_| Work::Look) {
@@ -347,8 +347,7 @@ impl Note {
         refused
     }
 
-    /// Switches off the patterns that this command switched on. If that fails, the next command
-    /// tries it again.
+    /// Removes the patterns that this command has added. If that fails, the next command tries it again.
     pub(crate) fn switch_off(&mut self) {
         if !self.entries.is_empty() && take_back(&self.entries) {
             self.entries.clear();
@@ -366,7 +365,7 @@ impl Drop for Note {
     }
 }
 
-/// Cancels a part of a note. A note is removed when all its work is done.
+/// Cancels a part of a note. The note is removed if `was_all`, because all its work is done.
 fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
@@ -375,8 +374,7 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     }
 }
 
-/// Switches off the patterns that a recording switched on. Reports failures, and returns true if
-/// there were none.
+/// Removes the patterns that a recording has added. Reports failures. Returns true if there were none.
 fn take_back(entries: &[NotedPattern]) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
@@ -398,19 +396,19 @@ fn take_back(entries: &[NotedPattern]) -> bool {
     is_clean
 }
 
-/// The patterns that are on because of running recordings.
+/// The patterns that running recordings have added.
 #[derive(Default)]
 pub(crate) struct Running(Vec<(u32, NotedPattern)>);
 
 impl Running {
-    /// Returns the ids of the recordings that have switched on this pattern in this store.
+    /// Returns the process ids of the recordings that have added this pattern to this store.
     pub(crate) fn of<'a>(&'a self, store: &'a Store, pattern: &'a str) -> impl Iterator<Item = u32> + 'a {
         let of_it = self.0.iter().filter(move |(_, entry)| entry.is_of(store) && entry.pattern == pattern);
         of_it.map(|(pid, _)| *pid)
     }
 }
 
-/// Switches off the patterns that killed recordings left on, and reports it. Returns the patterns of the recordings
+/// Removes the patterns that killed recordings have added, and reports them. Returns the patterns of the recordings
 /// that still run.
 pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
@@ -445,7 +443,8 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     }
 }
 
-/// Returns the commands that were killed before they saved their recording, and the files to save to.
+/// Returns the process ids of the commands that were killed before they saved their recording, and the files
+/// to which it must be saved.
 pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;

@@ -1,5 +1,5 @@
-//! `atrace on` and `atrace off` switch patterns in the users' property stores. `atrace status` shows what is switched on,
-//! and in which processes.
+//! `atrace on` and `atrace off` add and remove patterns in the users' property stores. `atrace status` shows the
+//! patterns and tags that are on, and the processes that they match.
 
 use std::ffi::CString;
 use std::time::Instant;
@@ -137,7 +137,7 @@ pub(crate) fn status() -> Result {
     Ok(())
 }
 
-/// Prints whether Perfetto's system service runs, and the producers that are connected to it.
+/// Prints whether Perfetto's system service runs, and which producers are connected to it.
 fn print_service() {
     let (place, _) = socket::consumers();
     let place = shown(place.as_encoded_bytes()).to_string();

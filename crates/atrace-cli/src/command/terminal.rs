@@ -30,7 +30,8 @@ impl Failure {
     }
 }
 
-/// Returns a function that makes an error: `what` failed because of `e`.
+/// Returns a function that turns an error `e` into a failure, whose text says that `what` failed because of
+/// `e`.
 pub(crate) fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
     move |e| Failure::new(format!("{what}: {e}"))
 }
@@ -57,7 +58,7 @@ pub(crate) fn quoted_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
 
-/// The first error of printing the output.
+/// The first error that occurred when output was printed.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line of the output. If that fails, [`unprinted`] returns the error.
@@ -68,14 +69,15 @@ pub(crate) fn print(line: &str) {
     }
 }
 
-/// Notes an error of printing. A closed pipe is not an error, because its reader ended on purpose.
+/// Stores an error of printing. A closed pipe does not count as an error, because its reader has ended on
+/// purpose.
 pub(crate) fn note(e: io::Error) {
     if e.kind() != ErrorKind::BrokenPipe {
         let _ = UNPRINTED.set(e);
     }
 }
 
-/// Returns the error of printing, if there is one.
+/// Returns the first error of printing, if there was one.
 pub(crate) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(|e| Failure::new(format!("the output is not whole: {e}")))
 }

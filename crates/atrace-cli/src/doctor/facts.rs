@@ -1,7 +1,7 @@
-//! The facts about a process, and their encoding in the answer of the child that collected them.
+//! The facts about a process, and how the child process that collected them encodes them in its answer.
 //!
-//! Nothing here calls the system. The encoded bytes come from another user, so numbers are checked and texts stay
-//! bytes.
+//! This module makes no system calls. The encoded bytes come from another user, so numbers are checked and texts
+//! are treated as bytes.
 //!
 //! # Facts
 //!
@@ -12,22 +12,24 @@
 //! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
-//! - `page`: the state that the process publishes; `is_parents`: this state belongs to the parent, as the process was forked and
-//!   has published nothing since; `is_forked`: the process has its parent's state in addition to its own; `unseen`: the process
-//!   can't be examined, with the errno;
-//! - `link`: the file that the marker's descriptor refers to now; missing if it is closed;
+//! - `page`: the state that the process publishes; `is_parents`: this state belongs to the parent, because the
+//!   process was forked and has not published a state since; `is_forked`: the process has its parent's state in
+//!   addition to its own; `unseen`: the errno if the process can't be examined;
+//! - `link`: the file to which the marker's descriptor refers now; missing if the descriptor is closed;
 //! - `is_it`: the descriptor still refers to the marker;
-//! - `is_place`, `has_place`: the path by which the marker was opened still leads to the marker, or to some other
+//! - `is_place`, `has_place`: the path by which the marker was opened still leads to the marker, or to another
 //!   file;
-//! - `store`: the path of the property store; `is_there`: it exists; `is_hidden`: its directory may not be read;
-//! - `is_stale`: the process has mapped a store of this path that was deleted;
-//! - `fault`: why the store can't be used;
-//! - `flags`, `serial`: the text of the tag mask, and the property's serial if it is set;
-//! - `pattern`: once for each pattern.
+//! - `store`: the path of the property store; `is_there`: the store exists; `is_hidden`: the store's directory
+//!   may not be read;
+//! - `is_stale`: the process has mapped a store that had this path and was deleted;
+//! - `fault`: the reason why the store can't be used;
+//! - `flags`, `serial`: the text of the mask of tags and, if that property is set, its serial;
+//! - `pattern`: an app pattern; there is one fact for each pattern.
 //!
 //! # Format
 //!
-//! An answer is a list of words (`atrace_sys::errand::Words`): for each fact its name, a NUL and its value; and `end`.
+//! An answer is a list of words (`atrace_sys::errand::Words`): one word `name NUL value` for each fact, and the word
+//! `end` after the last.
 //!
 //! # The published state
 //!
@@ -35,7 +37,7 @@
 
 use atrace_sys::errand::{Words, parse};
 
-/// All facts that the process, its user or its files provide.
+/// All facts about a process that were collected from the process, its user and its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts(Vec<(Vec<u8>, Vec<u8>)>);
 
@@ -44,7 +46,7 @@ impl Facts {
         self.0.push((name.into(), value.as_ref().to_vec()));
     }
 
-    /// Adds a fact of yes or no.
+    /// Adds a fact that is either true or false.
     pub(super) fn note(&mut self, name: &str, is_so: bool) {
         if is_so {
             self.add(name, "");
@@ -82,7 +84,7 @@ impl Facts {
         words.bytes()
     }
 
-    /// Decodes the facts; returns `None` if the bytes are not a valid answer.
+    /// Decodes the facts. Returns `None` if the bytes are not a valid answer.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let words = parse(bytes)?;
         let [facts @ .., b"end"] = &words[..] else { return None };
@@ -94,7 +96,7 @@ impl Facts {
     }
 }
 
-/// The lines of a state; [`atrace::state`] lists the keys.
+/// The lines of a published state. [`atrace::state`] lists the keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published(String);
 
@@ -120,8 +122,8 @@ impl Published {
         }
     }
 
-    /// Returns the number of sessions of Perfetto's service that the process takes part in, from the text of its
-    /// connection state.
+    /// Returns the number of sessions of Perfetto's service in which the process takes part, from the text of
+    /// its connection state.
     pub(super) fn sessions(&self) -> u64 {
         let text = self.get("perfetto").and_then(|standing| standing.split_once(": connected, "));
         let number = text.and_then(|(_, rest)| rest.split_once(" sessions"));
@@ -137,7 +139,8 @@ impl Published {
     }
 }
 
-/// Returns the line with an error at its end (`errno N`) replaced by the system's text for it.
+/// Returns a line. If it ends with an error number (`errno N`), the number is replaced by the system's text
+/// for the error.
 fn with_text(line: &str) -> String {
     let parts = line.rsplit_once("errno ").and_then(|(before, code)| Some((before, code.parse().ok()?)));
     match parts {
@@ -175,7 +178,7 @@ mod tests {
         assert_eq!(facts.published().unwrap().get("pid"), Some("1"));
     }
 
-    /// Changes each byte of an answer and cuts it at each length: the reader never panics.
+    /// Changes each byte of an answer, and cuts the answer at each length. The decoder must never panic.
     #[test]
     fn no_answer_ends_the_reader() {
         let bytes = some().bytes();

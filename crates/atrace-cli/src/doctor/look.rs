@@ -1,21 +1,21 @@
 //! Collects the facts about a process with the rights of its user, and changes nothing.
 //!
-//! If the caller is root, an [`Errand`] does this: a child process that takes on the ids of the process's user. If
-//! that user is root, too, the work still happens in a separate process. Other callers collect the facts in their
-//! own process.
+//! If the caller is root, an [`Errand`] collects the facts: a child process with the ids of the process's user. If
+//! that user is root, too, the work is still done in a child process. Other callers collect the facts in their own
+//! process.
 //!
-//! The process's user controls everything that is read here. So each file is read up to a fixed size, and no file is
-//! opened that could block or that has an unexpected type.
+//! The user of the examined process controls all data that is read. So each file is read up to a fixed size, and a
+//! file that could block, or that has an unexpected type, is not opened.
 //!
 //! # Connections
 //!
-//! [`standings`] collects the state of many processes' connections to Perfetto's service, as the processes publish it.
-//! A child process for each user takes on that user's ids and reads the states of that user's processes (`errands`),
-//! the lowest user ids first. So a user with many processes, or with processes that block the reader, can't hide the
-//! processes of other users. Users that were not reached in time are listed.
+//! [`standings`] collects the state of many processes' connections to Perfetto's service, as the processes publish
+//! it. For each user there is a child process with the user's ids, which reads the states of the user's processes
+//! (`errands`); the lowest user ids come first. So a user with many processes, or with processes that block the
+//! reader, can't hide the processes of other users. The result lists the users that were not reached in time.
 //!
-//! An answer comes from a process of its user, and may be false. It counts only for the processes about which this
-//! child was asked.
+//! An answer comes from a process of the examined user, and may be false. It is only accepted for the processes
+//! about which this child was asked.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -37,24 +37,24 @@ use crate::process::{Process, Status};
 
 /// The maximum number of threads of a process that are examined.
 const THREADS: usize = 1 << 16;
-/// The maximum number of state pages that are read. A process has its own page and those that it
-/// inherited by `fork`.
+/// The maximum number of state pages that are read for a process. A process has its own page and the pages
+/// that it inherited by `fork`.
 const STATES: usize = 64;
 
-/// The state that a process publishes; `None` if it publishes nothing; an errno if it can't be examined.
+/// The state that a process publishes: `None` if it publishes none, or an errno if it can't be examined.
 pub(super) type Page = Result<Option<Published>, i32>;
 
 /// The state that a process publishes.
 pub(super) struct Published {
     text: Vec<u8>,
-    /// The text is the parent's.
+    /// Whether the state is that of the process's parent.
     is_parents: bool,
-    /// The process also has the state of another process, which it got by a fork.
+    /// Whether the process also has the state of another process, which it inherited by a fork.
     is_forked: bool,
 }
 
-/// Returns the user whose ids the child takes on to examine a process: the first of the process's ids that is not
-/// root's.
+/// Returns the user whose ids the child process needs to examine a process: the first of the process's user ids
+/// that is not root's.
 ///
 /// If a process's ids are mixed, the kernel may refuse access to each of the users.
 pub(super) fn user(status: &Status) -> Option<User> {
@@ -65,8 +65,8 @@ pub(super) fn user(status: &Status) -> Option<User> {
     Some(User { uid: id("Uid")?, gid: id("Gid")? })
 }
 
-/// Collects the facts about a process, in a child if the caller is root. The time that this takes is subtracted
-/// from `left`.
+/// Collects the facts about a process, in a child process if the caller is root. The time that this takes is
+/// subtracted from `left`.
 pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Facts, Failure> {
     if pid == std::process::id() {
         return Ok(own());
@@ -157,7 +157,7 @@ pub(super) fn page(pid: u32, numbers: &str) -> Page {
     Ok(text.map(|text| Published { text, is_parents, is_forked }))
 }
 
-/// Examines the marker's descriptor with the help of `/proc`.
+/// Collects the facts about the marker's descriptor from `/proc`.
 fn descriptor(pid: u32, state: &Lines, facts: &mut Facts) {
     let Some((fd, identity)) = state.marker() else { return };
     let own = Process(pid).path(&format!("fd/{fd}"));
@@ -183,7 +183,7 @@ fn has_watch(pid: u32) -> bool {
         .any(|name| name.trim_ascii_end() == b"atrace-watch")
 }
 
-/// Reads the property store that the process uses. Creates no store.
+/// Collects the facts about the property store that the process uses. Creates no store.
 fn store(pid: u32, place: &Path, facts: &mut Facts) {
     facts.add("store", place.as_os_str().as_bytes());
     if cfg!(target_os = "linux") {
@@ -213,18 +213,19 @@ fn store(pid: u32, place: &Path, facts: &mut Facts) {
     }
 }
 
-/// The limits for the text of one process in bytes, and for the processes of one user. They keep an answer short.
+/// The maximum length of the text of one process in bytes, and the maximum number of processes of one user. These
+/// limits keep an answer short.
 const TEXT_MAX: usize = 512;
 const PROCESSES_MAX: usize = 1000;
 
-/// The states of processes' connections to Perfetto's service.
+/// The states of the connections of several processes to Perfetto's service.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Standings {
-    /// The text that each process published last, by process id. Processes that never asked for a service, or that
-    /// the caller may not examine, are missing.
+    /// The text that each process published last, by process id. It lacks processes that have never asked for a
+    /// connection, and processes that the caller may not examine.
     pub known: BTreeMap<u32, String>,
-    /// The users of whom not all processes were examined, and the reasons.
+    /// The users of whom not all processes were examined, with the reasons.
     pub missed: BTreeMap<u32, String>,
 }
 
@@ -234,7 +235,8 @@ type Processes = Vec<(u32, String)>;
 /// Collects the states of the connections of these processes to Perfetto's service. `patience` returns the time limit
 /// for the processes of a user.
 ///
-/// As root, this function forks: see `atrace_sys::errand`. Other callers see their own processes only.
+/// As root, this function forks: see `atrace_sys::errand`. Other callers get only the states of their own
+/// processes.
 pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings {
     let mut standings = Standings::default();
     let present = User::present();
@@ -268,7 +270,8 @@ pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings 
 }
 
 impl Standings {
-    /// Takes the answer of a user's child. An answer with a text about a process of another user is refused.
+    /// Adds the answer of a user's child process. An answer with a text about a process of another user is
+    /// refused.
     fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
         let words = parse(answer).unwrap_or_default();
         let Some((is_whole, words)) = words.split_first() else {
@@ -287,7 +290,8 @@ impl Standings {
     }
 }
 
-/// Encodes an answer: whether it is complete, then for each process its id and its text.
+/// Returns the answer of a user's child process: whether it is complete, and then the id and the text of each
+/// process.
 fn answer_of(processes: &Processes, patience: Duration) -> Vec<u8> {
     let start = Instant::now();
     let (mut found, mut length, mut is_whole) = (Vec::new(), 0, true);

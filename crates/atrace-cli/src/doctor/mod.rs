@@ -1,5 +1,5 @@
-//! Explains why nothing is traced: checks every step between an event and the trace, and says how to repair each
-//! fault.
+//! Explains why no event is recorded: checks every step between an event and the trace, and says how to repair
+//! each fault.
 //!
 //! ```
 //! let report = atrace_cli::doctor::examine_program(Some("/usr/bin/my_service"));
@@ -11,14 +11,15 @@
 //!
 //! # What the doctor sees
 //!
-//! A process publishes its state in a page that others can read (`atrace_sys::state`). The page exists after the
-//! first event. It is missing if the process closed all its descriptors, and it never exists on Android. Without the
-//! page, the doctor sees the process only from outside: its environment, its threads and its files.
+//! A process publishes the state of its tracing in a page that other processes can read (`atrace_sys::state`). The
+//! page exists after the first event. It is missing if the process has closed all its descriptors, and on Android it
+//! never exists. Without the page, the doctor can only examine the environment, the threads and the files of the
+//! process.
 //!
 //! # Privilege separation
 //!
-//! Root does not trust the process of another user. A child process that takes on this user's ids examines the
-//! process, its files and its property store (`atrace_sys::errand`). It has one second, and answers in bytes, which
+//! Root does not trust the process of another user. A child process with the ids of that user examines the process,
+//! its files and its property store (`atrace_sys::errand`). The child has one second, and answers with bytes, which
 //! are parsed with bounds checks. No file that the process names is opened for writing or created. Texts are
 //! [escaped](crate::escape::shown), and suggested commands are [quoted](crate::escape::quoted) for a shell.
 //!
@@ -26,8 +27,8 @@
 //!
 //! - `look` collects the facts about a process, and asks many processes for the state of their connection to Perfetto's
 //!   service; `facts` encodes and decodes the facts, and parses the published state;
-//! - `service` judges the connection to Perfetto's service; `sink` and `properties` judge ATrace: where events
-//!   go and whether a test event arrives, and whether the properties let events pass;
+//! - `service` checks the connection to Perfetto's service; `sink` and `properties` check ATrace: where events
+//!   go and whether a test event arrives, and whether the properties enable events;
 //! - `report` holds the findings.
 
 mod facts;
@@ -51,8 +52,8 @@ use crate::process::{Process, Status};
 
 /// Examines a running process.
 ///
-/// The process is not disturbed. To test whether an event arrives, the calling process writes an instant of its own
-/// to the same ring buffer, if it has the permission.
+/// The process is not disturbed. To test whether an event arrives, the calling process itself writes an instant to
+/// the same ring buffer, if it has the permission.
 ///
 /// As root, this function forks: see `atrace_sys::errand`.
 pub fn examine(pid: u32) -> Report {
@@ -79,9 +80,9 @@ pub fn examine(pid: u32) -> Report {
     patient.report(published, report)
 }
 
-/// Examines what a program would find if this user started it now, in the environment of the calling process. `argv0`
-/// is the program's name. Without a name, every pattern counts as one that matches the program. Where `atrace run` can record the program, what keeps its
-/// events from ATrace is a note.
+/// Examines whether a program could be traced if this user started it now, in the environment of the calling process.
+/// `argv0` is the program's name. Without a name, every pattern counts as one that matches the program. If `atrace
+/// run` can record the program, faults that prevent its events from reaching ATrace are only notes.
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let (pid, name) = (std::process::id(), argv0.map(|name| name.as_bytes().to_vec()));
     let patient = Patient { pid, name, facts: look::own(), is_new: true, left: PATIENCE };
@@ -94,7 +95,8 @@ struct Patient {
     pid: u32,
     name: Option<Vec<u8>>,
     facts: Facts,
-    /// The process does not exist yet: the facts are those of this process, except for the name.
+    /// Whether the process does not exist yet. In that case the facts are those of the calling process,
+    /// except for the name.
     is_new: bool,
     /// The time that is left for collecting facts.
     left: Duration,
@@ -105,7 +107,7 @@ fn uid_of(status: &Status) -> String {
 }
 
 impl Patient {
-    /// Examines the Perfetto backend first, which needs no rights, and then ATrace.
+    /// Examines the Perfetto backend first, which needs no rights, and then ATrace's backend.
     fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
         if self.by_service(published.as_ref(), &mut report) {
             return report;
@@ -126,7 +128,8 @@ impl Patient {
         report
     }
 
-    /// Collects the facts once more after a pause. If that fails, the old facts stay, and no other attempt is made.
+    /// Collects the facts once more after a pause. If that fails, the old facts stay, and there is no further
+    /// attempt.
     fn look_again(&mut self, pause: Duration) {
         if self.left.is_zero() {
             return;

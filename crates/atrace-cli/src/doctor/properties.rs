@@ -1,4 +1,4 @@
-//! Checks whether the properties switch a process on, and whether the process has read them.
+//! Checks whether the properties enable tracing in a process, and whether the process has read them.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use atrace::AtraceTag;
 use atrace::control::{FLAGS, parse_flags, pattern_for};
 
 impl Patient {
-    /// Reports whether the properties switch the process on.
+    /// Reports whether the properties enable tracing in the process.
     pub(super) fn properties(&self, report: &mut Report) {
         let facts = &self.facts;
         let Some(path) = facts.get("store").map(shown) else { return };
@@ -167,7 +167,7 @@ pub(crate) fn tag_names(tags: AtraceTag) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Quotes a text as one word of a shell command, even if the word needs no quotes.
+/// Quotes a text as one word of a shell command. The word is always quoted, even if that is not necessary.
 pub(super) fn in_quotes(text: &[u8]) -> String {
     match quoted(text) {
         word if word.starts_with(['\'', '$']) => word,

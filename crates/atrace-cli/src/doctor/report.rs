@@ -1,11 +1,11 @@
-//! The findings of the doctor, and their text. Each finding is one line on a terminal, whatever text of other users
-//! it contains.
+//! The findings of the doctor, and their text. Each finding is one line on a terminal, even if it contains text of
+//! other users.
 
 use std::fmt;
 
 use crate::escape::shown;
 
-/// Declares the topics, each with its word in the output.
+/// Declares the topics, each with its name in the output.
 macro_rules! topics {
     ($($(#[$doc:meta])* $topic:ident: $name:literal,)*) => {
         /// The subject of a finding.
@@ -16,7 +16,7 @@ macro_rules! topics {
         }
 
         impl Topic {
-            /// Returns the topic's word in the output.
+            /// Returns the name of the topic in the output.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$topic => $name,)*
@@ -35,11 +35,11 @@ topics! {
     Backend: "backend",
     /// Perfetto's tracing service.
     Service: "service",
-    /// The library that events go to, and the functions that it has.
+    /// The library to which events go, and the functions that it has.
     Library: "library",
     /// Whether tracefs is mounted.
     Mount: "mount",
-    /// The marker that events are written to.
+    /// The marker to which events are written.
     Marker: "marker",
     /// The process's descriptor of the marker.
     Descriptor: "descriptor",
@@ -74,9 +74,9 @@ topics! {
 pub enum Level {
     /// Everything is right.
     Good,
-    /// Worth knowing. Events arrive anyway, or it is unknown whether they do.
+    /// A remark. Events arrive anyway, or it is unknown whether they do.
     Note,
-    /// A fault: no event arrives.
+    /// A fault because of which no event arrives.
     Wrong,
 }
 
@@ -86,11 +86,11 @@ pub enum Level {
 pub struct Finding {
     /// The subject of the check.
     pub topic: Topic,
-    /// The severity.
+    /// The severity of the result.
     pub level: Level,
-    /// The finding itself, as one line.
+    /// The result as one line of text.
     pub text: String,
-    /// How to repair the fault, mostly as a command.
+    /// How to repair the fault, usually as a command.
     pub mend: Option<String>,
 }
 
@@ -104,18 +104,18 @@ impl Report {
         &self.0
     }
 
-    /// Tells whether an event written now arrives: the test event did, and no check failed.
+    /// Returns whether an event that is written now arrives: the test event arrived, and no check failed.
     pub fn arrives(&self) -> bool {
         self.0.iter().any(|it| it.topic == Topic::Event && it.level == Level::Good)
             && self.wrong().next().is_none()
     }
 
-    /// Returns the findings that are faults.
+    /// Returns the findings of level [`Level::Wrong`].
     pub fn wrong(&self) -> impl Iterator<Item = &Finding> {
         self.0.iter().filter(|it| it.level == Level::Wrong)
     }
 
-    /// Adds a finding; its texts are escaped to one line.
+    /// Adds a finding. Its texts are escaped, and each becomes one line.
     pub(super) fn add(&mut self, topic: Topic, level: Level, text: impl Into<String>, mend: Option<String>) {
         let (text, mend) = (shown(&text.into()).to_string(), mend.map(|mend| shown(&mend).to_string()));
         self.0.push(Finding { topic, level, text, mend });
@@ -129,7 +129,7 @@ impl Report {
         self.add(topic, Level::Note, text, None);
     }
 
-    /// Adds a finding that does not keep events from arriving, with a suggested action.
+    /// Adds a finding with a suggested action. The finding does not prevent events from arriving.
     pub(super) fn hint(&mut self, topic: Topic, text: impl Into<String>, mend: impl Into<String>) {
         self.add(topic, Level::Note, text, Some(mend.into()));
     }

@@ -1,5 +1,5 @@
-//! Checks the connection to Perfetto's service. It needs no rights: a program connects to its user's service, which is
-//! the system's, that of `atrace run` or that of `atrace record`.
+//! Checks the connection to Perfetto's service. A connection needs no special rights: a program connects to the
+//! system's service, to that of `atrace run` or to that of `atrace record`.
 
 use atrace::control::pattern_for;
 use atrace_sys::memory::has_memory_files;
@@ -10,14 +10,14 @@ use super::facts::Published;
 use super::properties::in_quotes;
 use super::report::{Report, Topic};
 
-/// The start of the reason that a process publishes if it writes to Perfetto's service only, and nothing by ATrace.
+/// The start of the reason that a process publishes if it writes events only to Perfetto's service, and none to
+/// ATrace.
 const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
 
 /// The command that records any program.
 const RUN: &str = "atrace run -- CMD";
 
-/// Tells whether `atrace run` can record: this needs the Perfetto backend, and a directory for its
-/// socket.
+/// Returns whether `atrace run` can record, which needs the Perfetto backend and a directory for the socket.
 pub(super) fn can_run() -> bool {
     cfg!(feature = "perfetto")
         && has_memory_files()
@@ -25,8 +25,8 @@ pub(super) fn can_run() -> bool {
 }
 
 impl Patient {
-    /// Reports on the connection to Perfetto's service. Returns true if that determines whether events arrive: a session
-    /// records the process, or the process can't be recorded in another way.
+    /// Reports on the connection to Perfetto's service. Returns true if no further checks are needed to know whether
+    /// events arrive, because a session records the process or because the process can't be recorded in another way.
     pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
         if self.is_new && can_run() {
             report.good(Topic::Service, format!("`{RUN}` records a program by Perfetto, without any rights"));

@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::tracefs::{self, Instance};
 
 impl Patient {
-    /// Reports where the events go. Returns the target, if a test event can be written to it.
+    /// Reports where the events of the process go. Returns the target, if a test event can be written to it.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
@@ -74,7 +74,7 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
-    /// Reports why events go nowhere.
+    /// Reports why the events of the process go nowhere.
     fn nowhere(&self, reason: &str, report: &mut Report) {
         let again = "start the program again";
         let value = |name| self.facts.get(name).unwrap_or_default();
@@ -111,7 +111,8 @@ impl Patient {
         }
     }
 
-    /// Reports the target that the process will find, if it does not publish its state.
+    /// Reports where the events of a process will go that does not publish its state. Returns the target, if
+    /// a test event can be written to it.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
@@ -134,7 +135,8 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
-    /// Reports whether the descriptor still refers to the marker, or the marker's path still leads to it.
+    /// Reports whether the process's descriptor, or the path of the marker, still leads to the marker.
+    /// Returns whether one of them does.
     fn descriptor(&self, fd: u32, place: &str, report: &mut Report) -> bool {
         if self.facts.is("is_it") {
             return true;
@@ -167,16 +169,16 @@ pub(super) enum Written {
 
 /// A ring buffer of the kernel.
 pub(super) struct Buffer {
-    /// The buffer's directory in this process's file system; `None` if this process may not access it.
+    /// The directory of the buffer, or `None` if the calling process may not access it.
     directory: Option<PathBuf>,
-    /// The path by which the marker is opened: in this process's file system, or the descriptor of another process
-    /// of the same user.
+    /// The path by which the calling process can open the marker: a path in its own file system, or the descriptor
+    /// of another process of the same user.
     marker: PathBuf,
     identity: (u64, u64),
 }
 
 impl Buffer {
-    /// Returns the ring buffer in a directory of tracefs.
+    /// Returns the ring buffer in a directory of tracefs, or `None` if there is none.
     fn at(directory: PathBuf) -> Option<Self> {
         let marker = directory.join("trace_marker");
         let data = fs::symlink_metadata(&marker).ok()?;
@@ -195,7 +197,7 @@ impl Buffer {
         all.filter_map(Self::at).find(|buffer| buffer.identity == identity)
     }
 
-    /// Reports the buffer's switches.
+    /// Reports whether the buffer is on and takes messages to the marker.
     pub(super) fn report(&self, report: &mut Report) {
         let Some(directory) = &self.directory else {
             report.good(Topic::Marker, "open: a marker of the kernel's");
@@ -216,7 +218,7 @@ impl Buffer {
         }
     }
 
-    /// Writes an event of this process and checks whether it arrived.
+    /// Writes an event from this process and checks whether it arrived. Returns a text with the result.
     fn probe(&self) -> io::Result<&'static str> {
         let mut marker = open_marker(&self.marker, self.identity, self.directory.is_none())?;
         let text = format!("I|{}|atrace doctor", std::process::id());

@@ -1,20 +1,20 @@
-//! A small thread pool for calls that a producer can make block in the kernel.
+//! A small thread pool for calls that may block in the kernel because of a producer.
 //!
 //! # The problem
 //!
 //! The call that may block is the last `close` of an open file or socket. Closing a TCP socket with `SO_LINGER` takes
-//! as long as the socket's owner chose, and a producer may send such a socket. This can happen even where no socket
-//! is expected: the kernel closes descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is
-//! closed, those that were never received.
+//! as long as the socket's owner chose, and a producer may send such a socket. This can happen even if no socket is
+//! expected: the kernel closes descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is
+//! closed, descriptors that were never received.
 //!
 //! # How it works
 //!
 //! The pool's threads make all such calls: they receive messages that carry descriptors, and they close connections
-//! and the descriptors that were sent. The service's own thread never does.
+//! and the descriptors that were sent. The service's own thread makes no such calls.
 //!
 //! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so every task
-//! is done eventually. Callers ask [`has_room`](Blocking::has_room) before they add a task that a producer can
-//! cause.
+//! is done eventually. If a producer has caused a task, the caller must check [`has_room`](Blocking::has_room)
+//! before it adds the task.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ const WAITING: usize = 64;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The pool. The pool's threads end after the pool was dropped and the last task is done.
+/// The pool. Its threads end after the pool was dropped and the last task is done.
 pub(super) struct Blocking {
     tasks: Sender<Task>,
     queue: Arc<Mutex<Receiver<Task>>>,
@@ -41,7 +41,7 @@ impl Blocking {
     ///
     /// # Errors
     ///
-    /// Fails if no thread can be started.
+    /// Returns an error if no thread can be started.
     pub(super) fn start() -> io::Result<Self> {
         let (tasks, queue) = mpsc::channel();
         let mut pool = Self { tasks, queue: Arc::new(Mutex::new(queue)), open: Arc::default(), threads: 0 };
@@ -65,7 +65,7 @@ impl Blocking {
         Ok(())
     }
 
-    /// Tells whether the queue has room for a task.
+    /// Returns whether the queue has room for a task.
     pub(super) fn has_room(&self) -> bool {
         self.len() < self.threads + WAITING
     }
@@ -75,7 +75,7 @@ impl Blocking {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Adds a task to the queue. The limit of the queue is not checked.
+    /// Adds a task to the queue, without checking whether the queue has room.
     pub(super) fn run(&mut self, task: impl FnOnce() + Send + 'static) {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.threads && self.threads < THREADS {
             // If no further thread can be started, the existing threads do the task later.

@@ -1,8 +1,9 @@
 //! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
 //!
-//! A ring drops its oldest packets, and with them perhaps the definitions that later packets of the same sequence
-//! need. When the ring is saved, packets of a sequence are left out until the sequence's incremental state was
-//! written anew. The service requests that from producers at intervals (`clear_each` in `serve`).
+//! A full ring drops its oldest packets, among which may be definitions that later packets of the same sequence
+//! need. So when the ring is saved, the packets of a sequence are left out up to the first one that begins the
+//! sequence's incremental state (its definitions) anew. At intervals, the service asks the producers to do that
+//! (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -15,23 +16,23 @@ use atrace_perfetto::trace_file::{TraceFile, Whose, add};
 /// Where packets are stored.
 #[derive(Debug)]
 pub enum Keep {
-    /// In a file, as they arrive.
+    /// Packets are written to a file as they arrive.
     File {
         /// An empty file that no other process writes to.
         file: File,
         /// The file's maximum size in bytes.
         max: Option<u64>,
     },
-    /// The packets are in a ring in memory until they are saved.
+    /// Packets are stored in a ring in memory until they are saved.
     Ring {
-        /// The size of the ring.
+        /// The size of the ring in bytes.
         bytes: u64,
     },
 }
 
-/// The number of the service's own packet sequence.
+/// The number of the service's own sequence of packets.
 const OWN: u32 = 1;
-/// The part of a file's maximum size that is left for the trace's last packets.
+/// The number of bytes of a file's maximum size that are reserved for the last packets of the trace.
 const END_ROOM: u64 = 512;
 /// The number of bytes that are written to the file at once, and the minimum size of a ring.
 const BLOCK: usize = 64 << 10;
@@ -44,9 +45,9 @@ pub(crate) struct Kept {
     own: Whose,
     /// The number of events in `bytes`.
     events: u64,
-    /// Why no more packets are stored.
+    /// The reason why no more packets are stored, if that is so.
     ended: Option<Ended>,
-    /// The number of events that arrived after the end.
+    /// The number of events that arrived after the recording had ended.
     late: u64,
     /// The number of events that were in `bytes` when writing them to the file failed.
     failed: u64,
@@ -57,8 +58,8 @@ enum To {
         file: TraceFile,
         max: u64,
     },
-    /// Whole packets, in the format of the file. Nothing else is stored about them: an index would need as much
-    /// memory as the packets.
+    /// Whole packets, in the format of the file. The ring has no other data about them: an index would need as
+    /// much memory as the packets.
     Ring {
         packets: VecDeque<u8>,
         max: usize,
@@ -92,12 +93,12 @@ impl Kept {
         kept
     }
 
-    /// Tells whether the recording has ended.
+    /// Returns whether the recording has ended.
     pub(crate) const fn is_over(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Stores a producer's packet; returns whether it was stored.
+    /// Stores a packet of a producer. Returns whether it was stored.
     pub(crate) fn add(&mut self, packet: &[u8], facts: Facts, whose: &Whose, is_after_loss: bool) -> bool {
         let event = u64::from(facts.is_event);
         if self.is_over() {
@@ -142,7 +143,7 @@ impl Kept {
         self.add(packet, Facts::default(), &own, false);
     }
 
-    /// Stores a packet of the service's own sequence.
+    /// Stores a packet in the service's own sequence.
     fn say(&mut self, packet: &[u8]) {
         add(&mut self.bytes, packet, &self.own, false);
     }
@@ -168,8 +169,8 @@ impl Kept {
         self.events = 0;
     }
 
-    /// Ends the trace. Returns the reason if it ended early, and the numbers of events that are not in it: those that
-    /// arrived after the end, and those that could not be written.
+    /// Ends the trace. Returns the reason if it ended early, and the numbers of events that are missing in the trace:
+    /// first those that arrived after the end, then those that could not be written.
     pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, u64, u64) {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());

@@ -20,10 +20,10 @@
 //!
 //! # Modules
 //!
-//! - [`Service`]: the thread, the socket, and the rule which programs may connect;
-//! - `producer`, `sequence`: the protocol of one producer; the order of its packets, and the limits for the memory of
-//!   unfinished ones;
-//! - `blocking`: threads for calls that a producer can make slow;
+//! - [`Service`]: the thread, the socket, and the rule by which programs may connect;
+//! - `producer`: the protocol with one producer; `sequence`: the order of its packets, and the limits for the memory
+//!   of unfinished packets;
+//! - `blocking`: threads for calls that a producer could slow down;
 //! - `packets`: the fields of a packet that the service reads, and the packets that it writes itself;
 //! - [`Keep`]: a file, or a ring in memory with the newest packets;
 //! - [`Report`]: what was recorded and lost, and which producers were disconnected.

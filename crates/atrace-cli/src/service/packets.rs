@@ -12,22 +12,22 @@ use super::report::Counts;
 /// describe the trace.
 const RESERVED: [u32; 9] = [3, 10, 33, 35, 36, 50, 69, 79, 98];
 
-/// The properties of a producer's packet that matter to the service.
+/// The facts about a producer's packet that the service needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The number of the packet's sequence, which only the service writes.
+    /// The number of the packet's sequence. Only the service writes this number.
     pub(crate) sequence: u64,
-    /// The packet is an event of a program.
+    /// Whether the packet is an event of a program.
     pub(crate) is_event: bool,
-    /// The packet reports that packets before it were lost.
+    /// Whether the packet reports that packets before it were lost.
     pub(crate) tells_loss: bool,
-    /// The packet begins the incremental state anew.
+    /// Whether the packet begins the incremental state anew.
     pub(crate) clears_state: bool,
-    /// The packet can't be understood without the incremental state.
+    /// Whether the packet can't be understood without the incremental state.
     pub(crate) needs_state: bool,
 }
 
-/// Reads the properties of a packet.
+/// Reads the facts about a packet from its fields.
 fn facts<'a>(fields: impl Iterator<Item = (u32, Value<'a>)>) -> Facts {
     let mut facts = Facts::default();
     for (field, value) in fields {
@@ -55,8 +55,8 @@ pub(crate) fn bytes(message: &[u8], field: u32) -> &[u8] {
     Reader::first(message, field).map_or(&[], Value::bytes)
 }
 
-/// Reads the properties of a packet. Returns `None` if it can't be parsed, or has a field that only the service may
-/// write.
+/// Reads the facts about a packet. Returns `None` if the packet can't be parsed, or has a field that only the
+/// service may write.
 pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     let mut fields = Reader::new(packet);
     let mut is_reserved = false;
@@ -64,14 +64,14 @@ pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     (fields.is_whole() && !is_reserved).then_some(facts)
 }
 
-/// Returns the thread id and the name of the thread that a packet describes.
+/// Returns the id and the name of the thread that a packet describes, or `None` if it describes no thread.
 pub(crate) fn thread(packet: &[u8]) -> Option<(u32, &[u8])> {
     let thread = Reader::first(Reader::first(packet, 60)?.bytes(), 4)?.bytes();
     let number = Reader::first(thread, 2)?.number();
     Some((u32::try_from(number).ok()?, bytes(thread, 5)))
 }
 
-/// Reads the properties of a stored packet, which is in the format of the file.
+/// Reads the facts about a stored packet, which is in the format of the file.
 pub(crate) fn look_again(kept: &[u8]) -> Facts {
     facts(Reader::new(bytes(kept, 1)))
 }

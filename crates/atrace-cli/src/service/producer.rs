@@ -1,21 +1,21 @@
 //! One producer: its requests, its memory, and its packets.
 //!
-//! All data here is untrusted. Invalid data is a [`Fault`], which disconnects the producer; packets that were taken
-//! before are kept. This module has no socket: bytes come in through [`Producer::receive`] and go out through
-//! `outbox`. So it can be tested and fuzzed without one.
+//! All data in this module is untrusted. Invalid data is a [`Fault`], and disconnects the producer; packets that
+//! were taken before stay in the trace. This module has no socket: bytes come in through [`Producer::receive`] and
+//! go out through `outbox`. So the module can be tested and fuzzed without a socket.
 //!
 //! # The order of requests
 //!
-//! 1. `InitializeConnection` tells the producer's name, and may offer a memory file;
+//! 1. `InitializeConnection` has the producer's name, and may offer a memory file;
 //! 2. `GetAsyncCommand` is the request whose replies are the service's commands;
 //! 3. `RegisterDataSource` names a data source. The service provides memory if the producer has none, and starts the
 //!    source;
-//! 4. `CommitData` names complete chunks and carries patches.
+//! 4. `CommitData` names complete chunks, and may have patches for chunks;
 //!
 //! # Scraping
 //!
-//! A producer may be killed before it commits its chunks. So the memory is also read without a request
-//! ([`Producer::scrape`]): at intervals, before a ring is saved, and when the connection ends.
+//! A producer may be killed before it commits its chunks. So the service also reads the memory without a
+//! request ([`Producer::scrape`]): at intervals, before a ring is saved, and when the connection ends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
@@ -53,36 +53,37 @@ const METHODS: [&str; 12] = [
 
 /// The number of the session's only buffer.
 const BUFFER: u32 = 1;
-/// The size of the memory for a producer that offers no memory and requests no valid size.
+/// The size of the memory, in bytes, for a producer that offers no memory and requests no valid size.
 const SIZE: usize = 1 << 20;
-/// The maximum length of a producer's name; the rest is cut off.
+/// The maximum length of a producer's name in bytes. The rest is cut off.
 const NAME_MAX: usize = 255;
-/// The maximum number of bytes that wait for a producer that does not read.
+/// The maximum number of bytes that wait to be sent to a producer, which may not read them.
 const OUTBOX_MAX: usize = 256 << 10;
 /// The maximum number of data sources of a producer.
 const SOURCES_MAX: usize = 64;
-/// The maximum size of a frame from the service.
+/// The maximum size of a frame from the service, in bytes.
 const SAY_MAX: usize = 1024;
 
 /// The state that all producers share: the destination of their packets, counts, and limits.
 pub(crate) struct Books {
     pub(crate) kept: Kept,
     pub(crate) counts: Counts,
-    /// The number of the last sequence.
+    /// The number of the sequence that was begun last.
     pub(crate) sequences: u32,
-    /// The size of all producers' memory in bytes.
+    /// The size of the memory of all producers in bytes.
     pub(crate) mapped: usize,
-    /// Patterns for the names of the producers that are recorded. If empty, all are.
+    /// Patterns for the names of the producers that are recorded. If there are none, all producers are
+    /// recorded.
     pub(crate) patterns: Vec<CString>,
-    /// The number of sessions, each of which starts every source.
+    /// The number of sessions. Each session starts every data source.
     pub(crate) sessions: u32,
-    /// Whether sources must not be started at present.
+    /// Whether data sources must not be started at present.
     pub(crate) is_paused: bool,
-    /// Threads of the producers wait for room before they lose an event.
+    /// Whether the threads of the producers wait for room before they lose an event.
     pub(crate) waits: bool,
     /// The size of all producers' unfinished data in bytes.
     pub(crate) unfinished: usize,
-    /// The work done for all producers: bytes that were received or copied.
+    /// The amount of work that was done for all producers: the number of bytes that were received or copied.
     pub(crate) work: u64,
 }
 
@@ -105,13 +106,14 @@ impl Books {
         }
     }
 
-    /// Returns whether a producer may have memory of this size: an eighth of what the others leave, or the usual size.
+    /// Returns whether a producer may have memory of this size. It may have an eighth of the memory that the other
+    /// producers leave, or the usual size.
     const fn has_room_for(&self, size: usize) -> bool {
         size <= SIZE || size <= MAPPED_MAX.saturating_sub(self.mapped) / 8
     }
 
-    /// Returns the receiver of a writer's packets: it checks, counts and stores each packet. `own` is the size
-    /// of the producer's unfinished data.
+    /// Returns the destination for a writer's packets, which checks, counts and stores each packet. `own` is
+    /// the size of the producer's unfinished data.
     fn taker<'a>(&'a mut self, own: &'a mut usize, origin: &'a mut Origin, is_counting: bool) -> To<'a> {
         let Self { kept, counts, unfinished: all, .. } = self;
         let take = move |packet: &[u8], is_after_loss| {
@@ -138,10 +140,10 @@ impl Books {
     }
 }
 
-/// The maximum size of all producers' memory in bytes.
+/// The maximum size of the memory of all producers, in bytes.
 const MAPPED_MAX: usize = 1 << 30;
 
-/// A writer of a producer: its sequence in the trace, and its thread.
+/// A writer of a producer: its sequence of packets, and its thread.
 #[derive(Default)]
 struct Track {
     sequence: Sequence,
@@ -152,20 +154,20 @@ struct Track {
 #[derive(Default)]
 struct Origin {
     whose: Whose,
-    /// The id and the name of the writer's thread, as the producer describes it.
+    /// The id of the writer's thread, and after it the name of the thread, as the producer describes it.
     tid: u32,
     name: Vec<u8>,
     has_lost: bool,
 }
 
-/// The maximum length of a thread's name, which is also the limit on Linux.
+/// The maximum length of a thread's name in bytes, which is the limit on Linux.
 const THREAD_NAME_MAX: usize = 15;
 /// The maximum number of threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
-/// The prefix of the SDK version that this library's producers report. These producers count the events that they
+/// The prefix of the SDK version that producers of this library report. Such producers count the events that they
 /// lose, in their shared memory.
 const COUNTING: &[u8] = b"atrace ";
-/// The memory that a writer is assumed to need, including its entry in the map.
+/// The size of the memory that each writer is assumed to need, including its entry in the map, in bytes.
 const TRACK: usize = 256;
 
 /// A data source in a session.
@@ -183,7 +185,7 @@ pub(crate) struct Producer {
     uid: u32,
     pub(crate) name: Vec<u8>,
     inbox: Vec<u8>,
-    /// Bytes to send, and the offset at which a descriptor is sent along.
+    /// The bytes to be sent, and the offset with which a descriptor is sent.
     pub(crate) outbox: Vec<u8>,
     pub(crate) descriptor: Option<(usize, OwnedFd)>,
     /// The memory file that came with the bytes that are being handled, or the reason why it can't
@@ -193,15 +195,14 @@ pub(crate) struct Producer {
     /// The page size and the memory size that the producer requests.
     hints: (usize, usize),
     memory: Option<Foreign>,
-    /// The number of the `GetAsyncCommand` request. The service's commands are replies to this
-    /// request.
+    /// The number of the `GetAsyncCommand` request. The service's commands are replies to that request.
     commands: Option<u64>,
     sources: Vec<Source>,
     instances: u64,
     tracks: HashMap<u16, Track>,
-    /// The producer counts the events that it loses.
+    /// Whether the producer counts the events that it loses.
     is_counting: bool,
-    /// The counts of lost events when they were read last.
+    /// The counts of lost events when the service last read them.
     counted: [u32; Loss::ALL.len()],
     lost: [u64; Loss::ALL.len()],
     /// A buffer for the copy of a chunk.
@@ -211,7 +212,7 @@ pub(crate) struct Producer {
     buffers: usize,
 }
 
-/// A chunk in use, sorted by its writer and then by its place in the writer's sequence.
+/// A chunk in use. Such chunks are sorted by their writer, and then by their place in the writer's sequence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Present {
     writer: u16,
@@ -220,7 +221,7 @@ struct Present {
     chunk: u32,
 }
 
-/// A memory file that can be mapped, or the reason why a descriptor can't be used as such a file.
+/// The memory file that was received, or the reason why a received descriptor can't be used as memory.
 pub(crate) type Received = std::io::Result<OwnedFd>;
 
 impl Producer {
@@ -254,7 +255,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Accounts for the bytes in `inbox` and `outbox`, and frees empty buffers.
+    /// Accounts for the size of `inbox` and `outbox`, and frees empty buffers.
     pub(crate) fn settle(&mut self, books: &mut Books) -> Result {
         for buffer in [&mut self.inbox, &mut self.outbox].into_iter().filter(|buffer| buffer.is_empty()) {
             *buffer = Vec::new();
@@ -460,7 +461,8 @@ impl Producer {
         self.command_started(2);
     }
 
-    /// Asks the producer to stop all sources, so that they can be started again, under other numbers.
+    /// Asks the producer to stop all sources, so that they can be started again later, with other instance
+    /// numbers.
     pub(crate) fn pause(&mut self, books: &mut Books) -> Result {
         self.stop();
         for source in self.sources.iter_mut().filter(|source| source.is_started) {
@@ -484,7 +486,7 @@ impl Producer {
         }
     }
 
-    /// Tells whether all sources that were started have stopped.
+    /// Returns whether all sources that were started have stopped.
     pub(crate) fn has_stopped(&self) -> bool {
         self.sources.iter().all(|source| !source.is_started || source.has_stopped)
     }
@@ -617,8 +619,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Lets the kernel remove the memory's pages from this process. These pages no longer count as this process's
-    /// memory until it reads them again.
+    /// Lets the kernel remove the pages of the memory from this process. They do not count as this process's
+    /// memory until the process reads them again.
     pub(crate) fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget();
@@ -661,7 +663,7 @@ impl Producer {
         (lost.events() > 0).then_some(lost)
     }
 
-    /// Gives the producer's memory and limits back.
+    /// Gives back the producer's memory and its share of the limits.
     pub(crate) fn leave(self, books: &mut Books) {
         books.unfinished -= self.unfinished;
         books.mapped -= self.memory();

@@ -6,21 +6,21 @@ use std::io;
 /// The reason why the service disconnected a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A frame that can't be parsed or is too long.
+    /// The producer sent a frame that can't be parsed or is too long.
     Frame,
-    /// A request that came twice, or before the requests that must come first.
+    /// The producer sent a request twice, or before the requests that must come first.
     Order,
-    /// Memory that can shrink, has a wrong size, or could not be created. The value is the errno.
+    /// The producer's memory can shrink, has a wrong size, or could not be created. The value is the errno.
     Memory(i32),
-    /// A page or chunk that does not exist.
+    /// The producer named a page or chunk that does not exist.
     Place,
-    /// An invalid number of a writer.
+    /// The producer used an invalid number of a writer.
     Writer,
-    /// A packet that does not end within its chunk.
+    /// A packet does not end within its chunk.
     Packet,
     /// The number of packets in a chunk decreased.
     Count,
-    /// A patch for bytes outside of the chunk.
+    /// The producer sent a patch for bytes outside of the chunk.
     Patch,
     /// The producer does not read the service's messages.
     Deaf,
@@ -31,7 +31,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns the reason for ending a connection whose memory could not be mapped or created.
+    /// Returns the fault of a connection whose memory could not be mapped or created.
     pub(super) fn memory(error: io::Error) -> Self {
         Self::Memory(error.raw_os_error().unwrap_or_default())
     }
@@ -60,65 +60,66 @@ impl fmt::Display for Fault {
 /// Counts of events, packets and producers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events of programs.
+    /// The number of events of programs.
     pub events: u64,
-    /// The number of times that events were lost, as a producer reported or as the service found
-    /// out.
+    /// The number of times that events were lost, as reported by a producer or found by the service.
     pub losses: u64,
     /// The number of lost events, as counted by producers.
     pub lost: u64,
     /// The part of the `losses` that comes from producers that do not count lost events.
     pub uncounted: u64,
-    /// Events that arrived and were not stored, because the recording had ended.
+    /// The number of events that arrived and were not stored, because the recording had ended.
     pub unsaved: u64,
-    /// Packets that were left out, because they can't be parsed or contain fields that only the service may write.
+    /// The number of packets that were left out because they can't be parsed or contain fields that only the
+    /// service may write.
     pub invalid: u64,
-    /// Producers that connected.
+    /// The number of producers that have connected.
     pub producers: u64,
-    /// Producers that are connected now, or were when the service ended.
+    /// The number of producers that are connected now or, after the service has ended, were connected then.
     pub connected: u64,
-    /// Data sources that producers registered.
+    /// The number of data sources that producers have registered.
     pub sources: u64,
-    /// Bytes of packets.
+    /// The number of bytes of the packets.
     pub bytes: u64,
-    /// Complete chunks that were read.
+    /// The number of complete chunks that were read.
     pub chunks: u64,
-    /// Chunks that were patched after they were complete.
+    /// The number of chunks that were patched after they were complete.
     pub patches: u64,
-    /// Producers that were disconnected because they broke the protocol.
+    /// The number of producers that were disconnected because they broke the protocol.
     pub lies: u64,
-    /// Connections that were refused because they came from another user or exceeded the maximum.
+    /// The number of connections that were refused because they came from another user or exceeded the
+    /// maximum.
     pub refused: u64,
 }
 
 /// A producer that was disconnected because it broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
-    /// The process id.
+    /// The process id of the producer.
     pub pid: u32,
-    /// The name that the producer gave itself: untrusted bytes.
+    /// The name that the producer has given itself, which is untrusted.
     pub name: Vec<u8>,
-    /// The reason.
+    /// The reason why the producer was disconnected.
     pub fault: Fault,
 }
 
 /// The events that a producer lost, as counted by the producer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// The process id.
+    /// The process id of the producer.
     pub pid: u32,
-    /// The name that the producer gave itself: untrusted bytes.
+    /// The name that the producer has given itself, which is untrusted.
     pub name: Vec<u8>,
-    /// Events for which no chunk was free.
+    /// The number of events for which no chunk was free.
     pub room: u64,
-    /// Events that a signal handler wrote in the middle of another event, or that were written by more threads than
-    /// there are thread slots.
+    /// The number of events that a signal handler wrote in the middle of another event, or that were written by
+    /// threads without a slot because there were too many threads.
     pub inside: u64,
-    /// Events before the session reached the process.
+    /// The number of events that were written before the session reached the process.
     pub early: u64,
     /// The size of the producer's memory in KiB.
     pub kib: u64,
-    /// The threads that reported losses: their thread ids and names.
+    /// The threads that have reported losses, with their thread ids and names.
     pub threads: Vec<(u32, Vec<u8>)>,
 }
 
@@ -150,7 +151,7 @@ impl fmt::Display for Ended {
 /// The results of a service.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The counts.
+    /// The counts of events, packets and producers.
     pub counts: Counts,
     /// The first producers that were disconnected.
     pub cut_off: Vec<CutOff>,
@@ -160,7 +161,7 @@ pub struct Report {
     pub ended: Option<Ended>,
 }
 
-/// The maximum length of both lists.
+/// The maximum length of the lists [`Report::cut_off`] and [`Report::lost`].
 const NAMED: usize = 20;
 
 impl Report {

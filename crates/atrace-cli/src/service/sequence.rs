@@ -16,16 +16,16 @@
 //! # Patches
 //!
 //! A writer may learn the length of a nested message only after it has handed over the chunk. It then marks the chunk
-//! (`NEEDS_PATCHES`) and sends the missing bytes over the socket. The chunk and all chunks after it wait until the
-//! bytes have arrived. If the memory for waiting chunks is used up, the oldest chunk is taken without its incomplete
-//! packet.
+//! (`NEEDS_PATCHES`) and later sends the missing bytes (*patches*) over the socket. The chunk and all chunks after it
+//! wait until the bytes have arrived. If the memory for waiting chunks is used up, the oldest chunk is taken without
+//! its incomplete packet.
 //!
 //! # Memory
 //!
 //! The memory of unfinished data is limited ([`Room`]): incomplete frames, messages that a producer has not read,
 //! packets that continue in another chunk, chunks that wait for patches, and known writers. There is one limit per
-//! connection and one for all connections. A connection gets at most half of the memory that the others leave. So
-//! there is always memory left for the next connection.
+//! connection and one for all connections. A connection gets at most half of the memory that the other connections
+//! leave, so there is always memory left for the next connection.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ use super::{Fault, Result};
 
 /// The maximum size of a packet that spans several chunks.
 const PACKET_MAX: usize = 4 << 20;
-/// A length that means: drop this packet (`kPacketSizeDropPacket`).
+/// The length which says that the packet must be dropped (`kPacketSizeDropPacket`).
 const LEFT_OUT: usize = 0x0fff_ffff;
 
 /// The packets of one writer.
@@ -44,9 +44,9 @@ pub(super) struct Sequence {
     last: Option<Last>,
     /// The first part of a packet that continues in the next chunk.
     begun: Option<Vec<u8>>,
-    /// Complete chunks, the first of which waits for patches.
+    /// Complete chunks that were not taken yet, because the first of them waits for patches.
     waiting: VecDeque<Waiting>,
-    /// Packets were lost before the next packet.
+    /// Whether packets were lost before the next packet.
     is_after_loss: bool,
 }
 
@@ -62,34 +62,34 @@ struct Last {
 struct Waiting {
     head: Head,
     bytes: Vec<u8>,
-    /// The number of the chunk's packets that were taken before the chunk had to wait.
+    /// How many of the chunk's packets were taken before the chunk had to wait.
     taken: u16,
 }
 
 impl Waiting {
-    /// Returns the memory that the chunk needs.
+    /// Returns the size of the memory that the chunk needs, in bytes.
     fn size(&self) -> usize {
         size_of::<Self>() + self.bytes.len()
     }
 }
 
-/// Takes a packet. The second argument tells whether packets were lost before it. Returns whether the packet was
-/// stored.
+/// A function that takes a packet. Its second argument says whether packets were lost before this packet. It
+/// returns whether the packet was stored.
 type Take<'a> = Box<dyn FnMut(&[u8], bool) -> bool + 'a>;
 
-/// The destination of a sequence's packets, and the memory that they may use until they are
-/// complete.
+/// The destination of a sequence's packets, and the limits for the memory of packets that are not complete
+/// yet.
 pub(super) struct To<'a> {
     pub(super) room: Room<'a>,
     pub(super) take: Take<'a>,
 }
 
-/// The limit per connection in bytes.
+/// The limit for one connection, in bytes.
 const OF_ONE: usize = 16 << 20;
 /// The limit for all connections in bytes.
 const OF_ALL: usize = 64 << 20;
 
-/// The memory in use: by one connection, and by all connections.
+/// The memory in use, by one connection and by all connections, and its limits.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     pub(super) own: &'a mut usize,
@@ -121,8 +121,8 @@ impl Sequence {
         self.last.map_or(number, |last| number.wrapping_sub(last.number))
     }
 
-    /// Begins a new writer with the same number. Chunk numbers start anew, and waiting chunks will not be patched any
-    /// more.
+    /// Begins the sequence of another writer that has the same number. Its chunk numbers start anew, and the waiting
+    /// chunks will not be patched any more.
     pub(super) fn begin_anew(&mut self, to: &mut To<'_>) -> Result {
         let done = self.give_up(to);
         self.last = None;
@@ -233,8 +233,8 @@ impl Sequence {
         self.is_after_loss = true;
     }
 
-    /// Patches a waiting chunk. Returns whether the chunk is known. After the last patch (`is_last`) the chunk no
-    /// longer waits.
+    /// Patches a waiting chunk. Returns whether the chunk is one of those that wait. After the last patch
+    /// (`is_last`) the chunk no longer waits.
     pub(super) fn patch<'a>(
         &mut self,
         number: u32,
@@ -262,8 +262,8 @@ impl Sequence {
         Ok(true)
     }
 
-    /// Takes the waiting chunks without the packets that lack bytes. Must be called when no patch can arrive any
-    /// more.
+    /// Takes the packets of the waiting chunks, without the packets that lack bytes. This must be called when no
+    /// patch can arrive any more.
     pub(super) fn give_up(&mut self, to: &mut To<'_>) -> Result {
         while !self.waiting.is_empty() {
             self.take_waiting(to)?;
@@ -271,7 +271,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes the first of the waiting chunks, without the packet that lacks bytes if there is one.
+    /// Takes the packets of the first waiting chunk. If a packet lacks bytes, it is left out.
     fn take_waiting(&mut self, to: &mut To<'_>) -> Result {
         let Some(waiting) = self.waiting.pop_front() else { return Ok(()) };
         to.room.give(waiting.size());
@@ -305,7 +305,7 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    /// A sequence with its memory limits.
+    /// A sequence with memory limits, for tests.
     #[derive(Default)]
     struct Tried {
         sequence: Sequence,
@@ -334,8 +334,8 @@ mod tests {
         Head { number, writer: 1, packets, flags }
     }
 
-    /// Passes chunks to the sequence and returns the packets that came out, with a `!` before those that follow a
-    /// loss.
+    /// Passes chunks to the sequence and returns the packets that came out, with a `!` before each packet that
+    /// follows a loss.
     fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result) {
         let mut all = Vec::new();
         let (sequence, room) = tried.parts();

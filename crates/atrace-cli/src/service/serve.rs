@@ -1,29 +1,29 @@
-//! The service's thread: its socket, its connections, and its periodic work.
+//! The service's thread: its socket, its connections, and the work that it does at intervals.
 //!
 //! # How it works
 //!
 //! One thread serves all producers with `poll`. In each round it gives every connection a *turn*, accepts new
 //! connections, and does the work that is due: reading the producers' memory (`LOOK`), recording the clocks
-//! (`CLOCKS`), asking for new incremental state, and writing to the file.
+//! (`CLOCKS`), asking the producers to write their incremental state anew, and writing to the file.
 //!
 //! # Nobody can make it wait
 //!
 //! - The thread never waits for a producer. Messages that a producer does not read stay in memory, up to a limit.
-//! - The thread never receives or closes a foreign descriptor, because that can block. Other threads do
-//!   (`blocking`). After a connection has sent a descriptor, no bytes are read from it until the pool has
-//!   received the descriptor.
+//! - The thread never receives or closes a descriptor of a producer, because that can block. Threads of a
+//!   pool do that (`blocking`). After a connection has sent a descriptor, no bytes are read from it until the
+//!   pool has received the descriptor.
 //! - A turn is short (`TURN`), and between two turns the thread checks whether the service was stopped. So producers
 //!   can't keep the service from ending.
 //!
 //! # The end
 //!
-//! The service stops all data sources and gives the producers `END` to answer. Then it reads the data that is left
-//! in their memory, until `FINISH` is over.
+//! At the end, the service stops all data sources and gives the producers the time `END` to answer. Then it reads
+//! the data that is left in their memory, until `FINISH` is over.
 //!
 //! # Threads
 //!
-//! [`Service`] is a handle. The handle talks to the thread through a channel for orders, a pipe that wakes the
-//! thread, and a flag.
+//! [`Service`] is a handle of the thread. It talks to the thread through a channel for orders, a pipe that
+//! wakes the thread, and a flag.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -62,30 +62,32 @@ const CLOCKS: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(10);
 /// The time that the producers have to stop their data sources.
 const END: Duration = Duration::from_secs(1);
-/// The time that the last reading of the producers' memory may take after that, except for the producer that is being
-/// read. Reading 32 MiB takes a busy machine seconds.
+/// How long the last reading of the producers' memory may take after [`END`]. The producer that is being read then is
+/// still read to the end. A busy machine takes seconds to read 32 MiB.
 const FINISH: Duration = Duration::from_secs(3);
-/// The time for which the thread pauses after `accept` or `poll` failed for lack of resources. Otherwise it would
+/// How long the thread pauses after `accept` or `poll` failed for lack of resources. Without the pause, it would
 /// wake up again at once.
 const REST: Duration = Duration::from_millis(50);
-/// The amount of work in one turn of a connection: bytes that are received or copied.
+/// The maximum amount of work in one turn of a connection: the number of bytes that are received or copied.
 const TURN: u64 = 256 << 10;
 /// The number of descriptors that are reserved for purposes other than producers.
 const DESCRIPTORS_LEFT: u64 = 64;
-/// The maximum number of connections. With everything else that is open, the process has fewer than 256 descriptors.
+/// The maximum number of connections. Together with all other open files, the process then has fewer than 256
+/// descriptors.
 const CONNECTIONS_MAX: u64 = 176;
-/// The number of ended connections, beyond that maximum, that may wait to be closed.
+/// The maximum number of connections that have ended and wait to be closed. They do not count for
+/// [`CONNECTIONS_MAX`].
 const CLOSING_MAX: usize = 16;
-/// The number of messages with descriptors that may be received at a time. The same number may have been received
-/// and wait to be handled.
+/// The maximum number of messages with descriptors that are being received at a time. As many messages may have
+/// been received and wait to be handled.
 const RECEIVING_MAX: usize = 16;
 
-/// A running service, with a thread in this process. It ends when the handle is dropped.
+/// A running service, with a thread in this process. Dropping this ends the service.
 #[derive(Debug)]
 pub struct Service {
-    /// A byte in the pipe means that there are orders. Closing the pipe ends the service.
+    /// The pipe that wakes the thread. A byte in it means that there are orders; closing it ends the service.
     wake: Option<PipeWriter>,
-    /// Set when the service should end. Unlike the pipe, it can be read without a system call.
+    /// Whether the service should end. Unlike the pipe, this can be read without a system call.
     is_to_end: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
     events: Arc<AtomicU64>,
@@ -94,21 +96,23 @@ pub struct Service {
 
 /// A request of the handle to the service.
 enum Order {
-    /// Save the ring in a file; the channel is for the result.
+    /// Save the ring in a file. The result is sent through the channel.
     Save(File, mpsc::Sender<io::Result<()>>),
-    /// To store packets.
+    /// Store packets.
     Add(Vec<Vec<u8>>),
-    /// Start or stop the programs' data sources; the channel gets a message when they were told.
+    /// Start or stop the programs' data sources. A message is sent through the channel when the programs were
+    /// told.
     Switch(bool, mpsc::Sender<()>),
 }
 
 /// The options of a recording.
 pub(crate) struct Terms<'a> {
-    /// Patterns for the names of the programs. If there are no patterns, all programs are recorded.
+    /// Patterns for the names of the programs that are recorded. If there are none, all programs are
+    /// recorded.
     pub(crate) patterns: &'a [String],
-    /// The number of sessions, which all record the same.
+    /// The number of sessions. All sessions record the same events.
     pub(crate) sessions: u32,
-    /// A thread waits for room, at most a second at a time, before it loses an event.
+    /// Whether a thread waits for room, for at most a second at a time, before it loses an event.
     pub(crate) waits: bool,
 }
 
@@ -119,26 +123,26 @@ impl Default for Terms<'_> {
 }
 
 impl Service {
-    /// Starts to serve the programs of this user that connect to `listener`.
+    /// Starts to serve the programs of the user `uid` that connect to `listener`.
     ///
     /// # Errors
     ///
-    /// Fails if no pipe or thread can be created.
+    /// Returns an error if no pipe or thread can be created.
     pub fn start(listener: UnixListener, uid: u32, keep: Keep) -> io::Result<Self> {
         Self::start_for(listener, uid, &Terms::default(), keep)
     }
 
-    /// Does the same as [`start`](Self::start), with several sessions that all record the same. For measuring
-    /// the cost of a session.
+    /// Does the same as [`start`](Self::start), with several sessions that all record the same events. This
+    /// is for measuring the cost of a session.
     ///
     /// # Errors
     ///
-    /// The same as for [`start`](Self::start).
+    /// Returns an error in the same cases as [`start`](Self::start).
     pub fn start_sessions(listener: UnixListener, uid: u32, sessions: u32, keep: Keep) -> io::Result<Self> {
         Self::start_for(listener, uid, &Terms { sessions, ..Terms::default() }, keep)
     }
 
-    /// Does the same as [`start`](Self::start), with these options. Also fails if a pattern
+    /// Does the same as [`start`](Self::start), with these options. Also returns an error if a pattern
     /// contains a NUL.
     pub(crate) fn start_for(
         listener: UnixListener,
@@ -197,7 +201,7 @@ impl Service {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Tells whether the service has ended on its own.
+    /// Returns whether the service has ended by itself.
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -206,7 +210,8 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// The file's error. Also fails if the service records into a file, or has ended.
+    /// Returns the error of writing the file. Also returns an error if the service records into a file, or
+    /// has ended.
     pub fn save(&self, file: File) -> io::Result<()> {
         let (done, waits) = mpsc::channel();
         let gone = || io::Error::other("the recording has ended");
@@ -214,8 +219,8 @@ impl Service {
         waits.recv().map_err(|_| gone())?
     }
 
-    /// Stops the recording of all programs, or starts it again, as often as requested. Returns when the programs were
-    /// told; they follow within milliseconds. Returns false if the service has ended.
+    /// Stops the recording of all programs, or starts it again. This can be repeated any number of times. Returns
+    /// when the programs were told; they obey within milliseconds. Returns false if the service has ended.
     pub(crate) fn switch(&self, is_on: bool) -> bool {
         let (done, waits) = mpsc::channel();
         self.order(Order::Switch(is_on, done)).and_then(|()| waits.recv().ok()).is_some()
@@ -266,13 +271,13 @@ struct Connection {
 /// Which thread receives the connection's messages.
 enum Receiving {
     Here,
-    /// A message with a descriptor is being received by the pool, and will arrive here.
+    /// A thread of the pool is receiving a message with a descriptor, and sends it through this channel.
     InPool(mpsc::Receiver<Arrived>),
-    /// A message with a descriptor waits until the pool has room.
+    /// A message with a descriptor waits, because the pool has no room.
     Waits,
 }
 
-/// A message that the pool received.
+/// A message that the pool has received: the bytes, and what came with them.
 type Arrived = rustix::io::Result<(Vec<u8>, Option<Received>)>;
 
 /// The state of the service's thread.
@@ -295,17 +300,17 @@ struct Serving {
     report: Report,
     events: Arc<AtomicU64>,
     is_to_end: Arc<AtomicBool>,
-    /// The time at which the current phase of the end is over; `None` before the end.
+    /// The time at which the current phase of the end is over, or `None` before the end has begun.
     ends_at: Option<Instant>,
     last_look: Instant,
     last_clocks: Instant,
-    /// The count of bytes at the last request for new incremental state.
+    /// The number of recorded bytes when the service last asked for new incremental state.
     cleared: u64,
     clear_each: u64,
     bytes: Vec<u8>,
 }
 
-/// Which of the polled descriptors are ready.
+/// Tells which of the polled descriptors are ready.
 struct Ready {
     wake: bool,
     listener: bool,
@@ -345,7 +350,8 @@ impl Serving {
         }
     }
 
-    /// Tells whether no further turn may begin.
+    /// Returns whether no further turn may begin, because the service must end or the present phase of its
+    /// end is over.
     fn is_due(&self) -> bool {
         match self.ends_at {
             None => self.is_to_end.load(Ordering::Relaxed),
@@ -476,8 +482,8 @@ impl Serving {
         self.events.store(self.books.counts.events, Ordering::Relaxed);
     }
 
-    /// Gives a connection its turn: handles the message from the pool, receives, and sends. Returns false if the
-    /// connection has ended.
+    /// Gives a connection its turn: handles the message that the pool has received, receives bytes, and sends
+    /// bytes. Returns false if the connection has ended.
     fn attend(&mut self, connection: &mut Connection, is_ready: bool, came: Option<Arrived>) -> Result<bool> {
         let start = self.books.work;
         let mut is_there = true;
@@ -528,8 +534,8 @@ impl Serving {
     }
 
     /// Lets the pool receive a message with a descriptor. Until the message has arrived, nothing else is received
-    /// from this connection. A producer that sends a descriptor where none is expected is disconnected if the pool
-    /// has no room.
+    /// from this connection. If the pool has no room, a producer that sends an unexpected descriptor is
+    /// disconnected.
     fn receive_in_pool(&mut self, connection: &mut Connection) -> Result {
         let is_wanted = !connection.producer.is_initialized;
         if self.receiving >= RECEIVING_MAX || !self.blocking.has_room() {
@@ -566,7 +572,7 @@ impl Serving {
         self.end_of(socket);
     }
 
-    /// Shuts a connection down. The pool closes it as soon as it has room.
+    /// Shuts a connection down. The pool closes the connection as soon as the pool has room.
     fn end_of(&mut self, socket: Arc<UnixStream>) {
         let _ = socket.shutdown(Shutdown::Both);
         self.ended.push(socket);
@@ -666,7 +672,7 @@ impl Serving {
     }
 }
 
-/// Makes a pipe whose ends don't block.
+/// Makes a pipe whose ends do not block.
 fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     ioctl_fionbio(&reader, true)?;
@@ -683,7 +689,7 @@ fn peek(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, bool)
     Ok((got.bytes, got.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Receives at most `len` bytes and, if it is expected, a memory file that comes with them. All other descriptors
+/// Receives at most `len` bytes and, if `is_wanted`, a memory file that comes with them. All other descriptors
 /// are closed, which may block.
 fn receive_with(socket: impl AsFd, len: usize, is_wanted: bool) -> Arrived {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -703,8 +709,8 @@ fn receive_with(socket: impl AsFd, len: usize, is_wanted: bool) -> Arrived {
     Ok((bytes, descriptor.map(check)))
 }
 
-/// Sends as much as the socket takes now. If the peer has closed the connection, the messages to it are dropped;
-/// the bytes that it sent before are still received.
+/// Sends as many bytes as the socket takes now. If the producer has closed the connection, the bytes for it are
+/// dropped; the bytes that it has sent before are still received.
 fn send(socket: &UnixStream, producer: &mut Producer) {
     while !producer.outbox.is_empty() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

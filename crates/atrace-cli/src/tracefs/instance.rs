@@ -1,4 +1,4 @@
-//! A separate trace buffer: creating, configuring, reading and removing it.
+//! A separate trace buffer of the kernel: creates, configures, reads and removes it.
 //!
 //! # Sweeping
 //!
@@ -24,18 +24,19 @@ const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 
 /// A tracefs instance.
 ///
-/// An instance that was [created](Self::create) is removed on drop, but only in the process that created it: a forked
-/// child that drops its copy leaves the instance alone. An [attached](Self::attach) instance is never removed.
+/// Dropping an instance that was [created](Self::create) removes it, but only in the process that created it: a
+/// forked child that drops its copy does not remove the instance. An [attached](Self::attach) instance is never
+/// removed.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    /// The process that has to remove the instance; `None` if it is already removed, or if this object must not
-    /// remove it.
+    /// The process that has to remove the instance, or `None` if the instance is already removed, or if this
+    /// value must not remove it.
     owner: Option<Generation>,
 }
 
 impl Instance {
-    /// Creates the instance `<prefix>-<pid>-<n>`, where `n` counts the instances of this process.
+    /// Creates the instance `<prefix>-<pid>-<n>`, where `n` is the number of the instance in this process.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Fails if there is no `trace_marker` in `path`, or this process may not access it.
+    /// Returns an error if there is no `trace_marker` in `path`, or this process may not access it.
     pub fn attach(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let marker = path.join("trace_marker");
@@ -87,7 +88,8 @@ impl Instance {
         &self.path
     }
 
-    /// Returns the file that takes this instance's messages. `ATRACE_MARKER` can name it.
+    /// Returns the path of the file that takes messages for this instance. The variable `ATRACE_MARKER` can
+    /// name this file.
     pub fn marker_path(&self) -> PathBuf {
         self.path.join("trace_marker")
     }
@@ -96,17 +98,17 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn read_trace(&self) -> io::Result<Vec<u8>> {
         let path = self.path.join("trace");
         fs::read(&path).map_err(|e| context(e, "reading", &path))
     }
 
-    /// Parses the messages that are in the trace now.
+    /// Returns the messages that are in the trace now.
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn markers(&self) -> io::Result<Markers> {
         Ok(Markers::parse(self.read_trace()?))
     }
@@ -115,7 +117,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn clear(&self) -> io::Result<()> {
         let path = self.path.join("trace");
         let emptied = OpenOptions::new().write(true).truncate(true).open(&path).map(drop);
@@ -126,7 +128,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn set_tracing_on(&self, on: bool) -> io::Result<()> {
         self.control("tracing_on", if on { "1" } else { "0" })
     }
@@ -150,8 +152,8 @@ impl Instance {
         self.control(&format!("options/{name}"), if on { "1" } else { "0" })
     }
 
-    /// Tells whether the kernel has this switch for the instance. Before Linux 4.4, only the top directory of tracefs has
-    /// switches.
+    /// Returns whether the kernel has this switch for the instance. Before Linux 4.4, only the top directory of
+    /// tracefs has switches.
     pub(crate) fn has_option(&self, name: &str) -> bool {
         self.path.join("options").join(name).exists()
     }
@@ -178,7 +180,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The same as for [`stats`](Self::stats).
+    /// Returns the same errors as [`stats`](Self::stats).
     pub fn cpu_stats(&self) -> io::Result<Vec<Stats>> {
         let dir = self.path.join("per_cpu");
         let mut cpus = Vec::new();
@@ -195,7 +197,7 @@ impl Instance {
         Ok(cpus)
     }
 
-    /// Removes the instance now. An attached instance is left alone.
+    /// Removes the instance now. An attached instance is not removed.
     ///
     /// # Errors
     ///
@@ -229,7 +231,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn control(&self, file: &str, value: &str) -> io::Result<()> {
         let path = self.path.join(file);
         let file = OpenOptions::new().write(true).open(&path);
@@ -246,8 +248,8 @@ fn check_name(name: &str, problem: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a short text in one call. The kernel generates the text anew for each `read`, so two calls could return
-/// parts of two different texts.
+/// Reads a short text in one `read`. The kernel generates the text anew for each `read`, so two calls could
+/// return parts of two different texts.
 pub(crate) fn read_at_once(path: &Path) -> io::Result<String> {
     let mut text = vec![0; 4096];
     let len = fs::File::open(path)?.read(&mut text)?;
@@ -264,20 +266,20 @@ impl Drop for Instance {
     }
 }
 
-/// The statistics of a ring buffer: of one CPU's part, or summed over all CPUs.
+/// The statistics of a ring buffer: those of one CPU's part, or the sums over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Events that can be read now.
+    /// The number of events that can be read now.
     pub entries: u64,
-    /// Events that were overwritten by newer events before they were read.
+    /// The number of events that were overwritten by newer events before they were read.
     pub overrun: u64,
-    /// Events that were never stored: the buffer was full and does not overwrite, or the writer was interrupted too
-    /// deeply.
+    /// The number of events that were never stored, because the buffer was full and does not overwrite, or because
+    /// the writer was interrupted too many times.
     pub dropped: u64,
-    /// Events that a consuming reader (`trace_pipe`) took.
+    /// The number of events that a consuming reader (`trace_pipe`) has taken.
     pub read: u64,
-    /// Bytes in use.
+    /// The number of bytes in use.
     pub bytes: u64,
 }
 
@@ -323,7 +325,7 @@ impl Stats {
     }
 }
 
-/// Returns the kernel's error for an instance that is being removed. The number is the same on every
+/// The kernel's error for an instance that is being removed (`ENODEV`). The number is the same on every
 /// architecture.
 const ENODEV: i32 = 19;
 
@@ -333,19 +335,19 @@ const ENODEV: i32 = 19;
 pub struct Swept {
     /// The instances that were removed.
     pub removed: Vec<PathBuf>,
-    /// The instances whose creator has ended but that another process still holds open.
+    /// The instances that another process still holds open although their creator has ended.
     pub busy: Vec<PathBuf>,
 }
 
 /// Removes the instances that [`Instance::create`] made with this prefix and whose process
 /// no longer exists.
 ///
-/// A process in another PID namespace seems not to exist: its instance survives only while the instance's files
-/// are open. Use a separate prefix for programs that run in containers.
+/// A process in another PID namespace seems not to exist, so its instance is removed as soon as no file of the
+/// instance is open. Use a separate prefix for programs that run in containers.
 ///
 /// # Errors
 ///
-/// The errors of [`root`], or the kernel's error.
+/// Returns the errors of [`root`], or the kernel's error.
 pub fn sweep(prefix: &str) -> io::Result<Swept> {
     sweep_where(prefix, |_, _| true)
 }

@@ -1,13 +1,13 @@
-//! The messages of a text trace.
+//! Reads the messages in a trace that the kernel prints as text.
 //!
 //! # Where an event begins
 //!
 //! The kernel writes a thread's name unchanged into a column of 16 bytes. A name may contain a newline, which ends a
 //! line but not an event. A name could also imitate the beginning of an event.
 //!
-//! An event is recognized by its whole header. The kernel alone writes the part after the name: digits that fill
-//! their columns, up to the timestamp. That part is too long for a name of 15 bytes to forge. No name is trusted, and
-//! no line is assumed to be complete.
+//! An event is recognized by its whole header. After the name, the header has digits that fill their columns, up to
+//! the timestamp, which only the kernel writes. A name of 15 bytes is too short to imitate that part. So no name is
+//! trusted, and no line is assumed to be complete.
 
 use std::borrow::Cow;
 
@@ -15,23 +15,23 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Marker {
-    /// The thread's name, or `<...>` if the kernel has not stored it.
+    /// The name of the thread, or `<...>` if the kernel has not stored it.
     pub task: Vec<u8>,
     /// The thread id.
     pub tid: u32,
     /// The process id, if the option `record-tgid` was on and the kernel has stored it.
     pub tgid: Option<u32>,
-    /// The CPU that the thread ran on.
+    /// The CPU on which the thread ran.
     pub cpu: u32,
-    /// The timestamp in units of the instance's clock: nanoseconds for all clocks that count time. The text trace
-    /// rounds them to microseconds.
+    /// The timestamp in units of the instance's clock: nanoseconds for all clocks that count time. In the text,
+    /// timestamps are rounded to microseconds.
     pub timestamp: u64,
-    /// The bytes of the message, without the line end.
+    /// The bytes of the message, without the line feed at its end.
     pub payload: Vec<u8>,
 }
 
 impl Marker {
-    /// Returns the message as text; bytes that are not UTF-8 become U+FFFD.
+    /// Returns the message as text. Bytes that are not UTF-8 become U+FFFD.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.payload)
@@ -42,7 +42,7 @@ impl Marker {
 ///
 /// The columns before a message have fixed positions, so neither a thread's name nor a message can be mistaken for
 /// another column. There is one exception: if a message contains a newline and the text after it looks exactly like
-/// an event, that text is returned as an event. Otherwise the further lines belong to the message.
+/// an event, that text is returned as an event. In all other cases, the further lines belong to the message.
 #[derive(Clone, Debug)]
 pub struct Markers {
     text: Vec<u8>,
@@ -159,7 +159,7 @@ pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'
     }
 }
 
-/// Returns the first line with its line end.
+/// Returns the first line, including its line feed.
 fn line(text: &[u8]) -> &[u8] {
     text.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default()
 }
@@ -168,8 +168,8 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\n").unwrap_or(line)
 }
 
-/// Tells whether the kernel wrote this line between events, as a remark that a CPU's part of the buffer starts
-/// here or lost events.
+/// Returns whether the kernel wrote this line between events, as a remark that a CPU's part of the buffer
+/// starts or that it has lost events.
 fn is_remark(line: &[u8]) -> bool {
     line.starts_with(b"##### CPU ") || (line.starts_with(b"CPU:") && line.ends_with(b" EVENTS]"))
 }

@@ -1,8 +1,8 @@
 //! Instances of the kernel's trace buffer: create one, write to it, read it back, remove it.
 //!
 //! A tracefs *instance* is a separate ring buffer with its own `trace_marker`, clock, options and statistics. It is
-//! isolated from everything else that is traced on the machine. So a test can have an isolated [`Instance`], a
-//! benchmark can fill a buffer that no other process reads, and a recording can start with an empty buffer.
+//! separate from all other buffers of the machine. So a test can have an isolated [`Instance`], a benchmark can
+//! fill a buffer that no other process reads, and a recording can start with an empty buffer.
 //!
 //! Only root can create an instance. Every error of this module says which operation failed on which file and, if
 //! known, what to do.
@@ -29,8 +29,8 @@ pub(crate) mod markers;
 #[cfg(test)]
 mod tests;
 
-/// The same five events as three kernels print them: before 4.13, with a column of five characters for the thread id and
-/// no process ids; before 5.10, with process ids; since 5.16, with seven characters and a fifth flag.
+/// The same five events as they are printed by three kernels: before 4.13, with a column of five characters for the
+/// thread id and no process ids; before 5.10, with process ids; since 5.16, with seven characters and a fifth flag.
 #[cfg(test)]
 pub(crate) const TEXTS: [&str; 3] =
     [include_str!("texts/3.10.txt"), include_str!("texts/5.4.txt"), include_str!("texts/6.18.txt")];
@@ -51,8 +51,8 @@ pub use self::markers::{Marker, Markers};
 /// The option that makes an instance receive a copy of each message written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
 
-/// Tells whether the kernel can copy messages of the top-level marker to an instance. `directory` is that of tracefs or
-/// of an instance.
+/// Returns whether the kernel can copy messages of the top-level marker to an instance. `directory` is that of
+/// tracefs or of an instance.
 pub(crate) fn can_copy(directory: &Path) -> bool {
     directory.join("options").join(COPY).exists()
 }
@@ -62,7 +62,7 @@ pub(crate) fn can_copy(directory: &Path) -> bool {
 /// # Errors
 ///
 /// Returns `NotFound` if tracefs is not mounted, and `PermissionDenied` if this process may not access it. The
-/// message says how to solve this.
+/// text of the error says what to do.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
     // The directories where tracefs may be mounted, the usual one first.

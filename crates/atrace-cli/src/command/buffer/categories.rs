@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::command::terminal::{Failure, Result, say};
 
-/// Categories and their events. A kernel may have only some of these events.
+/// The categories and their events. A kernel may have only some of these events.
 const CATEGORIES: [(&str, &str); 9] = [
     (
         "sched",
@@ -39,11 +39,11 @@ fn no_category(name: &str, groups: &str) -> Failure {
     Failure::new(format!("{name:?} is no category; there are {ours}; and the kernel's groups{groups}"))
 }
 
-/// Returns the events of these categories, as paths below `events`. Without a `root`, for users that may not read
-/// tracefs, the paths are not checked.
+/// Returns the events of these categories, as paths below the directory `events` of tracefs. `root` is the
+/// directory of tracefs; without it, for users that may not read tracefs, the paths are not checked.
 ///
-/// A name that is not in [`CATEGORIES`] is one of the kernel's names: a group (`net`) or an event
-/// (`net/netif_rx`).
+/// A name that is not in [`CATEGORIES`] is one of the kernel's own names: a group of events (`net`) or an
+/// event (`net/netif_rx`).
 pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String>> {
     let events = root.map(|root| root.join("events"));
     let is_there =
@@ -70,7 +70,8 @@ pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String
     Ok(found)
 }
 
-/// Tells whether a name is a group, or a group and an event. Such a name can't lead out of the directory.
+/// Returns whether a name has the form of a group, or of a group and an event. Such a name can't lead out of
+/// the directory.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -1,8 +1,8 @@
 //! Copies of the messages that a program writes to the kernel's top-level marker (Linux 6.16).
 //!
-//! C and C++ programs open that marker themselves. The kernel copies the messages of all programs to a separate buffer,
-//! so that other programs' messages take no room in the program's buffer and are not counted. The messages of the
-//! program are selected when the recording is saved.
+//! C and C++ programs open the top-level marker themselves. The kernel copies the messages of all programs to a
+//! separate buffer, so that other programs' messages take no room in the program's buffer and are not counted. The
+//! messages of the program are selected when the recording is saved.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,18 +13,18 @@ use crate::command::file::systrace::Copied;
 use crate::command::terminal::{Result, failed, say, shown_path, thousands};
 use crate::tracefs::{self, Instance};
 
-/// The prefix of the instances for copies.
+/// The prefix of the tracefs instances that receive copies of messages.
 pub(crate) const PREFIX: &str = "atrace-copies";
 
-/// A buffer that gets copies. Dropping it removes the buffer.
+/// A buffer that receives copies of messages. Dropping this removes the buffer.
 pub(crate) struct Copies {
     instance: Instance,
     silence: Option<Silence>,
 }
 
 impl Copies {
-    /// Creates a buffer, as large as the program's if there is enough memory. Returns `None` if the kernel can't copy
-    /// messages.
+    /// Creates a buffer for copies, as large as the program's buffer if there is enough memory. Returns `None` if the
+    /// kernel can't copy messages.
     pub(crate) fn make(kb: Option<u64>) -> Result<Option<Self>> {
         if !tracefs::can_copy(&tracefs::root()?) {
             return Ok(None);
@@ -77,7 +77,7 @@ impl Copies {
     }
 }
 
-/// Returns the text of a buffer with copies, for the file of a recording.
+/// Returns the text of a buffer with copies, to be added to the file of a recording.
 pub(crate) fn copied<'a>(instance: &Instance, is_wanted: &'a dyn Fn(u32) -> bool) -> Result<Copied<'a>> {
     let path = instance.path().join("trace");
     let text = File::open(&path).map_err(failed(shown_path(&path)))?;

@@ -1,8 +1,9 @@
-//! Cleans up the buffers of recordings whose command was killed. This happens when the next recording begins.
+//! Saves or removes the buffers of recordings whose command was killed. This is done when the next recording
+//! begins.
 //!
-//! A buffer with events is saved first: to the file named in the killed command's note, by the same rules, or else to
-//! root's home directory. A buffer that a process still writes to is left for a later command. A buffer that can't be
-//! saved is marked, and stays until a user has saved it.
+//! A buffer with events is saved first: to the file named in the killed command's note, by the same rules, or
+//! otherwise to root's home directory. A buffer to which a process still writes is left for a later command. A buffer
+//! that can't be saved is marked, and stays until a user has saved it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

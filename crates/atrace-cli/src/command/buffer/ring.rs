@@ -1,16 +1,18 @@
-//! Ring buffers to record into: creating, configuring, finding, saving and removing them. A buffer that can't be saved
-//! is kept.
+//! Ring buffers of the kernel for recordings: creates, configures, finds, saves and removes them. A buffer whose
+//! content can't be saved is not removed.
 //!
 //! # Names
 //!
 //! Most processes of a program have ended before the recording is saved. Their names come from a small separate ring
-//! buffer. In it the kernel records `sched_process_exec`, the event of a process that executes a program, for the
-//! started program and its children (`set_event_pid`, option `event-fork`). Where messages of other programs may be
-//! among those of the program (`copies`), it also records `task_newtask`, the event of a process that starts another.
+//! buffer. In that buffer the kernel records `sched_process_exec`, the event of a process that executes a program,
+//! for the started program and its children (`set_event_pid`, option `event-fork`). If messages of other programs may
+//! be among those of the program (`copies`), the kernel also records `task_newtask`, the event of a process that
+//! starts another.
 //!
 //! # How full a buffer became
 //!
-//! The statistics of a buffer are read from time to time ([`Tally`]), for advice on its size.
+//! The statistics of a buffer are read from time to time ([`Tally`]), so that the command can give advice on
+//! the buffer's size.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -28,18 +30,18 @@ use crate::tracefs::{self, Instance, Stats};
 /// The prefix of this command's instances.
 pub(crate) const PREFIX: &str = "atrace-recording";
 
-/// The event that makes the kernel store which process a thread belongs to.
+/// The event that makes the kernel store to which process a thread belongs.
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
 /// The number of thread names that the kernel should store for the whole machine. Before Linux 6.10 the
 /// kernel stored 128.
 const THREAD_NAMES: u64 = 4096;
 
-/// The limits for the default size of a buffer: for each CPU, and in total.
+/// The limits for the default size of a buffer, in KiB: for each CPU, and in total.
 const DEFAULT_KB: u64 = 16 << 10;
 const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 
-/// Creates an instance that takes events in the form that Perfetto expects.
+/// Creates an instance whose events have the form that Perfetto expects.
 pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     let root = tracefs::root()?;
     let instance = Instance::create(prefix)?;
@@ -48,14 +50,14 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
-/// The clocks for the timestamps, the best first, each with its difference from the best one.
+/// The clocks for the timestamps, the best one first. With each clock: how it differs from the best one.
 const CLOCKS: [(&str, &str); 3] = [
     ("boot", ""),
     ("mono", "stands still while the machine sleeps"),
     ("global", "has no defined starting point"),
 ];
 
-/// The options that add the process id to each event: that of Linux, and the older one of Android's
+/// The options that add the process id to each event: the option of Linux, and the older one of Android's
 /// kernels.
 pub(crate) const PROCESS_IDS: [&str; 2] = ["record-tgid", "print-tgid"];
 
@@ -70,7 +72,7 @@ fn set_clock(instance: &Instance) -> Result {
     Ok(())
 }
 
-/// Returns a sentence for the reader of a trace whose clock is not the best one.
+/// Returns a sentence for readers of a trace whose clock is not the best one, or `None` for the best clock.
 fn remark(clock: &str) -> Option<String> {
     let (_, how) = CLOCKS.iter().skip(1).find(|(name, _)| *name == clock)?;
     Some(format!(
@@ -107,7 +109,7 @@ pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
     Ok(())
 }
 
-/// Enables these kernel events in the instance.
+/// Enables kernel events in the instance.
 pub(crate) fn enable(instance: &Instance, events: &[String]) -> Result {
     for event in events {
         if event == TEACHER {
@@ -148,7 +150,7 @@ pub(crate) fn set_size(instance: &Instance, kb: u64) -> std::io::Result<()> {
     instance.set_buffer_kb(kb)
 }
 
-/// Returns the memory that is available, in KiB.
+/// Returns how much memory is available, in KiB.
 pub(crate) fn available_kb() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -165,7 +167,7 @@ fn keep_names(root: &Path) {
     }
 }
 
-/// Removes an instance, or says which processes hold it open.
+/// Removes an instance. Returns an error that names the processes which hold it open, if there are any.
 pub(crate) fn remove(instance: Instance) -> Result {
     let path = instance.path().to_owned();
     // An empty buffer costs little while a process still holds it open.
@@ -180,12 +182,12 @@ pub(crate) fn remove(instance: Instance) -> Result {
     }
 }
 
-/// The mark of a buffer whose recording could not be saved: the buffer does not overwrite old events. The
-/// recording is stopped already.
+/// The option that marks a buffer whose recording could not be saved: the buffer does not overwrite old
+/// events. (The recording is stopped already, so the option has no other effect.)
 const MARK: &str = "options/overwrite";
 
-/// Saves the trace with the names of its processes. `processes` is the expected number of processes. Returns the path,
-/// and how many copied messages were saved.
+/// Saves the trace with the names of its processes. `processes` is the expected number of processes. Returns the path
+/// of the file, and how many copied messages were saved.
 pub(crate) fn save_from(
     instance: &Instance,
     copied: Option<Copied<'_>>,
@@ -206,7 +208,7 @@ pub(crate) fn save_from(
     Ok((output.finish().map_err(failed(problem))?, copied))
 }
 
-/// Keeps instances that could not be saved. Returns the error with the command that saves them.
+/// Keeps the instances whose content could not be saved. Returns the error, with the command that saves them.
 pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>) -> Failure {
     let paths: Vec<_> = instances.into_iter().map(keep).collect();
     kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
@@ -224,7 +226,7 @@ pub(crate) fn keep(instance: Instance) -> PathBuf {
     instance.keep()
 }
 
-/// Tells whether an instance holds a recording that could not be saved.
+/// Returns whether an instance holds a recording that could not be saved.
 pub(crate) fn is_kept(path: &Path) -> bool {
     fs::read_to_string(path.join(MARK)).is_ok_and(|text| text.trim() == "0")
 }
@@ -236,21 +238,21 @@ pub(crate) fn rescue(paths: &[&Path]) -> String {
     format!("cat {traces}> FILE; rmdir{directories}")
 }
 
-/// The prefix of the instances for names.
+/// The prefix of the instances in which the names of processes are recorded.
 pub(crate) const NAMES: &str = "atrace-names";
 
 const EVENT: &str = "events/sched/sched_process_exec/enable";
-/// The option with which events of children are recorded, too.
+/// The option that makes the kernel record the events of children, too.
 const FORK: &str = "event-fork";
 const NEW: &str = "events/task/task_newtask";
-/// Passes new processes, but not new threads (`CLONE_THREAD`).
+/// The filter that passes the starts of new processes, but not those of new threads (`CLONE_THREAD`).
 const NEW_PROCESS: &str = "!(clone_flags & 65536)";
 
 pub(crate) struct Names(Option<Instance>);
 
 impl Names {
-    /// Creates the buffer. If the kernel lacks the event, or can't follow a program's children (before 4.12), there are
-    /// no names.
+    /// Creates the buffer. If the kernel lacks the event, or can't record the events of a program's children (before
+    /// Linux 4.12), no names are recorded.
     pub(crate) fn make() -> Result<Self> {
         let root = tracefs::root()?;
         if !root.join(EVENT).exists() || !root.join("options").join(FORK).exists() {
@@ -263,7 +265,7 @@ impl Names {
         Ok(Self(Some(instance)))
     }
 
-    /// Returns the directory of the buffer: the argument of [`begin`](Self::begin).
+    /// Returns the directory of the buffer, which is to be passed to [`begin`](Self::begin).
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.0.as_ref().map(Instance::path)
     }
@@ -286,18 +288,18 @@ impl Names {
         text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
-    /// Returns the program's processes.
+    /// Returns the processes of the program.
     pub(crate) fn read(&self) -> Processes {
         self.0.as_ref().map(Processes::read).unwrap_or_default()
     }
 }
 
-/// The processes of a program.
+/// The processes of a program, as a buffer for names has recorded them.
 #[derive(Default)]
 pub(crate) struct Processes {
     /// For each process, the name of the program that it executed last, without the path.
     names: HashMap<u32, String>,
-    /// All processes of the program; `None` if they are not known.
+    /// The ids of all processes of the program, or `None` if they are not known.
     all: Option<HashSet<u32>>,
 }
 
@@ -321,7 +323,7 @@ impl Processes {
         self.names.get(&process).cloned()
     }
 
-    /// Tells whether a process belongs to the program, or may belong to it.
+    /// Returns whether a process belongs to the program, or may belong to it.
     pub(crate) fn has(&self, process: u32) -> bool {
         self.all.as_ref().is_none_or(|all| all.contains(&process))
     }
@@ -337,18 +339,18 @@ fn thread_names() -> Result<HashMap<u32, String>> {
     Ok(text::kept(&text))
 }
 
-/// Statistics of the fill level of a buffer, read from time to time.
+/// Statistics of how full a buffer is, which are read at intervals.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// The largest mean size of an event, over all CPUs whose part of the buffer was full.
     largest: f64,
     last: Vec<Stats>,
-    /// Messages of the program in another buffer.
+    /// The number of the program's messages that are in another buffer.
     copied: u64,
 }
 
 impl Tally {
-    /// Reads the buffer's statistics. Costs a few system calls for each CPU.
+    /// Reads the buffer's statistics. This takes a few system calls for each CPU.
     pub(crate) fn look(&mut self, instance: &Instance) -> Result {
         self.last = instance.cpu_stats()?;
         for cpu in self.last.iter().filter(|cpu| cpu.overrun > 0 && cpu.entries > 0) {
@@ -393,13 +395,14 @@ impl Tally {
         kb(self.last.iter().map(Stats::written).max().unwrap_or(0), 1.5)
     }
 
-    /// Describes how many events were written and lost.
+    /// Returns a text with the number of events that were written and lost.
     pub(crate) fn report(&self, what: &str) -> String {
         let is_whole = self.lost() == 0;
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
     }
 
-    /// Does the same for events of which some may have been lost before they reached the buffer.
+    /// Returns the same text as [`report`](Self::report), for events of which some may have been lost before
+    /// they reached the buffer.
     pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));
@@ -416,7 +419,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// A directory with the files of a buffer as a kernel has them. Their content is what was written last.
+    /// Returns a directory with the files that a buffer has on some kernel. A file contains what was last
+    /// written to it.
     fn stand_in(clocks: &str, options: &[&str]) -> (tempfile::TempDir, Instance) {
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

@@ -28,8 +28,8 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    /// Takes the buffer to record into it. Fails if another process uses the buffer, or if it has events and
-    /// `discard` is false.
+    /// Takes the buffer to record into it. Returns an error if another process uses the buffer, or if it has
+    /// events and `discard` is false.
     pub(crate) fn take(discard: bool) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
@@ -127,11 +127,12 @@ fn option(root: &Path) -> PathBuf {
     root.join("options").join(tracefs::COPY)
 }
 
-/// While this exists, the top-level marker writes to instances alone, because the top-level buffer is off: otherwise
-/// a write would fail, although the message was copied.
+/// While this exists, the top-level marker writes to instances only, because the top-level buffer is off. Without
+/// this, a write to the marker would return an error, although the message was copied to the instances.
 ///
 /// Several commands may hold such a value at once. Each holds a shared lock on the option, and the last command
-/// restores the option. After a kill, the next command does ([`undo`](Self::undo)).
+/// restores the option. If the last command was killed, the next command restores the option
+/// ([`undo`](Self::undo)).
 pub(crate) struct Silence {
     root: PathBuf,
     lock: File,
@@ -139,8 +140,8 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Returns `None` if there is nothing to do: the top-level buffer is on, or another program has set the
-    /// option.
+    /// Makes the top-level marker write to instances only. Returns `None` if this is not needed, because the
+    /// top-level buffer is on or another program has set the option.
     pub(crate) fn start(root: PathBuf) -> Result<Option<Self>> {
         if is_on(&root)? {
             return Ok(None);
@@ -186,7 +187,7 @@ impl Drop for Silence {
     }
 }
 
-/// Restores the option if no other command holds a lock.
+/// Restores the option if no command holds a lock on it.
 fn restore(root: &Path, lock: &File) {
     if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         && let Err(e) = set(root, true)
@@ -212,7 +213,7 @@ fn read(path: &Path) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// A directory with the files that matter here.
+    /// Returns a directory with those files of tracefs that the tests need.
     fn stand_in(tracing_on: &str, copies: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("options")).unwrap();

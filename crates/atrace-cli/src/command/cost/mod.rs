@@ -1,14 +1,14 @@
 //! `atrace cost`: measures what tracing costs a program.
 //!
-//! The program runs in pairs, once with tracing off and once on, in the order that a coin decides. The ratios of the
-//! pairs give the interval of the difference (`atrace_paired::looks`). A service is not restarted; its session is
-//! switched while it works (`service`).
+//! The program runs in pairs, once with tracing off and once with tracing on, in an order that a coin decides. The
+//! interval of the difference is computed from the ratios of the pairs (`atrace_paired::looks`). A service is not
+//! restarted; tracing is switched while the service works (`service`).
 //!
 //! # Both runs are prepared alike
 //!
-//! With tracing off, the command also starts a session, which the program does not find, so that the same work precedes
-//! the program in both kinds of run. In both kinds, the program has a property store with nothing switched on, whatever
-//! is switched on outside. The first run of each kind is not counted.
+//! For a run with tracing off, the command also starts a session, which the program does not find, so that the same
+//! work precedes both kinds of runs. In both kinds, the program has a property store in which tracing is off, even if
+//! it is on in the user's own store. The first run of each kind is not counted.
 //!
 //! # What is no result
 //!
@@ -17,7 +17,7 @@
 //!
 //! # Modules
 //!
-//! - `program`: a run and the resources that it used; `session`: a session without a file;
+//! - `program`: a run, and the resources that it used; `session`: a session whose file is discarded;
 //! - `service`: programs that run until they are stopped;
 //! - `verdict`, `report`: the result in words, and its output.
 
@@ -157,16 +157,16 @@ fn read_bill(path: &Path) -> Result<Bill> {
     })
 }
 
-/// Escapes a line for a terminal.
+/// Escapes a line of text for a terminal.
 fn shown_line(line: &str) -> String {
     crate::escape::shown(line).to_string()
 }
 
-/// The two kinds of runs, and what they gave.
+/// The two sides of a comparison: the two kinds of runs, and the results of their runs.
 struct Pairs {
-    /// The command lines. They differ where no session is switched.
+    /// The command lines of the two sides. They differ if two commands are compared.
     programs: [Vec<OsString>; 2],
-    /// `None` if two commands are compared.
+    /// The sessions, or `None` if two commands are compared.
     sessions: Option<Sessions>,
     runs: Sides<Run>,
     reports: Vec<Report>,
@@ -193,7 +193,7 @@ impl Pairs {
         Self { programs, sessions, runs: Sides::default(), reports: Vec::new(), names }
     }
 
-    /// Runs one side; `more` are additional environment variables.
+    /// Runs one side. `more` are additional environment variables.
     fn run(
         &self,
         side: usize,
@@ -212,7 +212,7 @@ impl Pairs {
         Ok((run?, (side == 1).then_some(report)))
     }
 
-    /// Runs each side once, uncounted. Fails if the program can't be measured.
+    /// Runs each side once, without counting the result. Returns an error if the program can't be measured.
     fn try_out(&self, limit: Duration, signals: &Signals) -> Result {
         let (off, _) = self.run(0, &Vec::new(), limit, signals)?;
         tell_errors(&off);
@@ -224,7 +224,8 @@ impl Pairs {
         self.check(1, &on, report.as_ref())
     }
 
-    /// Fails if a run shows that there is nothing to measure. The first side has succeeded before.
+    /// Returns an error if a run shows that the program can't be measured. The first side must have succeeded
+    /// before.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
@@ -252,7 +253,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// Runs pairs until both quantities are decided or the time is over.
+    /// Runs pairs until the results for wall time and processor time are precise enough, or the time is over.
     fn measure(&mut self, time: Duration, signals: &Signals) -> Result<Shown> {
         let start = Instant::now();
         self.try_out(time, signals)?;
@@ -318,7 +319,7 @@ fn end(status: ExitStatus) -> String {
     }
 }
 
-/// Shows what a run printed to stderr.
+/// Prints what a run has written to stderr.
 fn tell_errors(run: &Run) {
     let text = String::from_utf8_lossy(&run.errors);
     text.lines().for_each(|line| say(format_args!("the program's stderr: {}", shown(line))));

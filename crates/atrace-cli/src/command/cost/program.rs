@@ -1,8 +1,8 @@
-//! One run of a program, from its start to its end, and what it used.
+//! One run of a program, from its start to its end, and the resources that it used.
 //!
 //! The program has a process group of its own, which is killed if it does not end in time or the command is asked to
-//! end. It reads nothing from stdin. Its output is read here and not stored: of stdout, only a hash; of stderr, the
-//! beginning.
+//! end. The program's stdin is empty. Its output is read and not stored, except for a hash of stdout and the
+//! beginning of stderr.
 
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -22,12 +22,12 @@ use crate::command::program::{FAILED, Signals, memory_kb};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
-/// The number of bytes of stderr that are stored.
+/// The maximum number of bytes of stderr that are stored.
 const KEPT: usize = 8 << 10;
-/// How long to wait at once. A signal or the program's end is noticed earlier.
+/// The maximum time of one wait. A signal, or the end of the program, ends the wait earlier.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Environment variables for the program: each is set, or removed if it has no value.
+/// Environment variables for the program: each variable is set or, if it has no value, removed.
 pub(super) type Variables = Vec<(&'static str, Option<OsString>)>;
 
 /// The resources that one run used, and its output.
@@ -37,9 +37,9 @@ pub(super) struct Run {
     pub(super) usage: Usage,
     pub(super) instructions: Option<u64>,
     pub(super) status: ExitStatus,
-    /// A hash of stdout, and the length of stdout.
+    /// A hash of the run's stdout, and the length of stdout in bytes.
     pub(super) printed: (u64, u64),
-    /// The beginning of stderr.
+    /// The beginning of the run's stderr.
     pub(super) errors: Vec<u8>,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn pid(child: u32) -> Result<Pid> {
     pid.ok_or_else(|| Failure::new("the program has no process id"))
 }
 
-/// What a program printed.
+/// The output of a program on one stream.
 #[derive(Default)]
 struct Output {
     reader: Option<PipeReader>,
@@ -156,8 +156,8 @@ impl Output {
         Ok(writer.into())
     }
 
-    /// Reads the output that is available. A process that the program left behind may hold the pipe
-    /// open.
+    /// Reads the output that is available. (It can't be read to the end, because a process that outlives the
+    /// program may hold the pipe open.)
     fn drain(&mut self) {
         let mut bytes = [0; 64 << 10];
         // Not for ever, as a program may print as fast as this reads. A pipe holds a megabyte at most.
@@ -193,14 +193,15 @@ fn read_until(stdout: &mut Output, stderr: &mut Output, ended: &PipeReader) -> R
     Ok(is_over)
 }
 
-/// The environment in which nothing is switched on, and the variables that lead to a session.
+/// The environment in which tracing is off, and the variables that lead a program to a session.
 pub(super) struct Environment {
-    /// The path of a property store with nothing on.
+    /// The path of a property store in which tracing is off.
     pub(super) store: PathBuf,
 }
 
 impl Environment {
-    /// Returns the variables with which a program is not traced, whatever is switched on outside.
+    /// Returns the variables with which a program is not traced, even if tracing is on in the user's own
+    /// store.
     pub(super) fn off(&self) -> Variables {
         let none = self.store.with_file_name("no-service");
         vec![

@@ -1,4 +1,4 @@
-//! The results: sentences, a table, and JSON.
+//! The results of `atrace cost`, as sentences, a table, and JSON.
 
 use atrace_paired::Groups;
 use atrace_paired::looks::PAIRS_MIN;
@@ -15,7 +15,7 @@ use crate::service::{Counts, Report};
 pub(super) struct Sides<T>(pub(super) [Vec<T>; 2]);
 
 impl<T> Sides<T> {
-    /// Returns the medians of a value.
+    /// Returns the median of `value` for each side.
     pub(super) fn medians(&self, value: impl Fn(&T) -> f64) -> [Option<f64>; 2] {
         [0, 1].map(|side| median(self.0[side].iter().map(&value)))
     }
@@ -73,9 +73,9 @@ impl Unit {
     }
 }
 
-/// The measurements to be shown.
+/// The measurements to be printed.
 pub(super) struct Shown {
-    /// The subject of the measurement (what costs something), and the names of the two sides.
+    /// The cause of the difference that is measured, and the names of the two sides.
     pub(super) subject: &'static str,
     pub(super) sides: [&'static str; 2],
     rows: Vec<Row>,
@@ -85,7 +85,7 @@ pub(super) struct Shown {
     seconds: f64,
 }
 
-/// Returns the largest resident size that a process had, in KiB.
+/// Returns the maximum resident size that a process has had, in KiB.
 fn peak(status: &Status) -> u64 {
     let text = status.get("VmHWM").and_then(|text| text.split_whitespace().next()?.parse().ok());
     text.unwrap_or_default()
@@ -111,7 +111,7 @@ impl Shown {
         Self { subject, sides, rows: Vec::new(), sentences: Vec::new(), notes, pairs, seconds }
     }
 
-    /// Adds a judged quantity.
+    /// Adds a quantity that has a verdict.
     pub(super) fn judge(
         &mut self,
         name: &'static str,
@@ -149,7 +149,7 @@ impl Shown {
         self.note_outputs(runs);
     }
 
-    /// Adds the numbers that sessions recorded.
+    /// Adds the numbers of events and bytes that the sessions recorded.
     pub(super) fn recorded(&mut self, reports: &[Report]) {
         let of = |value: fn(&Counts) -> u64| median(reports.iter().map(|it| value(&it.counts) as f64));
         let sides = |on: Option<f64>| [on.map(|_| 0.0), on];
@@ -166,7 +166,7 @@ impl Shown {
         }
     }
 
-    /// Adds a count, which is shown without a verdict.
+    /// Adds a count, which has no verdict.
     pub(super) fn count(&mut self, name: &'static str, sides: [Option<f64>; 2]) {
         self.beside(name, Unit::Count, sides);
     }
@@ -185,8 +185,7 @@ impl Shown {
         }
     }
 
-    /// It is a finding if all runs of one side print the same output, and a run of the other side prints something
-    /// else.
+    /// Adds a note if the runs of each side print the same output, but the two sides differ.
     fn note_outputs(&mut self, runs: &Sides<Run>) {
         let [off, on] = &runs.0;
         let Some(first) = off.first().map(|run| run.printed) else { return };
@@ -200,7 +199,7 @@ impl Shown {
         }
     }
 
-    /// Prints sentences, the table and notes.
+    /// Prints the sentences, the table and the notes.
     pub(super) fn print(&self) {
         self.sentences.iter().for_each(|sentence| print(sentence));
         print("");
@@ -227,7 +226,7 @@ impl Shown {
         }
     }
 
-    /// Returns everything as JSON. Differences are fractions.
+    /// Returns all results as JSON. Differences are fractions.
     pub(super) fn json(&self) -> Map<String, Value> {
         let [off, on] = self.sides;
         let rows = self.rows.iter().map(|Row { name, unit, sides, verdict }| {

@@ -1,16 +1,17 @@
-//! Measures a service, which runs until it is stopped: its session is switched while it works.
+//! Measures a service, which runs until it is stopped. Tracing is switched while the service works.
 //!
 //! # Slices
 //!
-//! Tracing stays on or off for a *slice*. Slices come in pairs, and a coin decides the order of each pair. In a slice,
-//! the service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after the
-//! switch, and right before the next switch. So the cost of the switch itself is excluded, and a request that is in
-//! progress during a switch counts in no slice, apart from a part that is the same for both kinds of slice.
+//! Tracing stays on or off for a *slice*. Slices come in pairs, and a coin decides the order of each pair. In a
+//! slice, the service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed
+//! after tracing was switched, and right before it is switched again. So the cost of switching is excluded. A request
+//! that is in progress during a switch counts only in part, and equally in both kinds of slices.
 //!
 //! # Processor time
 //!
-//! The processor time of all processes of the service: living processes have a clock in nanoseconds; the time of
-//! ended ones comes from the process that waited for them, in the kernel's ticks.
+//! The processor time is that of all processes of the service. For living processes it is read from a clock in
+//! nanoseconds; for processes that have ended it is read from the process that waited for them, in ticks of the
+//! kernel.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -35,21 +36,22 @@ use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// How long after a switch nothing is measured.
+/// How long nothing is measured after tracing was switched.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The number of slices within which the first events must arrive.
+/// The number of slices (periods with tracing on or off) within which the first events must arrive.
 const TRIES: u32 = 5;
-/// The time that the service has to end when it is asked to.
+/// How long a service may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time for which a service may complete no unit of work, beyond a slice.
+/// How long a service may go without completing a unit of work, in addition to the length of a slice, before
+/// the command gives up.
 const IDLE: Duration = Duration::from_secs(10);
 /// The pause between two checks while waiting for a condition.
 const REST: Duration = Duration::from_millis(20);
 
-/// A running service, which ends on drop.
+/// A running service. Dropping this ends the service.
 struct Running {
     child: Child,
-    /// The number of lines that it has printed, if lines are its units.
+    /// The number of lines that the service has printed, if lines are the units of its work.
     lines: Option<Arc<AtomicU64>>,
 }
 
@@ -63,7 +65,7 @@ impl Running {
         Ok(Self { child, lines })
     }
 
-    /// Fails if the service has ended.
+    /// Returns an error if the service has ended.
     fn check(&mut self) -> Result {
         match self.child.try_wait()? {
             Some(status) => Err(Failure::new(format!(
@@ -74,7 +76,7 @@ impl Running {
         }
     }
 
-    /// Returns the number of units that are done.
+    /// Returns the number of units of work that are done.
     fn units(&self, unit: &str) -> Result<f64> {
         if let Some(lines) = &self.lines {
             return Ok(lines.load(Ordering::Relaxed) as f64);
@@ -149,7 +151,7 @@ fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
     lines
 }
 
-/// The values that were read at one edge of a slice.
+/// The values that were read at one edge of a slice (a period with tracing on or off).
 #[derive(Clone, Copy)]
 struct Edge {
     used: f64,
@@ -157,14 +159,14 @@ struct Edge {
     at: Instant,
 }
 
-/// The result of a slice.
+/// The result of a slice: a period with tracing on or off.
 struct Slice {
-    /// Processor time for each unit, in nanoseconds.
+    /// The processor time for each unit of work, in nanoseconds.
     each: f64,
     per_second: f64,
 }
 
-/// A service and its session.
+/// A service, and the session in which tracing is switched on and off.
 struct Switched<'a> {
     // Dropped before the session.
     running: Running,
@@ -175,7 +177,7 @@ struct Switched<'a> {
 }
 
 impl Switched<'_> {
-    /// Waits, unless a signal comes.
+    /// Waits for `time`. Returns an error if a signal arrives.
     fn wait(&self, time: Duration) -> Result {
         let start = Instant::now();
         while let left = time.saturating_sub(start.elapsed())
@@ -189,7 +191,7 @@ impl Switched<'_> {
         Ok(())
     }
 
-    /// Waits until `is_so` returns true; returns false if that takes too long.
+    /// Waits until `is_so` returns true. Returns false if that takes longer than `patience`.
     fn until(&mut self, patience: Duration, is_so: impl Fn(&Self) -> bool) -> Result<bool> {
         let start = Instant::now();
         while !is_so(self) {
@@ -230,7 +232,7 @@ impl Switched<'_> {
     }
 }
 
-/// Runs the service, and measures until the difference is decided or the time is over.
+/// Runs the service, and measures until the result is precise enough or the time is over.
 pub(super) fn measure(
     command: &[OsString],
     unit: &str,

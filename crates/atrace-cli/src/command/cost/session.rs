@@ -1,4 +1,4 @@
-//! A session like that of `atrace run`, whose file is removed.
+//! A session like that of `atrace run`. Its file is discarded.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -12,7 +12,7 @@ use crate::command::program::{ProgramStore, ServiceSocket};
 use crate::command::terminal::{Result, failed, shown_path};
 use crate::service::{Keep, Report, Service};
 
-/// The part that is the same for all sessions.
+/// The state that all sessions share.
 pub(super) struct Sessions {
     environment: Environment,
     _store: ProgramStore,

@@ -4,15 +4,15 @@ use std::fmt;
 
 use atrace_paired::{Interval, looks};
 
-/// The largest difference that may be reported as none.
+/// How far from zero an interval may reach, as a fraction, if the verdict is that there is no difference.
 const NONE: f64 = 0.01;
 
-/// A judged quantity.
+/// A quantity for which there is a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judged {
     Wall,
     Processor,
-    /// Processor time for each unit of a service's work.
+    /// The processor time for each unit of a service's work.
     PerUnit,
 }
 
@@ -26,16 +26,16 @@ impl fmt::Display for Judged {
     }
 }
 
-/// The result for one quantity. Differences are fractions.
+/// The verdict about one quantity. Differences are fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     /// The interval excludes zero.
     Differs(Interval),
-    /// The interval includes zero, and extends by at most this difference to both sides.
+    /// The interval includes zero. The first value is the distance from zero within which the interval lies.
     Same(f64, Interval),
-    /// The interval includes zero, and is too wide for a verdict.
+    /// The interval includes zero, and is too wide for another verdict.
     Open(Interval),
-    /// There are too few pairs for an interval.
+    /// There are not enough pairs for an interval.
     TooFew,
 }
 
@@ -59,7 +59,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the word for programs.
+    /// Returns the verdict as a word for JSON.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Differs(_) => "differs",
@@ -68,7 +68,8 @@ impl Verdict {
         }
     }
 
-    /// Returns the sentence. `subject` is the cause of the difference: "tracing", or the second of two commands.
+    /// Returns the verdict as a sentence. `subject` is the cause of the difference: "tracing", or the second of
+    /// two commands.
     pub(super) fn sentence(&self, subject: &str, of: Judged, seconds: f64) -> String {
         match self {
             Self::Differs(it) if it.low > 0.0 => {
@@ -96,7 +97,7 @@ fn percents(it: Interval) -> String {
     format!("{} % ({}–{})", percent(it.median, false), percent(it.low, false), percent(it.high, false))
 }
 
-/// Formats a fraction in percent; `up` rounds up. Small differences have two decimals.
+/// Formats a fraction in percent; With `up`, the number is rounded up. Small differences have two decimals.
 fn percent(fraction: f64, up: bool) -> String {
     let percent = fraction * 100.0;
     let decimals: usize = match percent.abs() {
@@ -115,7 +116,7 @@ fn signed(fraction: f64) -> String {
     format!("{sign}{}", percent(fraction.abs(), false))
 }
 
-/// Formats a difference with its interval, with signs.
+/// Formats a difference and its interval, all with their signs.
 pub(super) fn difference(it: Interval) -> String {
     format!("{} % ({} … {})", signed(it.median), signed(it.low), signed(it.high))
 }

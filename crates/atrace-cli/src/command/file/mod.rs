@@ -1,4 +1,4 @@
-//! The file that a recording is saved to.
+//! The file to which a recording is saved.
 
 mod output;
 pub(crate) mod systrace;

@@ -3,22 +3,23 @@
 //! # How it works
 //!
 //! The file is written under a temporary name in the same directory, and renamed at the end. So neither a full disk
-//! nor a signal leaves half a file, and no existing file is changed unless the user asked for it. If a killed command
-//! left a temporary file, the next command that writes to the directory removes it.
+//! nor a signal leaves an incomplete file, and an existing file is changed only if the user has asked for it. If a
+//! killed command left a temporary file, the next command that writes to the directory removes it.
 //!
 //! # Which symbolic links are followed
 //!
-//! The rules depend on the user who writes:
+//! The rules depend on the user for whom the file is written:
 //!
-//! - A user writes as usual, also through links of their own.
-//! - Under sudo, the file is created, renamed and removed with the rights of the caller. So a path that leads to an
-//!   unexpected place leads only to places that the caller could write to anyway. In directories that only root can
-//!   change, root does it.
+//! - An ordinary user writes as usual, also through the user's own links.
+//! - Under sudo, the file is created, renamed and removed with the rights of the caller. So even an unexpected path
+//!   leads only to places where the caller could write anyway. In directories that only root can change, root's
+//!   rights are used.
 //! - Root without sudo does not follow a link at the file's name: `--force` replaces the link. A directory that
 //!   every user may change is refused. In a shared directory, a file of another user is not replaced. With
-//!   `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would not write there either.
+//!   `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would refuse that file, too.
 //!
-//! All calls are relative to a descriptor of the directory. Only root may read root's files: mode 0600.
+//! All calls are relative to a descriptor of the directory. Files that root writes for itself have the mode
+//! 0600, so only root can read them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,16 +37,16 @@ use crate::command::caller::Caller;
 use crate::command::file::target::{Existing, Target, open_directory, parent, roots_own, unwritable};
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
-/// A file that is being written. Unless [`finish`](Self::finish) is called, it is removed on drop.
+/// A file that is being written. If this is dropped before [`finish`](Self::finish) was called, the file is
+/// removed.
 #[derive(Debug)]
 pub(crate) struct Output {
     target: Target,
     temporary: OsString,
-    /// It is locked while it is written, so that no other command takes it for a leftover. Some file systems have no
-    /// locks.
+    /// The file. It is locked while it is written, so that no other command takes it for a leftover of a killed
+    /// command. (Some file systems have no locks.)
     file: File,
-    /// The user whose rights all operations on the directory need; `None` for the user of this
-    /// process.
+    /// The user with whose rights the directory must be accessed, or `None` for the user of this process.
     actor: Option<Caller>,
     is_live: bool,
     is_moved: bool,
@@ -53,8 +54,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file early, so that the user learns of problems before there are data to write. A file that `is_live`
-    /// is useful at any moment: if the command is killed, or the file can't be moved at the end, it stays.
+    /// Creates the file early, so that the user learns of problems before there is data to write. With `is_live`, the
+    /// file is a valid trace at any moment: it stays if the command is killed, or if it can't be moved at the end.
     pub(crate) fn create(
         path: &Path,
         existing: Existing,
@@ -105,8 +106,8 @@ impl Output {
         self.file.try_clone()
     }
 
-    /// Makes sure that the data is on the disk, and moves the file to its final name. If that fails, a live file stays
-    /// under its temporary name.
+    /// Makes sure that the data is on the disk, and moves the file to its final name. If that fails, a file that was
+    /// created with `is_live` stays under its temporary name.
     pub(crate) fn finish(mut self) -> Result<PathBuf> {
         self.is_moved = self.is_live;
         let done = self.file.sync_data().map_err(Failure::from);

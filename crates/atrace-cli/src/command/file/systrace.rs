@@ -8,18 +8,18 @@ use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
 
 use crate::tracefs::markers::Header;
 
-/// The tags at the begin and the end of a part, for Perfetto's reader.
+/// The HTML tags at the beginning and the end of a part, which Perfetto's reader expects.
 const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";
 const END: &str = "</script>\n";
 
 const HEAD: &str = "<!DOCTYPE html>\n<html><body>\n";
 const LIST: &str = "PROCESS DUMP\nUSER PID PPID VSZ RSS WCHAN PC S NAME COMM\n";
 
-/// The maximum lengths of a line of the list, and of a name in it.
+/// The maximum length of a line of the list, and of a name in it, in bytes.
 const LINE: usize = 160;
 const NAME: usize = 60;
 
-/// A second text of a trace, from which only the events of some processes are wanted.
+/// A second text of a trace, of which only the events of some processes are copied.
 pub(crate) struct Copied<'a> {
     pub(crate) text: Box<dyn BufRead>,
     pub(crate) is_wanted: &'a dyn Fn(u32) -> bool,
@@ -27,7 +27,8 @@ pub(crate) struct Copied<'a> {
 
 /// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; without one,
 /// the name of the main thread is used. Space is reserved for `processes` names; if there are more, the text is
-/// moved. Readers sort the events, so those of a second text follow the first. Returns how many these are.
+/// moved. The events of a second text follow those of the first, because readers sort the events. Returns the number
+/// of events that were copied from the second text.
 pub(crate) fn write(
     mut from: impl BufRead,
     copied: Option<Copied<'_>>,
@@ -71,7 +72,7 @@ pub(crate) fn write(
 }
 
 /// Copies the events of the wanted processes and collects the names of main threads. An event is wanted unless it is
-/// known to belong to another process. Returns the number of events.
+/// known to belong to another process. Returns the number of events that were copied.
 fn copy(
     from: &mut (impl BufRead + ?Sized),
     to: &mut impl Write,
@@ -120,7 +121,8 @@ fn read_event(from: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Res
     Ok(start)
 }
 
-/// Moves everything after `from` by `by` bytes towards the end. Copies from the end, so that nothing is overwritten.
+/// Moves all bytes after `from` by `by` bytes towards the end of the file. Copies from the end, so that nothing is
+/// overwritten.
 fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -136,8 +138,8 @@ fn move_up(file: &mut (impl Read + Write + Seek), from: u64, by: u64) -> io::Res
     Ok(())
 }
 
-/// Returns the name and id of the thread in an event's header, and its process id. If the kernel did not store the
-/// process id, as happens while another recording ends, the id in the message is used.
+/// Returns the thread's name, the thread id and the process id from the header of an event. If the kernel did not
+/// store the process id, as happens while another recording ends, the id in the message is used.
 pub(crate) fn owner(line: &[u8]) -> Option<(&[u8], u32, u32)> {
     let header = Header::parse(line)?;
     let message = || line.get(header.len..)?.strip_prefix(b"tracing_mark_write: ");
@@ -145,7 +147,7 @@ pub(crate) fn owner(line: &[u8]) -> Option<(&[u8], u32, u32)> {
     Some((header.task, header.tid, process))
 }
 
-/// Returns the process id in a message to a marker: `B|PID|…`.
+/// Returns the process id that a message to a marker contains: `B|PID|…`.
 pub(crate) fn writer(message: &[u8]) -> Option<u32> {
     let mut parts = message.trim_ascii_end().split(|&byte| byte == b'|');
     let kind = parts.next()?;

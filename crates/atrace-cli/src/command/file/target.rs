@@ -1,5 +1,4 @@
-//! The target of a file: a name in an open directory, and the rules about which users may create a
-//! file there.
+//! The target of a file: a name in an open directory, and the rules by which users may create a file there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -27,10 +26,10 @@ const NUMBER_MAX: u32 = 10_000;
 /// The end of the names of files that are written while events arrive.
 const LIVE: &str = ".pftrace";
 
-/// The action to take if a file with this name exists.
+/// The action if a file with this name already exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
-    /// Fail, and leave the file.
+    /// Return an error, and do not change the file.
     Refuse,
     Replace,
     /// Take the first free name of `out.pftrace`, `out.2.pftrace`, `out.3.pftrace`, …
@@ -38,7 +37,8 @@ pub(crate) enum Existing {
 }
 
 impl Existing {
-    /// The rule for a file that the user did or did not name.
+    /// Returns the action for a file whose name the user did (`is_named`) or did not give, with or without
+    /// `--force` (`is_forced`).
     pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
         match (is_forced, is_named) {
             (true, _) => Self::Replace,
@@ -56,12 +56,12 @@ pub(crate) struct Target {
     directory: OwnedFd,
     name: OsString,
     existing: Existing,
-    /// The rules for root apply: links are replaced, and files of other users are not.
+    /// Whether the rules for root apply: links are replaced, and files of other users are not.
     is_roots: bool,
 }
 
 impl Target {
-    /// The target for an ordinary user. If the file exists and is a link, the link is followed.
+    /// Returns the target for an ordinary user. If the file exists and is a link, the link is followed.
     pub(crate) fn of_user(path: &Path, existing: Existing) -> Result<Self> {
         let named = path.to_owned();
         let mut path = path.to_owned();
@@ -82,7 +82,7 @@ impl Target {
         Ok(Self { named, directory, name, existing, is_roots: false })
     }
 
-    /// The target for root: links are replaced, and files of other users are not.
+    /// Returns the target for root: links are replaced, and files of other users are not.
     pub(crate) fn of_root(directory: OwnedFd, path: &Path, existing: Existing) -> Result<Self> {
         let name = name_of(path)?;
         let mode = Mode::from_raw_mode(fstat(&directory).map_err(failed(shown_path(path)))?.st_mode);
@@ -97,7 +97,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Checks whether root may replace the file that has the name now.
+    /// Checks whether root may replace the file that has this name now.
     fn check_present(&self) -> Result {
         let path = self.named.as_path();
         let Some(data) = self.status(&self.name).map_err(failed(shown_path(path)))? else { return Ok(()) };
@@ -153,7 +153,7 @@ impl Target {
         }
     }
 
-    /// Moves the temporary file to its final name. Returns its path.
+    /// Moves the temporary file to its final name. Returns the path of the file.
     pub(crate) fn put(&self, temporary: &OsStr) -> Result<PathBuf> {
         let directory = &self.directory;
         match self.existing {
@@ -171,7 +171,8 @@ impl Target {
         }
     }
 
-    /// Moves a file to a name that no file has. Returns false if a file already has the name.
+    /// Moves a file to a name that no file has. Returns false, and moves nothing, if a file already has the
+    /// name.
     fn move_to(&self, from: &OsStr, to: &OsStr) -> io::Result<bool> {
         let directory = &self.directory;
         match linkat(directory, from, directory, to, AtFlags::empty()) {
@@ -201,9 +202,9 @@ impl Target {
         Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
     }
 
-    /// Removes the temporary files of killed commands from the directory. Nothing is lost, because the recordings are
-    /// still in the kernel's buffers. A file that was written while events arrived is a usable trace, so it gets a
-    /// name that is not hidden.
+    /// Removes the temporary files of killed commands from the directory. No events are lost, because the recordings
+    /// of such files are still in the kernel's buffers. A file that was written while events arrived is a valid
+    /// trace, so it is not removed, but gets a name that is not hidden.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {
@@ -228,8 +229,8 @@ impl Target {
         }
     }
 
-    /// Tells whether a file may be treated as a leftover: no process writes it, and it belongs to this user or no one
-    /// else can create files in the directory.
+    /// Returns whether a file may be treated as a leftover of a killed command: no process writes to it, and it
+    /// belongs to this user, or only this user can create files in the directory.
     fn is_leftover(&self, name: &OsStr) -> bool {
         let user = geteuid().as_raw();
         let is_alone = fstat(&self.directory)
@@ -246,8 +247,8 @@ impl Target {
 }
 
 /// Parses the name of a temporary file: `.NAME.PID.atrace`; or, for a file written while events arrive,
-/// `.NAME.pftrace.PID`, or `.NAME.PID` if the target is called NAME. Returns the process id, and for the second kind the
-/// name of the target.
+/// `.NAME.pftrace.PID`, or `.NAME.PID` if the target is called NAME. Returns the process id and, for a file of the
+/// second kind, the name of the target.
 fn maker<'a>(name: &'a OsStr, beside: &OsStr) -> Option<(u32, Option<&'a OsStr>)> {
     let name = name.as_bytes().strip_prefix(b".")?;
     let unfinished = name.strip_suffix(UNFINISHED.as_bytes());
@@ -310,14 +311,14 @@ pub(crate) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Failure + '_ 
     move |e| Failure::new(format!("can't write to {}: {e}: name another place with -o", shown_path(path)))
 }
 
-/// The flags for a directory that only serves as the start of other paths.
+/// The flags for opening a directory that is only the start of other paths.
 const NAMED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, NAMED, Mode::empty())?)
 }
 
-/// Opens a directory if only root can change it and the path to it. That is true if root owns every component of the
+/// Opens a directory if only root can change it and the path to it. That is so if root owns every component of the
 /// path, no component is a symbolic link, and other users may write only to sticky directories, in which they can't
 /// replace root's files.
 pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
@@ -346,7 +347,7 @@ pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
     directory
 }
 
-/// The permissions that let other users than the owner write.
+/// The permissions that allow other users than the owner to write.
 pub(crate) const SHARED: Mode = Mode::WGRP.union(Mode::WOTH);
 
 #[cfg(test)]

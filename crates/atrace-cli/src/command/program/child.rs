@@ -1,5 +1,4 @@
-//! The program as a child process of the command: starting it through a stage, and waiting for its
-//! end.
+//! The program as a child process of the command: how it is started, and how the command waits for its end.
 //!
 //! # Signals
 //!
@@ -8,15 +7,15 @@
 //!
 //! # Waiting
 //!
-//! A thread waits for the program's end with `waitid` and closes a pipe then, so that the main thread can wait for
-//! signals and for the end at once.
+//! A thread waits for the program's end with `waitid` and then closes a pipe, so that the main thread can wait for
+//! signals and for the end at the same time.
 //!
 //! # The stage
 //!
-//! The process that `atrace run` starts (`__become`) is another instance of `atrace`, which prepares itself and then
-//! executes the program. It opens the marker, if there is one, so that the program inherits it, and takes on the
-//! caller's user and groups. It writes errors to the pipe that `--report` names. The pipe is closed when the program is
-//! executed, so the command knows that the program has started.
+//! The process that `atrace run` starts (`__become`, the *stage*) is another instance of `atrace`, which prepares
+//! itself and then executes the program. It opens the marker, if the recording has one, so that the program inherits
+//! the descriptor, and changes its ids to the caller's user and groups. It writes errors to the pipe that `--report`
+//! names. The pipe is closed when the program is executed, which tells the command that the program has started.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -47,8 +46,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Starts the program as `user` or, without one, as the user of this process. Returns when the program was executed,
 /// or could not be executed.
 ///
-/// `arguments` are those of the stage. `variables` are the environment variables to set, or to remove if they have no
-/// value.
+/// `arguments` are those of the process that executes the program. `variables` are environment variables, which are
+/// set or, if they have no value, removed.
 pub(crate) fn start(
     program: &[OsString],
     user: Option<&Caller>,
@@ -92,8 +91,9 @@ pub(crate) fn start(
     }
 }
 
-/// Waits for the program. Forwards the signals of this process, and calls `look` from time to time. The argument of
-/// `look` is true if SIGUSR1 came, which is not forwarded. Also returns whether a signal asked this command to end.
+/// Waits until the program has ended. Forwards the signals of this process, and calls `look` at intervals. The
+/// argument of `look` is true if SIGUSR1 arrived, which is not forwarded. Returns the program's exit status, and
+/// whether a signal asked this command to end.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
@@ -135,8 +135,7 @@ pub(crate) fn wait(
     Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
-/// Tells whether the program has ended, without waiting. This is used if the pipe can't be waited
-/// for.
+/// Returns whether the program has ended, without waiting. This is called if the pipe can't be waited for.
 fn has_ended(pid: Pid) -> bool {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
@@ -149,8 +148,7 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
-/// The lowest number for the marker's descriptor in the program. It lies above the numbers that programs commonly
-/// use.
+/// The lowest number for the marker's descriptor in the program. Programs rarely use numbers as high as this.
 pub(crate) const MARKER_FD: RawFd = 100;
 
 #[derive(clap::Args, Debug)]
@@ -161,14 +159,14 @@ pub(crate) struct StageArgs {
     pub(crate) marker: Option<PathBuf>,
     #[arg(long)]
     pub(crate) names: Option<PathBuf>,
-    /// The user and the groups to take on, the primary group first.
+    /// The ids of the user and the groups that the program gets, the primary group first.
     #[arg(long, value_delimiter = ',')]
     pub(crate) ids: Vec<u32>,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Becomes the program. Returns only if that fails.
+/// Changes this process into the program. Returns only if that fails.
 #[allow(unsafe_code, reason = "a descriptor comes from another process as a number")]
 pub(crate) fn become_main(args: &StageArgs) -> ExitCode {
     // SAFETY: the command that started this process created the pipe and passed this number. Nothing else in this
@@ -206,8 +204,8 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker for the program to inherit. Returns the value of `ATRACE_MARKER` for the
-/// program.
+/// Opens the marker, so that the program inherits its descriptor. Returns the value of `ATRACE_MARKER` for
+/// the program.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;

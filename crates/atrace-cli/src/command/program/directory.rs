@@ -1,5 +1,5 @@
-//! The directory of a run: private to its user, in memory (on Android in `/data/local/tmp`), and removed at the end of
-//! the command.
+//! The directory of a run of `atrace run`: private to its user, in memory (on Android in `/data/local/tmp`), and
+//! removed at the end of the command.
 //!
 //! # Content and owner
 //!
@@ -10,14 +10,14 @@
 //! # Names and locks
 //!
 //! The directory's name is unpredictable, so no other user can create it first. The command holds a lock on the
-//! directory while it runs. A lock works across PID namespaces, unlike a process id in the name. If the lock is free,
-//! the command was killed, and the next command of the same user removes the directory. Directories that other users
-//! create under such names are left alone.
+//! directory while it runs. Unlike a process id in the name, a lock also works across PID namespaces. If the lock is
+//! free, the command was killed, and the next command of the same user removes the directory. Directories that other
+//! users create under such names are not touched.
 //!
 //! # The property store
 //!
-//! In the property store of the started program, all tags and all programs are switched on. If the program runs as
-//! another user, the store belongs to that user, and this process never opens it.
+//! The program's property store enables all tags for all programs. If the program runs as another user, the store
+//! belongs to that user, and this process never opens it.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_dir, set_permissions, symlink_metadata};
@@ -45,10 +45,11 @@ const PREFIX: &str = "/dev/shm/atrace-run-";
 #[cfg(target_os = "android")]
 const PREFIX: &str = "/data/local/tmp/atrace-run-";
 
-/// The time limit for removing the directories of killed commands. The rest is left to the next command.
+/// The time limit for removing the directories of killed commands. The remaining directories are left to the
+/// next command.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// The directory of this run. It is removed on drop.
+/// The directory of this run. Dropping this removes the directory.
 pub(crate) struct RunDirectory {
     path: PathBuf,
     /// The open directory, which holds the lock.
@@ -93,7 +94,7 @@ impl Drop for RunDirectory {
     }
 }
 
-/// The socket that the service listens on. It is removed on drop.
+/// The socket at which the service listens. Dropping this removes the socket.
 pub(crate) struct ServiceSocket {
     pub(crate) path: PathBuf,
     _directory: RunDirectory,
@@ -132,7 +133,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the directories of this user's commands that were killed. Returns an empty answer.
+/// Removes the directories of this user's commands that were killed. Returns no bytes, because the result of
+/// a child process is bytes.
 fn sweep_of(uid: u32) -> Vec<u8> {
     let (directory, prefix) = PREFIX.rsplit_once('/').unwrap_or_default();
     for entry in read_dir(directory).into_iter().flatten().flatten() {
@@ -150,14 +152,14 @@ fn sweep_of(uid: u32) -> Vec<u8> {
 /// The maximum size of the memory that a program may share, in KiB.
 pub(crate) const LARGEST: u64 = 32768;
 
-/// Returns the value of `ATRACE_SHMEM_KB` for a program: the user's value, or the maximum, as pages that are never touched
-/// take no memory.
+/// Returns the value of `ATRACE_SHMEM_KB` for a program: the value that the user has set or, without one, the
+/// maximum, because pages that are never touched take no memory.
 pub(crate) fn memory_kb() -> OsString {
     let asked = std::env::var_os("ATRACE_SHMEM_KB").filter(|size| !size.is_empty());
     asked.unwrap_or_else(|| LARGEST.to_string().into())
 }
 
-/// The store's name in the directory of the run.
+/// The name of the store in the directory of the run.
 const STORE: &str = "properties";
 
 pub(crate) struct ProgramStore {
@@ -189,7 +191,7 @@ impl ProgramStore {
         &self.store.path
     }
 
-    /// Switches everything off again, for children of the program that still run.
+    /// Disables all tags in the store again, for children of the program that still run.
     pub(crate) fn switch_off(&self) {
         for (_, closed) in stores::perform([&self.store], |_| Work::All(false)) {
             if let Err(e) = closed {

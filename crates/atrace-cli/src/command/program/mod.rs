@@ -3,7 +3,7 @@
 //! - `child` starts the program and waits for it;
 //! - `signals` finds out which signals have to be forwarded;
 //! - `directory` holds the service's socket or the program's property store;
-//! - `outliving` waits for the processes that outlive the program;
+//! - `outliving` waits for processes that are still running after the program has ended;
 //! - `tree` finds the processes of the program that can't be recorded.
 
 mod child;

@@ -1,8 +1,9 @@
-//! Processes of a program that outlive it, such as a server that a script starts in the background.
+//! Waits for processes of a program that are still running after the program has ended, such as a server that
+//! a script starts in the background.
 //!
 //! Such processes are recognised by an environment variable, which names the directory of this run. No other process
-//! has this variable. So the program's processes keep their parents, which they would not if this command adopted its
-//! orphans (`PR_SET_CHILD_SUBREAPER`).
+//! has this variable. (If this command adopted the orphans instead (`PR_SET_CHILD_SUBREAPER`), the processes would
+//! have another parent than without this command.)
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -14,15 +15,15 @@ use crate::command::program::signals::Signals;
 use crate::command::terminal::{Result, say};
 use crate::process::{self, Process};
 
-/// The time between two looks.
+/// The time between two searches for such processes.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// Waits for the processes of this user that have the variable, and names them in a message. A signal ends the wait,
-/// and so does `look` if it returns false; `look` is called from time to time. The argument of `look` is true if
-/// SIGUSR1 came.
+/// Waits for the processes of this user that have the variable, and names them in a message. `look` is called at
+/// intervals; its argument is true if SIGUSR1 arrived. A signal ends the wait, and so does `look` if it returns
+/// false.
 pub(crate) fn wait_for_rest(
     uid: u32,
     variable: (&str, &Path),

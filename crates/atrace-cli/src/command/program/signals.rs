@@ -11,8 +11,8 @@
 //! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
 //! forwarded. The signal itself does not show which of the two cases it is.
 //!
-//! A third process in the group, the witness, reports each signal that it gets to the command. If the witness got the
-//! signal, too, it was sent to the group.
+//! A third process in the group, the witness, reports to the command each signal that it gets. If the witness has got
+//! a signal, too, the signal was sent to the group.
 //!
 //! If the program had a separate group instead, the command would have to give that group the terminal and take it
 //! back, as a shell does (`tcsetpgrp`). The other programs of a pipe (`atrace run … | less`) would lose the terminal.
@@ -34,11 +34,11 @@ use crate::process::Process;
 
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// The pause in place of a wait if a system call filter denies `poll`.
+/// How long to pause, in place of a wait, if a system call filter refuses `poll`.
 const REST: Duration = Duration::from_millis(50);
 
-/// A signal that was caught, and whether a process sent it. Otherwise the kernel sent it, for a key of the
-/// terminal.
+/// A signal that was caught, and whether a process has sent it. If no process has, the kernel has sent the
+/// signal because of a key of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caught {
     pub(crate) signal: Signal,
@@ -52,8 +52,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end, and one additional signal. Ignored signals stay ignored, as
-    /// under `nohup`.
+    /// Catches the signals that ask a process to end, and one more signal, `other`. Signals that this process
+    /// ignores stay ignored, as under `nohup`.
     pub(crate) fn catch(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
@@ -82,7 +82,8 @@ impl Signals {
         Ok(Self { pipe, caught })
     }
 
-    /// Waits for a signal, for `fd` to be ready (the result is then true), or until the time is over.
+    /// Waits for a signal, until `fd` is ready, or until the time is over. Returns the signal, if there was
+    /// one, and whether `fd` is ready.
     pub(crate) fn wait(&self, fd: Option<BorrowedFd<'_>>, time: Duration) -> Result<(Option<Caught>, bool)> {
         let descriptors: Vec<_> = std::iter::once(self.pipe.as_fd()).chain(fd).collect();
         let is_ready = is_ready(&descriptors, time).map_err(failed("waiting for signals"))?;
@@ -113,16 +114,16 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
     Ok(places.last().is_some_and(|place| !place.revents().is_empty()))
 }
 
-/// The time to wait for the witness's report after a signal has reached this command.
+/// How long to wait for the witness's report after a signal has reached this command.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The time for which a report is valid. If two equal signals merge into one here, one of their reports is left
-/// over, and must not count for a later signal.
+/// How long a report is valid. If two equal signals merge into one in this process, a report is left over,
+/// which must not count for a later signal.
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct WitnessArgs {
-    /// The signals to report.
+    /// The numbers of the signals that the witness reports.
     #[arg(required = true)]
     signals: Vec<i32>,
 }
@@ -146,19 +147,19 @@ pub(crate) fn witness_main(args: &WitnessArgs) -> Result {
     }
 }
 
-/// The command's handle of the witness.
+/// The witness, as the command sees it: the process and its reports.
 pub(crate) struct Witness {
     child: Child,
     reports: ChildStdout,
-    /// The reported signals, and when their reports arrived.
+    /// The signals that the witness has reported, and when the reports arrived.
     reported: Vec<(u8, Instant)>,
     by: Generation,
 }
 
 impl Witness {
     /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
-    /// If one of the signals arrives in the meantime, returns an error with the exit status of a program that was
-    /// killed by it.
+    /// If one of the signals arrives in the meantime, returns an error, whose exit status is that of a program that
+    /// was killed by the signal.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {
@@ -185,7 +186,7 @@ impl Witness {
         Ok(Some(witness))
     }
 
-    /// Tells whether the signal that has just arrived was sent to the group.
+    /// Returns whether the signal that has just arrived was sent to the whole group.
     pub(crate) fn saw(&mut self, signal: Signal) -> bool {
         let start = Instant::now();
         loop {

@@ -1,15 +1,15 @@
-//! Watches the processes of a running program, to find those that can't be recorded, and the reason.
+//! Examines the processes of a running program, to find those whose events can't be recorded, and why.
 //!
 //! # The problem
 //!
 //! A process may close all descriptors that it inherited, and with them the marker's. Without special rights it can't
-//! open the marker again, and no other process can open it there. So the command names such a process to the user. A
-//! process may also lack the environment variables, or have rights with which they are ignored.
+//! open the marker again, and no other process can open it for this one. So the command names such a process to the
+//! user. A process may also lack the environment variables, or ignore them because it has elevated rights.
 //!
 //! # How it works
 //!
-//! The command examines all processes of the program from time to time, through `/proc`. A process that starts and
-//! ends between two checks is not seen. The most expensive facts (mapped files and environment) are read only if a
+//! The command examines all processes of the program at intervals, through `/proc`. A process that starts and ends
+//! between two checks is not seen. The most expensive facts (mapped files and environment) are read only if a
 //! process has no marker, or if nothing was recorded so far.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -25,8 +25,8 @@ use crate::process::Process;
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// The checks take about one part in `SHARE` of the time. The interval between two checks is at most `REST`, even
-/// if the checks then take a larger part.
+/// The part of the time that the checks may take: one part in `SHARE`. If the interval between two checks would
+/// then be longer than `REST`, it is `REST`, and the checks take a larger part.
 const SHARE: u32 = 20;
 const REST: Duration = Duration::from_millis(500);
 
@@ -65,14 +65,15 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Creates the observer of a program that writes to this marker, uses this store, and runs as this
-    /// user.
+    /// Creates a `Tree` for a program that writes to this marker, uses this store, and runs as the user with
+    /// this id.
     pub(crate) fn new(marker: PathBuf, store: &Path, uid: u32) -> Self {
         let store = store.as_os_str().as_bytes().to_vec();
         Self { marker, number: MARKER_FD.unsigned_abs(), store, uid, ..Self::default() }
     }
 
-    /// Looks at the threads with these ids. `is_silent` is true if no event was recorded so far.
+    /// Examines the processes of the threads with these ids. `is_silent` means that no event was recorded so
+    /// far.
     pub(crate) fn look(&mut self, living: &[u32], is_silent: bool) {
         let start = Instant::now();
         if self.next.is_some_and(|next| start < next) {
@@ -146,7 +147,8 @@ impl Tree {
         found.is_some()
     }
 
-    /// Returns a message about the processes that used ATrace, or had the marker open, and then closed it.
+    /// Returns a message about the processes that have closed the marker after they had used ATrace or had
+    /// the marker open, or `None` if there are none.
     pub(crate) fn lost(&self) -> Option<String> {
         self.closed(|seen| seen.uses_atrace || seen.had_marker)
     }
@@ -159,7 +161,7 @@ impl Tree {
         ))
     }
 
-    /// Returns messages that explain why nothing was recorded.
+    /// Returns messages that explain why no event was recorded.
     pub(crate) fn silence(&self) -> Vec<String> {
         let reasons: BTreeSet<_> = self.observed.values().filter_map(|seen| seen.reason).collect();
         let mut lines: Vec<_> = reasons.into_iter().filter_map(|reason| self.reason(reason)).collect();

@@ -1,10 +1,10 @@
 //! `atrace record` with the kernel's ring buffers: for messages that programs write to the marker, and for the
 //! kernel's events.
 //!
-//! These programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a
-//! copy of those messages. Then the command does not use the top-level buffer; only if that buffer is switched off, the
-//! command makes the marker write to instances alone. On older kernels the top-level buffer itself is used, provided
-//! that no other process uses it, and restored afterwards.
+//! The programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a
+//! copy of these messages. The command then does not use the top-level buffer; but if that buffer is switched off,
+//! the command makes the marker write to instances only. On older kernels the command uses the top-level buffer
+//! itself, provided that no other process uses it, and restores it afterwards.
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};
@@ -19,7 +19,7 @@ use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, thousands};
 use crate::process::{self, Process};
 
-/// The buffer that is recorded into. Dropping it restores the top-level buffer.
+/// The buffer into which the events are recorded. Dropping it restores the top-level buffer.
 enum Buffer {
     Copy(Instance, Option<Silence>),
     Top(Top),

@@ -1,4 +1,4 @@
-//! Reads from a finished trace how often the service, the producers and the kernel have lost events.
+//! Reads from a finished trace how many times the service, the producers and the kernel have lost events.
 //!
 //! The trace was written by another process and is untrusted: sizes are limited, and an incomplete packet ends the
 //! reading. Field numbers are those of Perfetto's `trace_packet.proto` and `trace_stats.proto`.
@@ -17,17 +17,18 @@ use crate::command::terminal::thousands;
 /// The first byte of a packet in a trace file: field 1, of type bytes.
 const PACKET: u8 = 1 << 3 | 2;
 
-/// The limits: the size of a packet that is read, and the number of sequences that are remembered.
+/// The limits: the maximum size of a packet in bytes, and the maximum number of sequences that are
+/// remembered.
 const PACKET_MAX: u64 = 64 << 20;
 const SEQUENCES_MAX: usize = 1 << 20;
 
-/// Counts of losses.
+/// Counts of losses in a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
-    /// The number of times that a sequence lost packets between two of its packets, or, according to its
-    /// program, before them.
+    /// The number of gaps in sequences of packets: packets are missing between two packets of a sequence, or
+    /// before a packet whose program says so.
     gaps: u64,
-    /// The thread ids and names of the threads of these sequences.
+    /// The ids and names of the threads whose sequences have gaps.
     threads: BTreeSet<(u32, Vec<u8>)>,
     /// The number of chunks in the service's buffer that were overwritten before they were written to
     /// the file.
@@ -35,13 +36,13 @@ pub(super) struct Losses {
     /// The number of times that a program did not commit its chunks in time when the service
     /// requested it.
     late: u64,
-    /// How often the kernel's buffers lost events.
+    /// The number of times that the kernel's buffers lost events.
     kernel: u64,
 }
 
 impl Losses {
-    /// Reads the file from its start, without moving the file position that other handles share. Ignores an
-    /// incomplete packet at the end.
+    /// Reads the file from its start, without changing the file position, which other handles share. Ignores
+    /// an incomplete packet at the end.
     pub(super) fn read(file: &File) -> io::Result<Self> {
         let mut packets = BufReader::with_capacity(1 << 16, At(file, 0));
         let (mut losses, mut sequences, mut packet) = (Self::default(), HashMap::new(), Vec::new());
@@ -60,9 +61,9 @@ impl Losses {
         Ok(losses)
     }
 
-    /// Counts the losses that a packet reports. `sequences` are the sequences that already had a packet. If the
-    /// service reports a loss before the first packet of a sequence, that packet was never part of this recording, so
-    /// it does not count.
+    /// Counts the losses that a packet reports. `sequences` are the sequences that already had a packet. A loss that
+    /// the service reports before the first packet of a sequence is not counted, because the lost packets were
+    /// written before this recording.
     fn look(&mut self, packet: &[u8], sequences: &mut HashMap<u64, Sequence>) {
         if let Some(number) = Reader::first(packet, 10).map(Value::number)
             && (sequences.len() < SEQUENCES_MAX || sequences.contains_key(&number))
@@ -127,12 +128,12 @@ impl Losses {
     }
 }
 
-/// The maximum number of threads that are named.
+/// The maximum number of threads whose names are printed.
 const THREADS_MAX: usize = 8;
-/// A bit in `previous_packet_dropped`: the program itself reports that its memory was full.
+/// A bit in `previous_packet_dropped`: the program itself reports a loss, because its memory was full.
 const PROGRAM_SAYS: u64 = 256;
 
-/// The facts about a sequence.
+/// What is known about a sequence of packets.
 #[derive(Debug, Default)]
 struct Sequence {
     has_lost: bool,
@@ -162,7 +163,7 @@ fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// A file that is read from a separate position.
+/// A file with its own position for reading.
 struct At<'a>(&'a File, u64);
 
 impl Read for At<'_> {

@@ -1,8 +1,8 @@
 //! `atrace record`: records programs that are already running, and the kernel, for a while.
 //!
 //! If Perfetto's system service runs, the command asks it to record (`perfetto::by_system`). Otherwise root records
-//! with the kernel's ring buffer: as text (`kernel`) or, with events of the kernel, as packets (`typed`). For other users, the command is itself the service for their programs
-//! (`perfetto::by_this`).
+//! with the kernel's ring buffer: as text (`kernel`) or, with events of the kernel, as packets (`typed`). For an
+//! ordinary user, the command itself is the service for the user's programs (`perfetto::by_this`).
 
 mod kernel;
 mod losses;
@@ -90,9 +90,9 @@ pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
     if time.is_zero() { Err("no time to record".to_owned()) } else { Ok(time) }
 }
 
-/// Waits until the time is over or a signal comes, and shows the progress every second.
+/// Waits until the time is over or a signal arrives, and prints the progress every second.
 ///
-/// `progress` returns the amount recorded so far, as text.
+/// `progress` returns a text that says how much was recorded so far.
 fn wait(time: Option<Duration>, signals: &Signals, mut progress: impl FnMut() -> Result<String>) -> Result {
     let is_terminal = std::io::stderr().is_terminal();
     let start = Instant::now();

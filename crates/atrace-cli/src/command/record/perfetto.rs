@@ -32,10 +32,10 @@ use crate::process;
 
 /// The default size of the service's buffer in KB.
 const BUFFER: u64 = 65536;
-/// The kernel's event for a write to its marker. ATrace's messages arrive as this event.
+/// The kernel's event for a write to its marker. Perfetto's service records ATrace's messages as this event.
 const MARKER: &str = "ftrace/print";
-/// Whether this command has to switch on programs that trace by ATrace. Perfetto's `traced_probes` does so on Android
-/// only.
+/// Whether this command has to switch on the programs that use ATrace. Perfetto's `traced_probes` does that on
+/// Android only.
 const SWITCHES: bool = cfg!(not(target_os = "android"));
 
 fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
@@ -94,8 +94,8 @@ fn ended(why: impl Display) -> Failure {
     Failure::new(format!("the service ended the recording: {why}; later events are lost"))
 }
 
-/// Returns the patterns that match no producer's name: they are for programs that trace by ATrace. Also returns the
-/// property stores in which these patterns are to be switched on.
+/// Returns the patterns that match no producer's name, because programs that match them must use ATrace; and the
+/// property stores to which these patterns must be added.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))
@@ -127,10 +127,10 @@ fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
     buffer::events(tracefs::root().ok().as_deref(), &args.categories)
 }
 
-/// The socket of a service, removed on drop.
+/// The socket of a service. Dropping this removes the socket.
 pub(super) struct Listening {
     path: PathBuf,
-    /// The socket file itself. While the file is open here, its inode number is not reused, so the number
+    /// The socket file itself. While the file is open, its inode number is not reused, so the number
     /// identifies the file.
     own: OwnedFd,
     by: Generation,
@@ -182,12 +182,12 @@ impl Drop for Listening {
     }
 }
 
-/// Opens the file at a path itself, without following a link, to identify it.
+/// Opens the file at a path, without following a link, so that the file can be identified.
 fn open_place(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Removes the file at a path, if it is still this file.
+/// Removes the file at a path, if it is still the file `this`.
 fn remove(path: &Path, this: &OwnedFd) {
     let identity = |fd: &OwnedFd| fstat(fd).map(|data| (data.st_dev, data.st_ino)).ok();
     if open_place(path).is_ok_and(|there| identity(&there) == identity(this)) {
@@ -195,7 +195,7 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
-/// Lets this user's programs that already run find the service here.
+/// Tells the running programs of this user that a service listens now.
 pub(super) fn announce() {
     if let Err(e) = Control::open().and_then(|control| control.announce_service()) {
         say(format_args!("{e}: programs that already run may need 30 s to connect"));

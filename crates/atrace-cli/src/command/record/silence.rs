@@ -1,4 +1,4 @@
-//! Explains why nothing of the requested programs was recorded: in one line, for the first of them.
+//! Explains in one line why no event of the requested programs was recorded, for the first of these programs.
 
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use crate::escape::shown;
 use crate::process::{self, Process};
 use crate::service::Counts;
 
-/// Returns the reason, if nothing was recorded. `socket` is the path at which this command listens.
+/// Returns the reason why no event was recorded, or `None` if events were recorded. `socket` is the path at
+/// which this command listens.
 pub(super) fn why(counts: &Counts, patterns: &[String], socket: &Path) -> Option<String> {
     if counts.events > 0 || counts.lost > 0 {
         return None;

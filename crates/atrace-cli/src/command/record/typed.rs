@@ -1,8 +1,10 @@
-//! `atrace record -c` as root, without a service of Perfetto's: the kernel's events and the programs' in one trace.
+//! `atrace record -c` as root, if no service of Perfetto's runs: the events of the kernel and of the programs are
+//! in one trace.
 //!
 //! This command is the service for root's programs, which connect to it, and adds the kernel's events as packets.
-//! Messages to the kernel's top-level marker are among these events (Linux 6.16). So ATrace is switched on for programs
-//! that do not connect, such as those of other users: their events are in the trace, too, with arguments as text.
+//! Messages to the kernel's top-level marker are among these events (Linux 6.16). So for programs that do not
+//! connect, such as those of other users, tracing by ATrace is switched on: their events are in the trace, too, with
+//! arguments as text.
 
 use std::time::{Duration, Instant};
 
@@ -24,11 +26,11 @@ use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
 use atrace_perfetto::socket::Refused;
 
-/// The time that programs have to connect before they are switched on for ATrace.
+/// How long programs have to connect before tracing by ATrace is switched on for them.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Tells whether this kernel supports this: its events need the trace's clock, and messages to its marker
-/// must be copied.
+/// Returns whether this kernel supports this kind of recording: it needs the clock of the trace, and copies
+/// of the messages to its top-level marker.
 pub(super) fn is_possible() -> bool {
     !cfg!(target_os = "android")
         && buffer::has_clock().unwrap_or(false)
@@ -91,7 +93,7 @@ pub(super) fn record(args: &RecordArgs, refused: Refused) -> Result {
     run::finish(output, report, Ok(()), None)
 }
 
-/// Switches on the programs that run and have not connected.
+/// Switches on tracing by ATrace for the running programs that have not connected.
 fn switch_on(args: &RecordArgs, path: &std::path::Path, owner: Option<&Caller>) -> Result<Option<Note>> {
     let is_apart = |pattern: &&String| {
         let pids: Vec<_> = process::matching(&[(*pattern).clone()]).iter().map(|process| process.0).collect();

@@ -1,7 +1,7 @@
 //! The kernel's events of `atrace run --categories`, as packets for the service's trace.
 //!
 //! Messages that the program's processes write to the kernel's top-level marker, as C and C++ programs do, are in the
-//! trace, too: as Perfetto's event `print`, from which it makes slices and counters (Linux 6.16).
+//! trace, too: as events `print`, from which Perfetto makes slices and counters (Linux 6.16).
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Creates the buffers, as far as `args` ask for events of the kernel.
+    /// Creates the buffers that are needed for the kernel events in `args`, if there are any.
     pub(super) fn make(args: &RunArgs) -> Result<Option<Self>> {
         if args.categories.is_empty() {
             return Ok(None);
@@ -27,7 +27,8 @@ impl Kernel {
         Ok(Some(Self { stream, copies: Copies::make(args.buffer)?, names: Names::make()? }))
     }
 
-    /// Returns the argument with which the program's stage names the buffer for the program's processes.
+    /// Returns the path of the buffer in which the names of the program's processes are recorded. It is an
+    /// argument of the process that executes the program.
     pub(super) fn names(&self) -> Option<&Path> {
         self.names.directory()
     }
@@ -44,7 +45,8 @@ impl Kernel {
         self.stream.take()
     }
 
-    /// Ends the recording. Returns the rest of the events, and the program's messages to the top-level marker.
+    /// Ends the recording. Returns packets with the rest of the events, and with the program's messages to the
+    /// top-level marker.
     pub(super) fn end(&mut self) -> Result<Packets> {
         self.copies.iter_mut().try_for_each(Copies::stop)?;
         let mut packets = self.stream.end()?;

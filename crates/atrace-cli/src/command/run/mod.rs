@@ -1,11 +1,11 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
 //! By default, this command is a tracing service for the program and its children (`service`), which needs no special rights. As
-//! root, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if the kernel's events can't be in the
-//! service's trace, it records with a separate ring buffer of the kernel, as text. The program inherits the buffer's open marker,
-//! and its environment names a property store in which everything is switched on. The same holds for its children, whatever their
-//! names. The messages that they write to the kernel's top-level marker, as C and C++ programs do, are copied to a second buffer
-//! (Linux 6.16).
+//! root, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if the kernel's events can't be
+//! in the service's trace, it records with a separate ring buffer of the kernel, as text. The program and its
+//! children inherit the open marker of the buffer, and their environment names a property store that enables all tags
+//! for all programs. The messages that the program and its children write to the kernel's top-level marker, as C and
+//! C++ programs do, are copied to a second buffer (Linux 6.16).
 
 mod kernel;
 mod service;
@@ -81,8 +81,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
-/// Tells whether everything is recorded with the kernel's buffer, as text: this was requested, or the kernel's events
-/// have a different clock and can't be in the service's trace.
+/// Returns whether all events are recorded with the kernel's buffer, as text: because the user has requested that, or
+/// because kernel events are wanted and have a clock with which they can't be in the service's trace.
 fn is_kernels(args: &RunArgs) -> Result<bool> {
     Ok(args.kernel || !args.categories.is_empty() && !buffer::has_clock()?)
 }
@@ -117,7 +117,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     if size < 4096 { Err("the size must be at least 4096 bytes".to_owned()) } else { Ok(size) }
 }
 
-/// Checks the filter. The program parses it again.
+/// Checks the filter. The program will parse it again.
 fn directives(text: &str) -> std::result::Result<String, String> {
     match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
@@ -126,7 +126,8 @@ fn directives(text: &str) -> std::result::Result<String, String> {
 }
 
 impl RunArgs {
-    /// Adds the variable that passes the filter to the program. Without the option, the program inherits the variable.
+    /// Adds the environment variable that passes the filter to the program. Without the option `--filter`, the
+    /// program inherits the variable.
     fn with_filter<'a>(
         &'a self,
         variables: &[(&'a str, Option<&'a Path>)],
@@ -136,7 +137,8 @@ impl RunArgs {
     }
 }
 
-/// Returns the default file: the program's name with this extension, in the current directory.
+/// Returns the path of the output file if the user gives none: the program's name with this extension, in the
+/// current directory.
 fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     let program = command.first().map(Path::new);
     let mut name = program.and_then(Path::file_name).unwrap_or("trace".as_ref()).to_owned();
@@ -144,8 +146,8 @@ fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     name.into()
 }
 
-/// The expected number of processes. If there are more processes, they are named, too, but the file has to be copied
-/// once more.
+/// The expected number of processes. If there are more, all processes are named, but the file has to be copied once
+/// more.
 const PROCESSES: usize = 100;
 
 fn record_by_kernel(args: &RunArgs) -> Result<u8> {

@@ -1,8 +1,8 @@
 //! `atrace run` as a tracing service: in a thread of this command, with a socket that only the program's user may
 //! connect to.
 //!
-//! The trace is written to a hidden file next to the final one; the hidden file can be read at any moment. At the end
-//! it is renamed. If the command is killed, the hidden file stays.
+//! The trace is written to a hidden file next to the final file. The hidden file is a valid trace at any moment. At
+//! the end it is renamed. If the command is killed, the hidden file stays.
 
 use std::fs::File;
 use std::path::Path;
@@ -99,8 +99,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     Ok(code(status))
 }
 
-/// Saves the file, and reports what was recorded and lost; `why` is the reason if nothing was
-/// recorded.
+/// Saves the file, and reports what was recorded and lost; `why` is the reason why no event was recorded, if
+/// none was.
 pub(crate) fn finish(
     output: Output,
     report: Report,
@@ -122,7 +122,7 @@ pub(crate) fn finish(
     Ok(())
 }
 
-/// Saves the ring's present content in another file. If that fails, the recording goes on.
+/// Saves the present content of the ring in another file. If that fails, the recording goes on.
 fn save_once(service: &Service, path: &Path, existing: Existing, owner: Option<&Caller>) {
     let saved = Output::create(path, existing, owner, true).and_then(|output| {
         let problem = format!("can't save {}", shown_path(path));
@@ -219,7 +219,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
     lines
 }
 
-/// Returns a text about a number of things, or `None` if there are none.
+/// Returns a text with a number and what it counts, or `None` if the number is 0.
 fn counted(count: u64, text: &str) -> Option<String> {
     (count > 0).then(|| format!("{} {text}", thousands(count)))
 }

@@ -1,7 +1,7 @@
-//! The patterns and tags that a property store switches on, and their encoding in the answer of a child process.
+//! The patterns and tags that a property store enables, and how a child process encodes them in its answer.
 //!
-//! An answer is a list of words: `ok`, the tags (eight bytes, little-endian) and the patterns; or `fault` and an
-//! error message.
+//! An answer is a list of words. It consists of `ok`, the tags (eight bytes, little-endian) and the patterns, or
+//! of `fault` and an error message.
 
 use atrace::AtraceTag;
 use atrace_sys::errand::{Words, parse};
@@ -52,7 +52,7 @@ impl Content {
         }
     }
 
-    /// Returns how often the pattern is listed.
+    /// Returns how many times the store lists the pattern.
     pub(crate) fn count(&self, pattern: &str) -> usize {
         self.patterns.iter().filter(|other| *other == pattern).count()
     }

@@ -1,7 +1,7 @@
-//! The property stores of the users, which switch tracing: their patterns and tags.
+//! The property stores of the users, and the patterns and tags that they enable.
 //!
-//! - `store` finds the stores that a command must reach, does the work on them with the rights of their users, and
-//!   checks new patterns;
+//! - `store` finds the stores that a command must change, changes them with the rights of their users, and checks
+//!   new patterns;
 //! - `content` is the content of a store.
 
 mod content;

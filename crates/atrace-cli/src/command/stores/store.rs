@@ -1,16 +1,17 @@
-//! The property stores that a switch must reach: one for each user on Linux, one for all users on Android.
+//! The property stores that a command must change to switch tracing: one for each user on Linux, one for all
+//! users on Android.
 //!
 //! # Privilege separation
 //!
 //! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
-//! it. So a child process takes on the user's ids and does the work (`errands`). The child's answer is bytes, which are
-//! parsed as untrusted [`Content`]. A failure is a line of output and does not stop the rest. Each user has [one
-//! second](PATIENCE) in one run of the command.
+//! it. So a child process with the user's ids does the work (`errands`). The child answers with bytes, which are
+//! parsed as untrusted [`Content`]. If the work fails for a user, a line of output says so, and the other stores are
+//! changed. Each user has [one second](PATIENCE) in one run of the command.
 //!
 //! # Patterns
 //!
-//! Patterns that can't match any name are refused before a user waits for a recording with one ([`check_all`]). Sets of
-//! characters are checked with `fnmatch`, which the traced programs use, too.
+//! Patterns that can't match any name are refused at once, so that no user waits for a recording with such a pattern
+//! ([`check_all`]). Sets of characters are checked with `fnmatch`, which the traced programs use, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, OsString};
@@ -37,17 +38,18 @@ use crate::process::{Process, matches};
 /// The group `nogroup`, for users that the system does not know.
 const NO_GROUP: u32 = 65534;
 
-/// The maximum number of messages about directories with an invalid owner.
+/// The maximum number of messages about directories that belong to a wrong user.
 const NAMED: usize = 5;
 
-/// A property store that can be switched.
+/// A property store that can be changed.
 pub(crate) struct Store {
-    /// The user whose ids a child takes on to use the store, if this is another user.
+    /// The user whose ids a child process needs in order to use the store, if that is another user.
     user: Option<User>,
-    /// The user who owns the store; `None` if all users share it, or if a variable names its path.
+    /// The user who owns the store, or `None` if all users share it or an environment variable names its
+    /// path.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// The content when the store was read.
+    /// The patterns and tags of the store when it was read.
     pub(crate) content: Content,
 }
 
@@ -70,8 +72,8 @@ impl Store {
         Self::of(Some(uid), Properties::path_for_uid(uid))
     }
 
-    /// The store of this user or, without a user, the store at a path that a variable named. If this is root, the file
-    /// at that path may belong to another user.
+    /// Returns the store of this user or, without a user, the store at a path that an environment variable names. If
+    /// this process is root's, the file at that path may belong to another user.
     pub(crate) fn of(uid: Option<u32>, path: PathBuf) -> Self {
         let is_shared = uid.is_none() && cfg!(target_os = "android");
         let of_file = || Some(fs::symlink_metadata(&path).ok()?.uid()).filter(|_| !is_shared);
@@ -80,12 +82,12 @@ impl Store {
         Self { user, uid, path, content: Content::default() }
     }
 
-    /// The store of a program that runs as this user, or as the user of this process.
+    /// Returns the store of a program that runs as this user or, without a user, as the user of this process.
     pub(crate) fn of_program(user: Option<User>, path: PathBuf) -> Self {
         Self { user, uid: None, path, content: Content::default() }
     }
 
-    /// Opens the store. Creates it only for an operation that switches something on.
+    /// Opens the store. Creates it only if `work` switches something on.
     fn open(&self, work: &Work) -> std::result::Result<Control, Error> {
         match self.uid {
             Some(uid) if work.makes() => Control::open_user(uid),
@@ -95,7 +97,7 @@ impl Store {
         }
     }
 
-    /// Does the work in this process, and returns the store's content after it. Waits at most `patience` for other
+    /// Does the work in this process, and returns the new content of the store. Waits at most `patience` for other
     /// processes that hold the store's lock.
     fn perform(&self, work: &Work, patience: Duration) -> std::result::Result<Content, Error> {
         let control = match self.open(work) {
@@ -106,7 +108,7 @@ impl Store {
         Ok(Content { patterns: control.patterns(), tags: control.tags() & AtraceTag::ValidMask })
     }
 
-    /// Tells whether the process uses this store.
+    /// Returns whether the process uses this store.
     pub(crate) fn is_of(&self, process: &Follower) -> bool {
         match (self.uid, &process.store) {
             (_, Some(path)) => self.path.as_os_str() == path,
@@ -116,12 +118,13 @@ impl Store {
     }
 }
 
-/// The facts about a process, which are read once: a user may have thousands of processes and hundreds of patterns.
+/// Facts about a process, which are read only once because a user may have thousands of processes and hundreds of
+/// patterns.
 pub(crate) struct Follower {
     pub(crate) process: Process,
     name: Option<CString>,
     uid: Option<u32>,
-    /// The path in the variable `ATRACE_PROPERTIES`.
+    /// The path in the process's variable `ATRACE_PROPERTIES`.
     store: Option<OsString>,
 }
 
@@ -131,7 +134,7 @@ impl Follower {
         Self { process, name, uid, store: process.variable("ATRACE_PROPERTIES") }
     }
 
-    /// Tells whether an app pattern matches the process's name.
+    /// Returns whether an app pattern matches the process's name.
     pub(crate) fn matches(&self, pattern: &CStr) -> bool {
         self.name.as_ref().is_some_and(|name| atrace_sys::process::matches_name(pattern, name))
     }
@@ -149,8 +152,9 @@ fn become_user(uid: u32) -> User {
     User { uid, gid: get_user_by_uid(uid).map_or(NO_GROUP, |user| user.primary_group_id()) }
 }
 
-/// Does work on each store, and returns the contents after it. Stores of other users are used with the rights of
-/// these users, several at once, after the stores that this process uses itself.
+/// Does work on each store, and returns the new contents. This process first works on the stores that it may use
+/// itself. After that, work on the stores of other users is done with the rights of these users, for several
+/// users at once.
 pub(crate) fn perform<'a>(
     stores: impl IntoIterator<Item = &'a Store>,
     mut work: impl FnMut(&Store) -> Work,
@@ -187,12 +191,12 @@ pub(crate) fn perform<'a>(
     results
 }
 
-/// Returns the stores that this user may switch. The caller's own store is created if it does not exist.
+/// Returns the stores that this user may change. The caller's own store is created if it does not exist.
 ///
-/// For root, these are the stores of all users that have one, and of the users in `needed`. If a store can't be
-/// reached or trusted, a line of output says so, and the others are returned. This includes root's own store, because
-/// another user may have taken its path. Other users have only their own store, and if it can't be reached, this
-/// function fails.
+/// For root, these are the stores of all users that have a store, and of the users in `needed`. If a store can't be
+/// reached or trusted, a line of output says so, and the other stores are returned. This also applies to root's own
+/// store, because another user may have taken its path. An ordinary user has only one store; if it can't be reached,
+/// this function returns an error.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
     let is_for_all = stores[0].uid == Some(0);
@@ -222,13 +226,13 @@ pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     Ok(reached)
 }
 
-/// Reports that a store was not reached.
+/// Reports that a store could not be reached.
 pub(crate) fn miss(store: &Store, why: &str) {
     say(format_args!("not reached, {}: {}", store.owner(), shown(why)));
 }
 
-/// Handles a store that could not be switched. For the caller's own store this is an error; for another user's, it is
-/// reported.
+/// Handles a store that could not be changed. For the caller's own store, this returns an error; for another user's
+/// store, it prints a line.
 pub(crate) fn refuse(store: &Store, why: &str) -> Result {
     if store.user.is_none() {
         return Err(Failure::new(format!("{}: {}", store.owner(), shown(why))));
@@ -237,7 +241,7 @@ pub(crate) fn refuse(store: &Store, why: &str) -> Result {
     Ok(())
 }
 
-/// Returns the other users that have a store. If an entry has the name of a user's directory but is not a directory
+/// Returns the other users that have a store. If a file has the name of a user's directory but is not a directory
 /// of that user, it is reported and ignored.
 fn existing() -> Vec<u32> {
     let example = Properties::path_for_uid(0);
@@ -270,18 +274,18 @@ fn existing() -> Vec<u32> {
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Look,
-    /// Adds each pattern, unless the store lists it more often than the number says.
+    /// Adds each pattern, unless the store already lists it more often than the number says.
     Enable(Vec<(String, usize)>),
     /// Removes all entries of the pattern.
     Disable(String),
     /// Removes one entry of each pattern, if the store lists it more often than the number says.
     TakeBack(Vec<(String, usize)>),
-    /// Switches all tags and all programs on or off.
+    /// Enables or disables all tags for all programs.
     All(bool),
 }
 
 impl Work {
-    /// Tells whether the operation creates the store if it does not exist.
+    /// Returns whether the operation creates the store if it does not exist.
     fn makes(&self) -> bool {
         matches!(self, Self::Enable(_) | Self::All(true))
     }
@@ -325,13 +329,13 @@ fn is_missing(e: &Error) -> bool {
 /// The time that each user has used up in this run of the command.
 static SPENT: Mutex<BTreeMap<u32, Duration>> = Mutex::new(BTreeMap::new());
 
-/// Returns how much of a user's second is left.
+/// Returns how much time is left for a user's store. Each user has [`PATIENCE`] in one run of the command.
 pub(crate) fn left(uid: u32) -> Duration {
     let spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
     PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())
 }
 
-/// Refuses patterns that match no name, or that do not have the meaning that they seem to have.
+/// Refuses patterns that can't match any name, or that do not mean what they seem to mean.
 pub(crate) fn check_all(patterns: &[String]) -> Result {
     patterns.iter().try_for_each(|pattern| check(pattern))
 }

@@ -1,9 +1,9 @@
 //! The kernel's events as packets for a Perfetto trace: with nanoseconds, typed arguments, and the names of processes.
 //!
-//! A separate ring buffer receives the events. The events are read in the kernel's binary form (`trace_pipe_raw`) during
-//! the recording, so the buffer needs room only for the events between two reads. `pages` reads that form, `packets`
-//! encodes the events. The process of each thread is read from `/proc` at the start; later it is taken from the kernel's
-//! events `task_newtask` and `task_rename`.
+//! A separate ring buffer receives the events. The events are read in the kernel's binary form (`trace_pipe_raw`)
+//! during the recording, so the buffer needs room only for the events between two reads. `pages` reads the binary
+//! form, `packets` encodes the events. The process of each thread is read from `/proc` at the start; later it is
+//! taken from the kernel's events `task_newtask` and `task_rename`.
 //!
 //! The timestamps are those of the clock `boot` (Linux 4.10), the clock of the other packets of the trace.
 
@@ -28,10 +28,10 @@ use crate::tracefs::{self, Instance};
 use self::packets::{Formats, PRINT};
 use self::pages::Layout;
 
-/// The prefix of the instances whose events become packets.
+/// The prefix of the tracefs instances whose events become packets.
 pub(crate) const PREFIX: &str = "atrace-kernel";
 
-/// The events that have the names of processes and threads, and report when they end.
+/// The kernel events that have the names of processes and threads, and that report when they end.
 const NAMES: [&str; 4] =
     ["task/task_newtask", "task/task_rename", "sched/sched_process_exit", "sched/sched_process_free"];
 
@@ -44,7 +44,7 @@ const THREADS: usize = 256;
 /// Encoded packets.
 pub(crate) type Packets = Vec<Vec<u8>>;
 
-/// Tells whether this kernel has the clock that the other packets of a trace use.
+/// Returns whether this kernel has the clock of the other packets of a trace.
 pub(crate) fn has_clock() -> Result<bool> {
     let path = tracefs::root()?.join("trace_clock");
     let text = fs::read_to_string(&path).map_err(failed(shown_path(&path)))?;
@@ -111,7 +111,7 @@ impl Stream {
     }
 }
 
-/// Reads the messages to markers in a buffer, except for unwanted ones.
+/// Returns packets with the messages to markers that are in a buffer. `is_wanted` selects the messages.
 pub(crate) fn messages(instance: &Instance, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
     Reader::open(instance, &[])?.take(is_wanted)
 }

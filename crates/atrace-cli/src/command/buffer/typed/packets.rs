@@ -1,7 +1,7 @@
-//! The kernel's events as Perfetto's messages.
+//! Encodes the kernel's events as messages of Perfetto.
 //!
-//! [`EVENTS`] lists the events that Perfetto has messages for, as far as this command's categories need them. Other
-//! events become a `GenericFtraceEvent`, which has the names and values of their fields.
+//! [`EVENTS`] lists the events for which Perfetto has messages, as far as this command's categories need them.
+//! Other events become a `GenericFtraceEvent`, which has the names and values of their fields.
 //!
 //! Addresses in the kernel are left out: they would show the reader of a trace where the kernel is
 //! in memory.
@@ -17,7 +17,8 @@ use atrace_perfetto::proto::Writer;
 
 use super::pages::{Field, Page};
 
-/// Events: the name, the number of the field in `FtraceEvent`, and the numbers of its own fields.
+/// For each event, the name, the number of its field in `FtraceEvent`, and the numbers of the event's own
+/// fields.
 const EVENTS: &str = "\
 print 3 buf=2
 sched_switch 4 prev_comm=1 prev_pid=2 prev_prio=3 prev_state=4 next_comm=5 next_pid=6 next_prio=7
@@ -66,24 +67,24 @@ const GENERIC: u32 = 327;
 /// The event of a write to a marker.
 pub(super) const PRINT: &str = "print";
 
-/// Fields that have an address in the kernel although their type does not show it.
+/// The names of fields that have an address in the kernel although the type of the field does not show it.
 const ADDRESSES: [&str; 2] = ["ip", "caller"];
 
-/// The maximum length of an encoded event. A message to a marker has at most 4 KiB.
+/// The maximum length of an encoded event in bytes. A message to a marker has at most 4 KiB.
 const EVENT: usize = 16 << 10;
 
-/// How an event is encoded.
+/// How events of one kind are encoded.
 #[derive(Debug)]
 struct Format {
     name: String,
-    /// The number of the field in `FtraceEvent`.
+    /// The number of the event's field in `FtraceEvent`.
     number: u32,
-    /// The event's fields; they have numbers if Perfetto has a message for the event.
+    /// The fields of the event, with the numbers of Perfetto's message if there is one for the event.
     fields: Vec<(Field, u32)>,
 }
 
 impl Format {
-    /// Parses the text of an event's file `format`. Also returns its number in the buffer.
+    /// Parses the text of an event's file `format`. Returns the event's number in the buffer, and its format.
     fn parse(name: &str, text: &str) -> Option<(u16, Self)> {
         let id = text.lines().find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()?;
         let known = EVENTS.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -140,7 +141,7 @@ enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Reads a field. Fields that are neither a number nor a text have no content here.
+    /// Reads a field. Returns `None` if the field is neither a number nor a text.
     fn of(field: &Field, data: &'a [u8]) -> Option<Self> {
         let Field { kind, offset, size, .. } = field;
         if !kind.ends_with(']') {
@@ -171,7 +172,8 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Reads the formats of these events; a path below `events` names an event or a group of events.
+    /// Reads the formats of `events`. Each is a path below the directory `events` of tracefs, of an event or
+    /// of a group of events.
     pub(super) fn read(root: &Path, events: &[String]) -> Option<Self> {
         let (mut formats, mut thread) = (HashMap::new(), None);
         let mut add = |path: &Path| {
@@ -189,9 +191,10 @@ impl Formats {
         Some(Self { formats, thread: thread? })
     }
 
-    /// Returns the packet with the events of a page, if there are any.
+    /// Returns the packet with the events of a page, or `None` if the page has no events.
     ///
-    /// `is_wanted` gets the text of a message to a marker.
+    /// `is_wanted` gets the text of a message to a marker, and returns whether the message is to be in the
+    /// packet.
     pub(super) fn packet(
         &self,
         cpu: u32,
@@ -266,7 +269,7 @@ mod tests {
         Formats::read(place, &events.iter().map(|(name, ..)| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
-    /// Returns the events of a packet with one page of these events.
+    /// Returns the events in the packet for a page with these events.
     fn encoded(formats: &Formats, events: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let layout = "field: u64 timestamp; offset:0; size:8; signed:0;\n\
             field: local_t commit; offset:8; size:8; signed:1;\nfield: char data; offset:16; size:4080; signed:0;";

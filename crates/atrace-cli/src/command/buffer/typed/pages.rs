@@ -1,4 +1,4 @@
-//! The pages of a ring buffer, as `trace_pipe_raw` returns them.
+//! Reads the pages of a ring buffer, as `trace_pipe_raw` returns them.
 //!
 //! # Format
 //!
@@ -18,9 +18,9 @@
 //!
 //! Source: the kernel's `Documentation/trace/ring-buffer-map.rst` and `include/linux/ring_buffer.h`.
 
-/// The bit in the number of bytes that is set if events before this page were lost.
+/// The bit of the number of bytes in use which says that events before this page were lost.
 const LOST: u64 = 1 << 31;
-/// The bits that hold the number of bytes.
+/// The bits that hold the number of bytes in use.
 const LENGTH: u64 = (1 << 27) - 1;
 
 /// A field of an event or a page, from a line such as `field:char comm[16]; offset:8; size:16; signed:0;`.
@@ -34,7 +34,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Parses a line; returns `None` if it describes no field.
+    /// Parses a line. Returns `None` if the line describes no field.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
         let declared = parts.next()?;
@@ -66,7 +66,7 @@ impl Field {
     }
 }
 
-/// Where the parts of a page are.
+/// The positions of the parts of a page.
 #[derive(Debug)]
 pub(super) struct Layout {
     time: Field,
@@ -95,7 +95,7 @@ impl Layout {
     }
 }
 
-/// The events of a page: an iterator of their times and data.
+/// The events of a page: an iterator over the time and the data of each event.
 pub(super) struct Page<'a> {
     pub(super) is_after_loss: bool,
     rest: &'a [u8],
