@@ -45,7 +45,7 @@
 //! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (only Perfetto's service), `none` |
 //! | `ATRACE_MARKER` | a path; or `fd:N:DEV:INO`, the inherited descriptor N, which must be open on the file with that device and inode. Only files of tracefs, regular files and character devices |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
-//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768; by default 1024, and 32768 under `atrace run`. Pages that are never used take no memory. All that a program writes before the service has emptied it must fit; otherwise events are lost |
+//! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768. Without it, the service makes the memory, of the size that the session asks for, by default 1024; under `atrace run` it is 32768. Pages that are never used take no memory. All that a program writes before the service has emptied it must fit; otherwise events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
 //! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that

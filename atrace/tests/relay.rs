@@ -247,10 +247,10 @@ mod cases {
             until("the flush is answered", || self.host.lock().unwrap().flushed == request);
         }
 
-        /// Checks that after the one that the relay refused there was one connection.
-        fn had_one_connection(&self) {
+        /// Checks that there was one connection, after this many that the relay refused.
+        fn had_one_connection(&self, refused: usize) {
             let counts = [&self.refused, &self.connections].map(|count| count.load(Ordering::SeqCst));
-            assert_eq!(counts, [1, 2]);
+            assert_eq!(counts, [refused, refused + 1]);
         }
 
         /// Ends the session.
@@ -297,11 +297,12 @@ mod cases {
         until(name, || steps.join(name).exists());
     }
 
-    /// Starts a service, and the case as its producer.
-    fn start(place: &Place, case: &str) -> (Service, Child) {
+    /// Starts a service, and the case as its producer, which offers memory of the size that `offers` names.
+    fn start(place: &Place, case: &str, offers: Option<&str>) -> (Service, Child) {
         let socket = place.path("socket");
         let service = Service::start(&socket);
         let mut command = place.command(case);
+        command.envs(offers.map(|size| ("ATRACE_SHMEM_KB", size)));
         command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
         let program = command.env("STEPS", place.path("")).spawn().unwrap();
         (service, program)
@@ -309,27 +310,40 @@ mod cases {
 
     #[test]
     fn all_events_arrive_through_a_relay() {
-        let name = case!({
-            perfetto::connect();
-            let barrier = std::sync::Barrier::new(THREADS);
-            std::thread::scope(|scope| {
-                for _ in 0..THREADS {
-                    scope.spawn(|| {
-                        for round in 0..3 {
-                            write(round);
-                            if barrier.wait().is_leader() {
-                                step(&format!("written-{round}"));
-                            }
-                            // The threads live on, with open chunks.
-                            wait_for(&format!("go-{round}"));
+        let name = case!({ write_rounds() });
+        all_arrive(&name, None);
+    }
+
+    /// The relay ends the connection on which the memory's descriptor arrives.
+    #[test]
+    fn all_events_arrive_through_a_relay_if_memory_is_offered() {
+        let name = case!({ write_rounds() });
+        all_arrive(&name, Some("1024"));
+    }
+
+    fn write_rounds() {
+        perfetto::connect();
+        let barrier = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for round in 0..3 {
+                        write(round);
+                        if barrier.wait().is_leader() {
+                            step(&format!("written-{round}"));
                         }
-                    });
-                }
-            });
-            assert_eq!(perfetto::status().lost(), 0);
+                        // The threads live on, with open chunks.
+                        wait_for(&format!("go-{round}"));
+                    }
+                });
+            }
         });
+        assert_eq!(perfetto::status().lost(), 0);
+    }
+
+    fn all_arrive(case: &str, offers: Option<&str>) {
         let place = Place::file();
-        let (service, program) = start(&place, &name);
+        let (service, program) = start(&place, case, offers);
         let per_round = THREADS * (2 * EVENTS + 1);
         for round in 0..3 {
             until("the events are written", || place.path(&format!("written-{round}")).exists());
@@ -343,7 +357,7 @@ mod cases {
         }
         let ran = common::end_of(program);
         assert!(ran.status.success(), "{ran:?}");
-        service.had_one_connection();
+        service.had_one_connection(offers.iter().len());
         let events = service.events();
         let sequences: std::collections::HashSet<_> = events.iter().map(|event| event.sequence).collect();
         assert_eq!(sequences.len(), THREADS);
@@ -369,12 +383,12 @@ mod cases {
             atrace_instant(TAG, "last");
         });
         let place = Place::file();
-        let (service, program) = start(&place, &name);
+        let (service, program) = start(&place, &name, None);
         let ran = common::end_of(program);
         assert!(ran.status.success(), "{ran:?}");
         let names = || service.events().iter().map(Event::name).collect::<Vec<_>>();
         until("the last event is there", || names() == ["first", "last"]);
-        service.had_one_connection();
+        service.had_one_connection(0);
     }
 
     /// The service asks again and again for what busy threads have so far. It never gets a chunk before the one that
@@ -398,7 +412,7 @@ mod cases {
             });
         });
         let place = Place::file();
-        let (service, program) = start(&place, &name);
+        let (service, program) = start(&place, &name, None);
         until("it is connected", || place.path("connected").exists());
         for request in 1..=40 {
             service.flush(request);
@@ -408,7 +422,7 @@ mod cases {
         std::fs::write(place.path("done"), "").unwrap();
         let ran = common::end_of(program);
         assert!(ran.status.success(), "{ran:?}");
-        service.had_one_connection();
+        service.had_one_connection(0);
         assert!(incomplete > 0);
         assert!(service.host.lock().unwrap().trace().events().len() > 1000);
     }

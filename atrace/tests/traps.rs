@@ -157,7 +157,8 @@ mod cases {
     fn without_memory() {
         let status = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
-        common::limit(libc::RLIMIT_AS, pages * 4096, libc::RLIM_INFINITY).unwrap();
+        common::limit(libc::RLIMIT_AS, pages * atrace_sys::memory::page_size() as u64, libc::RLIM_INFINITY)
+            .unwrap();
     }
 
     type Traps = (extern "C" fn(), extern "C" fn() -> i32);

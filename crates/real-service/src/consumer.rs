@@ -29,8 +29,10 @@ pub struct Config {
     /// The interval at which the producers must clear their incremental state, in milliseconds; 0
     /// means never.
     pub clear_ms: u64,
-    /// The name of the producer that gets shared memory of this size in KiB.
-    pub memory: Option<(String, u64)>,
+    /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers) names.
+    pub producer: Vec<(u32, u64)>,
+    /// The names of the producers to which `producer` applies.
+    pub producers: Vec<String>,
     /// Whether producers of other machines are traced, too.
     pub all_machines: bool,
     /// The file that the service writes the trace to, several times a second, while the session runs.
@@ -48,7 +50,8 @@ impl Default for Config {
             track_event: Vec::new(),
             source: Vec::new(),
             clear_ms: 0,
-            memory: None,
+            producer: Vec::new(),
+            producers: Vec::new(),
             all_machines: false,
             file: None,
         }
@@ -78,9 +81,12 @@ impl Config {
                 }
             });
         });
-        if let Some((name, kib)) = &self.memory {
+        for name in &self.producers {
             config.message(6, |producer| {
-                producer.bytes(1, name.as_bytes()).number(2, *kib);
+                producer.bytes(1, name.as_bytes());
+                for (field, value) in &self.producer {
+                    producer.number(*field, *value);
+                }
             });
         }
         if self.clear_ms != 0 {

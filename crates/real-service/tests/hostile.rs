@@ -6,6 +6,8 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, atrace_begin, atrace_end, perfetto};
@@ -123,10 +125,14 @@ fn a_service_that_knows_too_little() {
     );
 }
 
-/// The service refuses the program's memory and sends memory of its own, which it could truncate.
+/// The service refuses the program's memory and sends memory of its own, which it could truncate. The program offers
+/// memory at once, and then leaves the service alone for a while.
 #[test]
 fn memory_that_can_shrink() {
-    let said = program("memory_that_can_shrink", |mut stream| {
+    let (start, connections) = (Instant::now(), Arc::new(AtomicU32::new(0)));
+    let counted = connections.clone();
+    let said = program("memory_that_can_shrink", move |mut stream| {
+        counted.fetch_add(1, Ordering::Relaxed);
         bound(&mut stream, &METHODS);
         let ours_is_refused = |request: u64, stream: &mut UnixStream| {
             answer(stream, |frame| {
@@ -151,5 +157,11 @@ fn memory_that_can_shrink() {
         let mut sink = Vec::new();
         let _ = stream.read_to_end(&mut sink);
     });
-    assert!(said.is_none_or(|said| said.contains("no memory to share")));
+    assert!(said.as_ref().is_none_or(|said| said.contains("no memory to share")));
+    if said.is_some() {
+        // Two connections each time, and pauses of 100 ms.
+        let most = 2 * (1 + start.elapsed().as_millis() / 100);
+        let connections = connections.load(Ordering::Relaxed);
+        assert!((2..=most).contains(&connections.into()), "{connections} of {most}");
+    }
 }

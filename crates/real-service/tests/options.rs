@@ -43,6 +43,16 @@ fn write_events(ticks: u32) {
 /// Records both programs in a session with this configuration. Returns the trace, the process id of the test's program,
 /// and that of the SDK's.
 fn recorded(setup: &Setup, config: &Config, ticks: u32) -> (Trace, u64, u64) {
+    recorded_and(setup, config, ticks, |_| ())
+}
+
+/// Does the same. Calls `look` with the process ids after the events were written and before the session ends.
+fn recorded_and(
+    setup: &Setup,
+    config: &Config,
+    ticks: u32,
+    look: impl FnOnce([u32; 2]),
+) -> (Trace, u64, u64) {
     let session = Session::start(&setup.service, config);
     for file in ["written", "stopped"] {
         let _ = std::fs::remove_file(setup.place(file));
@@ -55,6 +65,7 @@ fn recorded(setup: &Setup, config: &Config, ticks: u32) -> (Trace, u64, u64) {
     BufReader::new(sdk.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "done\n");
     wait_for(&setup.place("written"));
+    look([own.id(), sdk.id()]);
     let trace = session.stop();
     step(&setup.place("stopped"));
     assert!(own.wait().unwrap().success());
@@ -282,4 +293,88 @@ fn threads_do_not_wait_for_ever() {
     let found = trace.events().iter().filter(|event| event.name() == "one of many").count();
     assert_eq!(found, written - 1);
     assert!(trace.losses().told > 0, "{:?}", trace.losses());
+}
+
+/// Fields of `ProducerConfig`.
+const SIZE_KB: u32 = 2;
+const PAGE_KB: u32 = 3;
+
+/// Returns the sizes in KiB of the memory files that a process has mapped for sharing. `own` tells whether these are files
+/// that this library has made, or files of the service.
+fn shared_kib(pid: u32, own: bool) -> Vec<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let name = if own { "/memfd:atrace-perfetto" } else { "/memfd:perfetto_shmem" };
+    let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let size = |line: &str| {
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        (address(to) - address(from)) >> 10
+    };
+    maps.lines().filter(|line| line.contains(name)).map(size).collect()
+}
+
+/// The memory has the size that the first session of a connection asks for. Later sessions don't change it.
+#[test]
+fn memory_has_the_size_that_the_sdks_has() {
+    const TEST: &str = "memory_has_the_size_that_the_sdks_has";
+    if is_program(TEST) {
+        return write_events(3);
+    }
+    let Some(setup) = Setup::start(TEST) else { return };
+    let sdk = program().unwrap().to_str().unwrap().to_owned();
+    let producers = vec![setup.program().get_program().to_str().unwrap().to_owned(), sdk];
+    // Without a request, each library asks for the size that it prefers.
+    let cases =
+        [(None, [1024, 256]), (Some(64), [64; 2]), (Some(4096), [4096; 2]), (Some(1 << 20), [32 << 10; 2])];
+    for (size, expected) in cases {
+        let with_size = |size: Option<u64>| Config {
+            producer: size.map(|size| (SIZE_KB, size)).into_iter().collect(),
+            producers: producers.clone(),
+            ..Config::default()
+        };
+        let (trace, own, sdk) = recorded_and(&setup, &with_size(size), 3, |pids| {
+            assert_eq!(pids.map(|pid| shared_kib(pid, false)), expected.map(|size| vec![size]), "{size:?}");
+            let later = Session::start(&setup.service, &with_size(Some(512)));
+            later.stop();
+            assert_eq!(pids.map(|pid| shared_kib(pid, false)), expected.map(|size| vec![size]), "{size:?}");
+            assert_eq!(shared_kib(pids[0], true), [0; 0]);
+        });
+        let [own, sdk] = [own, sdk].map(|pid| events_of(&trace, pid).len());
+        assert_eq!((own, sdk), (34, 34), "{size:?}");
+    }
+}
+
+/// Memory with other pages than this library's can't be used: the process connects again, with memory of its own.
+#[test]
+fn memory_with_other_pages_is_replaced() {
+    const TEST: &str = "memory_with_other_pages_is_replaced";
+    const EVENTS: usize = 1000;
+    if is_program(TEST) {
+        perfetto::connect();
+        step(&place("connected"));
+        until("a session", || perfetto::status().sessions() == 1);
+        (0..EVENTS).for_each(|_| atrace_instant(TAG, "one of many"));
+        step(&place("written"));
+        wait_for(&place("stopped"));
+        assert_eq!(perfetto::status().lost(), 0);
+        return;
+    }
+    // The service takes its defaults, 256 KiB in pages of 4 KiB, for a size that is no multiple of the page.
+    let cases: [(&[(u32, u64)], u64); 3] =
+        [(&[(PAGE_KB, 4)], 1024), (&[(SIZE_KB, 512), (PAGE_KB, 16)], 512), (&[(SIZE_KB, 100)], 256)];
+    for (producer, size) in cases {
+        let Some(setup) = Setup::start(TEST) else { return };
+        let mut own = setup.program().spawn().unwrap();
+        wait_for(&setup.place("connected"));
+        assert_eq!([true, false].map(|own_memory| shared_kib(own.id(), own_memory)), [[0; 0]; 2]);
+        let producers = vec![setup.program().get_program().to_str().unwrap().to_owned()];
+        let config = Config { producer: producer.to_vec(), producers, ..Config::default() };
+        let session = Session::start(&setup.service, &config);
+        wait_for(&setup.place("written"));
+        assert_eq!(shared_kib(own.id(), true), [size], "{producer:?}");
+        let trace = session.stop();
+        step(&setup.place("stopped"));
+        assert!(own.wait().unwrap().success());
+        let found = trace.events().iter().filter(|event| event.name() == "one of many").count();
+        assert_eq!((found, trace.losses().told), (EVENTS, 0), "{producer:?}");
+    }
 }

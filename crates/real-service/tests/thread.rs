@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atrace::{AtraceTag, atrace_instant, perfetto};
-use atrace_real_service::{Setup, is_program, place};
+use atrace_real_service::{Event, Setup, is_program, place, wait_for};
 
 /// Returns the file that a descriptor of the socket thread refers to, in this process.
 fn at(descriptor: u32) -> Option<PathBuf> {
@@ -82,6 +82,37 @@ fn allow_only(calls: &[libc::c_long]) {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
     };
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What the thread also calls when memory of the service arrives.
+const CALLS_FOR_MEMORY: [libc::c_long; 4] =
+    [libc::SYS_fcntl, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_close];
+
+/// A process that is confined before its first session.
+#[test]
+fn it_makes_few_more_calls_for_memory() {
+    const TEST: &str = "it_makes_few_more_calls_for_memory";
+    if is_program(TEST) {
+        perfetto::connect();
+        std::fs::write(place("ready"), "").unwrap();
+        allow_only(&[&CALLS[..], &CALLS_FOR_MEMORY].concat());
+        while perfetto::status().sessions() != 1 {
+            atrace_sys::thread::pause(Duration::from_millis(1));
+        }
+        atrace_instant(AtraceTag::App, "first");
+        // SAFETY: no preconditions; ends the process.
+        unsafe { libc::_exit(0) };
+    }
+    let Some(setup) = Setup::start(TEST) else { return };
+    let mut child = setup.program().spawn().unwrap();
+    wait_for(&setup.place("ready"));
+    // Time for the filter.
+    std::thread::sleep(Duration::from_millis(100));
+    let session = setup.session();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    let names: Vec<_> = session.stop().events().iter().map(Event::name).collect();
+    assert_eq!(names, ["first"]);
 }
 
 #[test]

@@ -25,8 +25,7 @@
 //! # Failure
 //!
 //! An invalid message or a broken socket ends the connection. Then all sessions are closed, their memory is retired,
-//! and the thread connects again. If the socket broke when the memory's descriptor was sent, the peer may be a relay,
-//! which accepts no descriptors: the thread then connects again at once, and sends no descriptor.
+//! and the thread connects again. It does so at once if the next connection has other memory (`requests.rs`).
 
 mod attempts;
 mod requests;
@@ -134,9 +133,10 @@ struct Link {
     anchored: u64,
     /// How many times `changed` still has to be called.
     notify_again: u8,
-    /// Whether to send no descriptor on this connection, because the previous one ended when the descriptor of the
-    /// memory was sent, as happens with a relay.
-    withholds: bool,
+    /// Whether the next connection offers memory of this process to the service.
+    offers: bool,
+    /// The number of pages of that memory, if it replaces memory of the service that this process can't use; otherwise 0.
+    replaced: usize,
 }
 
 /// The methods of the service, and how far the greeting (the first requests on a connection) has got.
@@ -152,6 +152,8 @@ struct Terms {
     commands: u64,
     last: u64,
     is_settled: bool,
+    /// Whether this process has offered memory on this connection.
+    has_offered: bool,
     /// Whether commits contain the bytes of the chunks, because the service can't read the memory.
     sends_bytes: bool,
 }
@@ -173,7 +175,8 @@ impl Link {
             speed: Speed::default(),
             anchored: 0,
             notify_again: 0,
-            withholds: false,
+            offers: environment.memory.is_some(),
+            replaced: 0,
         }
     }
 
@@ -201,6 +204,7 @@ pub(crate) fn run(
     let has_own = thread::have_descriptors_of_its_own();
     let mut link = Link::new(shared, environment, changed);
     let mut attempts = Attempts::new(has_own);
+    let mut is_again = false;
     loop {
         let mut was_connected = false;
         attempts.begin();
@@ -213,8 +217,8 @@ pub(crate) fn run(
                 if link.is_greeted() {
                     attempts.had_success();
                 }
-                link.withholds ^= link.is_initializing();
-                let is_again = link.is_initializing() && link.withholds;
+                // Never twice in a row, so that no service keeps this thread busy.
+                is_again = link.changes_memory() && !is_again;
                 link.close_all(is_again);
                 if is_again {
                     continue;
@@ -230,6 +234,7 @@ pub(crate) fn run(
                 say(Standing::memory(error));
             }
         }
+        is_again = false;
         if !attempts.pause(was_connected, link.rights != 0, || link.has_stale_rights()) {
             return;
         }

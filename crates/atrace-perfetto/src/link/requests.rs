@@ -1,15 +1,20 @@
 //! Requests to the service and its replies: the greeting, commits, and how messages are sent and received. Requests
 //! are collected and sent together.
 //!
-//! The greeting has these steps: bind the service, which learns the numbers of its methods; `InitializeConnection`
-//! with a memory file; `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`,
-//! whose reply comes after all commands for sessions that already exist. A commit tells the service which chunks are
-//! complete.
+//! The greeting has these steps: bind the service, which learns the numbers of its methods; `InitializeConnection`;
+//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after all
+//! commands for sessions that already exist. A commit tells the service which chunks are complete.
 //!
-//! Behind a relay to another machine, the service never gets the memory file. The relay ends a connection on which a descriptor
-//! arrives, so the next connection is made without the file (`Link::withholds`). The service then asks for *emulation*: a commit
-//! contains the bytes of a chunk, and this thread frees the chunk. The service can't read the chunks that threads are
-//! still writing, so at a flush this thread sends the bytes of these chunks, too.
+//! # Memory
+//!
+//! The service provides the memory with the connection's first session (`SetupTracing`), so that the session can choose
+//! the size. This process offers memory of its own with `InitializeConnection` in two cases: if `ATRACE_SHMEM_KB` names a
+//! size, and if the service's memory can't be used on the connection before.
+//!
+//! A relay to another machine ends a connection on which a descriptor arrives, so the next connection is made without an
+//! offer. The service then asks for *emulation*: a commit contains the bytes of a chunk, and this thread frees the chunk.
+//! The service can't read the chunks that threads are still writing, so at a flush this thread sends the bytes of these
+//! chunks, too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::AsRawFd as _;
@@ -22,15 +27,20 @@ use crate::socket::Socket;
 use crate::standing::Standing;
 use crate::wire::{self, Body, Command, Moved};
 use crate::{abi, category, early, startup};
+use atrace_sys::memory::sealed_size;
 use atrace_sys::{Descriptor, process};
 
 /// Returns the number of pages of the shared memory, from its size in KiB, or `None` if that size is not valid.
 /// Without a size, the memory has 1 MiB; a given size must be from 64 KiB to 32 MiB. Pages that are never written
 /// take no memory.
-fn pages(kib: Option<&OsStr>) -> Option<u32> {
-    let kib: u32 = kib.map_or(Some(1024), |kib| str::from_utf8(kib.as_bytes()).ok()?.parse().ok())?;
-    (64..=32 << 10).contains(&kib).then_some(kib * 1024 / abi::PAGE as u32)
+fn pages(kib: Option<&OsStr>) -> Option<usize> {
+    let kib: usize = kib.map_or(Some(1024), |kib| str::from_utf8(kib.as_bytes()).ok()?.parse().ok())?;
+    (KIB_MIN..=KIB_MAX).contains(&kib).then_some(kib * 1024 / abi::PAGE)
 }
+
+/// The minimum and the maximum size of the memory that this process makes, in KiB.
+const KIB_MIN: usize = 64;
+const KIB_MAX: usize = 32 << 10;
 
 /// The maximum size of the arguments of a request in the greeting, in bytes.
 const ARGUMENTS_MAX: usize = 512;
@@ -84,7 +94,9 @@ impl Link {
                     self.terms.sends_bytes = true;
                     startup::set_sends(true);
                 }
-                self.withholds &= sends_bytes;
+                if !sends_bytes {
+                    (self.offers, self.replaced) = (self.environment.memory.is_some(), 0);
+                }
                 self.register()
             }
             Body::Reply { is_success: true, reply, .. } if request == self.terms.commands => {
@@ -112,14 +124,45 @@ impl Link {
         self.terms.initialize != 0 && !self.is_greeted()
     }
 
+    /// Chooses the memory of the next connection, after this one has ended. Returns whether that memory is another than
+    /// this connection's.
+    pub(super) fn changes_memory(&mut self) -> bool {
+        self.offers &= !(self.is_initializing() && self.terms.has_offered);
+        self.terms.initialize != 0 && self.offers != self.terms.has_offered
+    }
+
+    /// Uses the memory that the service provides. If that is not possible, the next connection offers memory of the same
+    /// size, unless this one has offered some.
+    pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), Standing> {
+        let file = self.received.take().ok_or(Standing::UNABLE);
+        let size = file.as_ref().ok().and_then(|file| sealed_size(file.as_raw_fd()).ok());
+        let arena = file.and_then(|file| {
+            if page_size != abi::PAGE as u64 {
+                return Err(Standing::PAGES);
+            }
+            Arena::of_service(file.as_raw_fd()).map_err(Standing::memory)
+        });
+        if arena.is_err() && !self.terms.has_offered {
+            self.offers = true;
+            self.replaced = size.map_or(0, |size| (size >> 10).clamp(KIB_MIN, KIB_MAX) * 1024 / abi::PAGE);
+        }
+        self.use_arena(arena?);
+        Ok(())
+    }
+
     fn pages(&self) -> Result<u32, Standing> {
-        pages(self.environment.memory.as_deref()).ok_or(Standing::SIZE)
+        let pages = match self.replaced {
+            0 => pages(self.environment.memory.as_deref()).ok_or(Standing::SIZE)?,
+            pages => pages,
+        };
+        Ok(pages as u32)
     }
 
     fn initialize(&mut self) -> Result<(), Standing> {
         let mut pages = self.pages()?;
         let mut file = None;
-        if !self.withholds {
+        self.terms.has_offered = self.offers;
+        if self.offers {
             let (arena, made) = Arena::make(pages).map_err(Standing::memory)?;
             pages = arena.pages();
             self.use_arena(arena);

@@ -14,12 +14,9 @@
 //! stopped, even if a thread is still in the middle of an event. The slot then stays `Draining` until the
 //! thread goes on.
 
-use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::abi;
-use crate::memory::Arena;
 use crate::pool::{SERVICES, THREADS, writer_number};
 use crate::proto::Reader;
 use crate::wire::Command;
@@ -40,15 +37,7 @@ const DRAIN_MS: u32 = 50;
 impl Link {
     pub(super) fn handle_command(&mut self, command: Command<'_>) -> Result<(), Standing> {
         match command {
-            Command::SetupTracing { page_size } if self.arena.is_none() => {
-                let file = self.received.take().ok_or(Standing::UNABLE)?;
-                if page_size != abi::PAGE as u64 {
-                    return Err(Standing::PAGES);
-                }
-                let arena = Arena::of_service(file.as_raw_fd()).map_err(Standing::memory)?;
-                self.use_arena(arena);
-                Ok(())
-            }
+            Command::SetupTracing { page_size } if self.arena.is_none() => self.take_memory(page_size),
             Command::Start { instance, config } => self.start(instance, config),
             Command::Stop { instance } => self.stop(instance),
             Command::Flush { request } => self.commit(Some(request)).map(|_| ()),
