@@ -363,6 +363,95 @@ mod cases {
         }
     }
 
+    /// The same for a buffer that the command makes. What a kernel does with a message and with the selected clock is done by
+    /// the shell that is the program.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn old_kernels_record_a_program() {
+        let name = case!({
+            let _slice = begin_scoped_event(TAG, "outer");
+            atrace_int(TAG, "count", 7);
+            println!("PROGRAM {}", common::pid());
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let library = here.path("instances.so");
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/instances/instances.c");
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]).arg(source);
+        assert!(compiler.arg("-o").arg(&library).arg("-ldl").status().unwrap().success());
+        let program = r#"
+            ./program "$ATRACE_TEST_CASE" --exact --nocapture --test-threads=1 >said || exit
+            grep -o 'PROGRAM [0-9]*' said
+            pid=$(grep -o 'PROGRAM [0-9]*' said | cut -d ' ' -f 2)
+            cd $TOP/instances/*
+            echo "CLOCK $(head -c 8 trace_clock)"
+            echo "ENABLED $(cat events/sched/*/enable)"
+            echo "$SELECTED" >trace_clock
+            sed 's/[A-Z]|[0-9]/\n&/g' trace_marker | grep . >messages
+            (sed '/^#/!d' "$TEXT"; while read -r message; do
+                printf '%16s-%-5s [000] ...1    12.000001: tracing_mark_write: %s\n' program $pid "$message"
+            done <messages) >trace
+            sed -i "s/entries: 0/entries: $(wc -l <messages)/" per_cpu/cpu0/stats
+            echo "$pid program" >$TOP/saved_cmdlines
+        "#;
+        let script = r#"
+            set -e
+            mount -t tmpfs none /sys/kernel
+            export TOP=/sys/kernel/debug/tracing INSTANCE=/sys/kernel/instance
+            mkdir -p $TOP/instances $TOP/options $INSTANCE/per_cpu/cpu0
+            cd $INSTANCE
+            for event in sched_switch sched_process_exit; do
+                mkdir -p events/sched/$event
+                printf 0 >events/sched/$event/enable; printf 0 >events/sched/$event/filter
+            done
+            touch trace trace_marker set_event
+            echo "$CLOCKS" >trace_clock; printf 1 >tracing_on; echo 1408 >buffer_size_kb
+            printf 'entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\n' >per_cpu/cpu0/stats
+            cp -r . $TOP
+            cd "$HERE"
+            LD_PRELOAD=$HERE/instances.so ./atrace run -fo out $OPTION -- sh -c "$PROGRAM"
+            echo "LEFT $(ls $TOP/instances)"
+        "#;
+        let text = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/tracefs/texts/3.10.txt");
+        // 3.10 and 3.18, whose instances have no options.
+        let kernels = [
+            ("[local] global counter uptime perf", "local [global] counter", "global"),
+            ("[local] global counter uptime perf mono", "local global [mono]", "mono"),
+        ];
+        for ((clocks, selected, clock), option) in kernels
+            .into_iter()
+            .flat_map(|kernel| ["--kernel", "-c sched/sched_switch"].map(|option| (kernel, option)))
+        {
+            let mut command = here.apart(script);
+            command
+                .env("CLOCKS", clocks)
+                .env("SELECTED", selected)
+                .env("OPTION", option)
+                .env("PROGRAM", program);
+            command.env("ATRACE_TEST_CASE", &name).env("TEXT", &text).env("HERE", here.0.path());
+            let ran = end(&mut command);
+            assert!(ran.status.success(), "{ran:?}");
+            let remark = format!(
+                "this kernel has no trace clock boot (Linux 4.10): the timestamps are of {clock}, which"
+            );
+            for text in [&*remark, "which process a thread belongs to", "3 events written, none lost\n"] {
+                assert!(ran.stderr.contains(text), "{text}: {ran:?}");
+            }
+            assert!(ran.said("CLOCK")[0].starts_with(clock), "{ran:?}");
+            assert_eq!(ran.said("ENABLED"), [if option == "--kernel" { "10" } else { "11" }], "{ran:?}");
+            assert_eq!(ran.said("LEFT"), [""], "{ran:?}");
+            let (saved, pid) = (here.saved(), ran.said("PROGRAM")[0]);
+            assert!(saved.contains(&format!("\n# {remark}")), "{saved}");
+            let found = saved.lines().filter_map(|line| Some(line.split_once("tracing_mark_write: ")?.1));
+            let expected = [format!("B|{pid}|outer"), format!("C|{pid}|count|7"), format!("E|{pid}")];
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{saved}");
+            assert!(saved.contains(&format!("- {pid} 0 0 0 - - - program")), "{saved}");
+        }
+    }
+
     /// Starts the command with a filter that answers to `memfd_create` as a kernel before 3.17 does.
     #[cfg(target_os = "linux")]
     fn without_memory_files(command: &mut Command) -> &mut Command {
