@@ -1,6 +1,6 @@
 //! Measures the cost of tracing, with confidence intervals.
 //!
-//! The modules, in order: a module only uses the modules above it.
+//! The modules, in this order: a module only uses the modules above it in the list.
 //!
 //! - [`catalogue`]: all benches, cases and promises, and the results that the original benchmarks published.
 //! - [`row`]: the exchange format: a measured row, the file of rows, and the environment of the measurement.
@@ -10,12 +10,12 @@
 //! - [`instruments`]: clocks, CPUs, the allocation counter, the kernel's information about threads.
 //! - [`harness`]: the command line, the sink and the cleanup of a measuring process.
 //! - [`measure`]: runs cases side by side, so that changes of the machine cancel out: in one process, in several
-//!   processes, on several threads, as whole programs, and as counts of instructions.
+//!   processes, on several threads, and as whole programs. Also counts instructions.
 //! - [`report`]: makes a report of all measurements. It only uses rows.
 //!
-//! The path of a number: a loop (`subjects/events.rs`) is timed beside other loops (`measure/paired.rs`), its rounds
-//! become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole programs), and the row is written
-//! (`harness/output.rs`), read (`report/input.rs`) and shown (`report/content`).
+//! This is the path of a number: a loop (`subjects/events.rs`) is timed beside other loops (`measure/paired.rs`),
+//! its rounds become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole programs), and the row
+//! is written (`harness/output.rs`), read (`report/input.rs`) and shown (`report/content`).
 
 pub mod catalogue;
 pub mod harness;

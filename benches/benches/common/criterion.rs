@@ -1,4 +1,5 @@
-//! Criterion's cases of a bench: its flags, such as `--save-baseline` and `--baseline`, work as in other benches.
+//! The cases that a bench measures with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`,
+//! work as in other benches.
 
 use std::time::Duration;
 

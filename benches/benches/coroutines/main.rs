@@ -1,27 +1,28 @@
-//! Measures what tracing costs a program of many small tasks, for several implementations of a task.
+//! Measures what tracing costs a program with many small tasks, for several implementations of a task.
 //!
-//! The workload is a C++ benchmark of a thousand tasks. Each task computes a Fibonacci number recursively in floating
-//! point. The tasks run one after the other, in a thread each, in a coroutine each, or in one coroutine that yields
-//! after each task. The C++ cases are in `cc-bench` (untraced), once for g++ and once for clang++ if both are installed.
-//! The Rust cases (traced) are a loop, `std::thread`, boxed futures polled by hand, a future that yields, and tokio tasks.
-//! All cases run for Fibonacci 5, 15 and 25, on all cores and on one core.
+//! The workload is that of a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively
+//! in floating point. The tasks run one after the other, in a thread each, in a coroutine each, or in one coroutine
+//! that yields after each task. The C++ cases are in `cc-bench` (untraced), once for g++ and once for clang++ if both
+//! are installed. The Rust cases (traced) are a loop, `std::thread`, boxed futures polled by hand, a future that
+//! yields, and tokio tasks. All cases run for Fibonacci 5, 15 and 25, on all cores and on one core.
 //!
-//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original,
-//!   because one clock reading takes as long as one part. Rust's batches are smaller where a case would take more than
-//!   ten seconds, as it runs in six modes: a hundred threads, and thirty tasks for Fibonacci 25. With
-//!   `ATRACE_BENCH_ORIGINAL=1`, they have a thousand tasks, too. The count `at_once` of a row is its batch.
-//! - Where a reading of the clock takes less than 1 % of a task, which is the case for Fibonacci 25, each task of a
-//!   coroutine or future is timed from within, too: `resume/compute` is the time of the computation itself, `resume/switch`
-//!   the time from before the resume to the beginning of the computation, and from its end until the task has returned.
-//!   The run fails unless both together are the `resume` of the same tasks within 2 %.
+//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the
+//!   original, because one clock reading takes as long as one part. A Rust case runs in six modes. If it would take
+//!   more than ten seconds, its batches are smaller: a hundred threads, and thirty tasks for Fibonacci 25. With
+//!   `ATRACE_BENCH_ORIGINAL=1`, all batches have a thousand tasks. The count `at_once` of a row is the size of its
+//!   batch.
+//! - If a reading of the clock takes less than 1 % of a task, as for Fibonacci 25, each task of a coroutine or future
+//!   is also timed from within. `resume/compute` is the time of the computation itself. `resume/switch` is the rest:
+//!   the time from before the resume until the computation begins, and from the end of the computation until the task
+//!   has returned. The run fails if the sum of both differs from the `resume` of the same tasks by more than 2 %.
 //! - The readings of the clock within a part are subtracted from it. The count `clock_ns` is the duration of a
 //!   reading, and `clock_readings` the number of readings of a task.
 //! - A thread sleeps until all threads are created. The threads of the original spun, which slowed down the creation of
 //!   the others. The original measured creation only after a coroutine's frame was allocated; here, the measurement
 //!   includes the allocation.
 //!
-//! When traced, a task has a span. A thread or a loop iteration enters the span around its computation. Futures use
-//! `.instrument`, so each resume enters and leaves the span, and dropping the future does so, too.
+//! When traced, each task has a span. A thread or a loop iteration enters the span around its computation. A future
+//! is instrumented with `.instrument`, so each resume enters and leaves the span, and so does dropping the future.
 
 use std::io;
 use std::process::ExitCode;
@@ -65,7 +66,7 @@ enum Kind {
 }
 
 impl Runner {
-    /// Returns all runners. C++ has these once for each compiler that was installed.
+    /// Returns all runners. There is a C++ runner for each C++ compiler that was installed.
     fn all() -> impl Iterator<Item = Self> {
         let kinds = [Kind::Sequential, Kind::Thread, Kind::Coroutine, Kind::Yield];
         let installed = Compiler::ALL.into_iter().filter(|compiler| compiler.version().is_some());
@@ -73,7 +74,7 @@ impl Runner {
         cc.chain([Self::Sequential, Self::Thread, Self::Future, Self::Yield, Self::Tokio])
     }
 
-    /// Returns the prefix of the ids.
+    /// Returns the prefix of the runner's ids.
     fn id(self) -> String {
         let name = match self {
             Self::Cc(compiler, kind) => {
@@ -95,23 +96,23 @@ impl Runner {
         format!("rust/{name}")
     }
 
-    /// Tells whether a task is first created and later resumed.
+    /// Returns whether a task is created first and resumed later.
     fn is_created(self) -> bool {
         !matches!(self, Self::Cc(_, Kind::Sequential) | Self::Sequential)
     }
 
-    /// Tells whether a task is destroyed in a separate step after it was resumed.
+    /// Returns whether a task is destroyed in a separate step after it was resumed.
     fn is_destroyed(self) -> bool {
         matches!(self, Self::Cc(_, Kind::Coroutine | Kind::Yield) | Self::Future | Self::Yield)
     }
 
-    /// Tells whether a single coroutine or future runs all tasks of a batch.
+    /// Returns whether a single coroutine or future runs all tasks of a batch.
     fn is_one_for_all(self) -> bool {
         matches!(self, Self::Cc(_, Kind::Yield) | Self::Yield)
     }
 }
 
-/// The index of the Fibonacci number, and the cores that the tasks run on.
+/// The index of the Fibonacci number, and the cores on which the tasks run.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     fibonacci: u32,
@@ -119,7 +120,7 @@ struct Place {
 }
 
 impl Place {
-    /// Returns all places.
+    /// Returns all combinations of an index and cores.
     fn all() -> impl Iterator<Item = Self> {
         let of = |one_core| FIBONACCI.map(|fibonacci| Self { fibonacci, one_core });
         of(false).into_iter().chain(of(true))
@@ -130,7 +131,7 @@ impl Place {
         format!("{}/fib_{}/{cores}", runner.id(), self.fibonacci)
     }
 
-    /// Returns the number of tasks that exist at once.
+    /// Returns the number of tasks that exist at the same time.
     fn batch(self, runner: Runner) -> u64 {
         match runner {
             Runner::Cc(..) => 1000,
@@ -141,8 +142,8 @@ impl Place {
         }
     }
 
-    /// Tells whether a task takes as long as more than a hundred clock readings, on any processor whose clock can be
-    /// read without a system call.
+    /// Returns whether a task takes longer than a hundred clock readings, on any processor whose clock can be read
+    /// without a system call.
     fn is_long(self) -> bool {
         self.fibonacci >= 25
     }
@@ -160,7 +161,7 @@ impl Place {
     }
 }
 
-/// Tells whether all batches are as large as the original's.
+/// Returns whether all batches are as large as those of the original.
 fn is_original() -> bool {
     std::env::var_os("ATRACE_BENCH_ORIGINAL").is_some_and(|value| value == "1")
 }

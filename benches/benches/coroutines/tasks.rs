@@ -1,4 +1,4 @@
-//! The tasks of each runner: a batch computes a number for each task, or nothing.
+//! The tasks of each runner. A batch computes a number for each task, or computes nothing.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -19,19 +19,20 @@ use crate::{Kind, Place, Runner};
 /// The times and counts of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batch {
-    /// The time of the whole batch, measured by separate clock readings.
+    /// The time of the whole batch, from separate clock readings.
     total: Duration,
     creation: Duration,
     resume: Duration,
-    /// The time of the computations and of the rest of `resume`, if each task was timed from within.
+    /// The time of the computations, and the time of the rest of `resume`, if each task was timed from
+    /// within.
     inside: Option<[Duration; 2]>,
     destruction: Duration,
     sum: f64,
-    /// How often tasks were resumed, if the runner counts resumes.
+    /// How many times tasks were resumed, if the runner counts resumes.
     resumes: Option<u64>,
     /// The size of a task's frame in bytes.
     frame: Option<f64>,
-    /// How often C++ allocated a frame.
+    /// How many times C++ allocated a frame.
     news: Option<u64>,
 }
 
@@ -266,11 +267,11 @@ impl Laps {
 }
 
 thread_local! {
-    /// The times at which the task that ran last began and ended its computation.
+    /// The times at which the computation of the last task began and ended.
     static COMPUTED: Cell<Option<[Instant; 2]>> = const { Cell::new(None) };
 }
 
-/// Times tasks from within, in the parts of a [`Batch::inside`]. A task has three clock readings: the last one of a task
+/// The times of tasks from within, for [`Batch::inside`]. A task has three clock readings: the last reading of a task
 /// is the first one of the next task.
 struct Inside {
     last: Instant,
@@ -278,7 +279,7 @@ struct Inside {
 }
 
 impl Inside {
-    /// Starts at the end of the part before.
+    /// Starts at the end of the previous part.
     fn start(laps: &Laps) -> Self {
         Self { last: laps.last, parts: [Duration::ZERO; 2] }
     }
@@ -292,8 +293,8 @@ impl Inside {
         self.last = now;
     }
 
-    /// Returns the parts. The time after the last task, until the end of the part of the batch, is added to the second
-    /// part of a task.
+    /// Returns both times. The time from the end of the last task until the end of the batch's part is added to the
+    /// second one.
     fn end(self, laps: &Laps) -> [Duration; 2] {
         [self.parts[0], self.parts[1] + (laps.last - self.last)]
     }
@@ -303,20 +304,20 @@ fn not_started(e: std::io::Error) -> Wrong {
     format!("not as many threads can be started: {e}")
 }
 
-/// Not inlined, so that every kind of task calls the same code.
+/// Computes a Fibonacci number. Not inlined, so that every kind of task calls the same code.
 #[inline(never)]
 fn fibonacci_of(n: u32) -> f64 {
     if n < 2 { f64::from(n) } else { fibonacci_of(n - 1) + fibonacci_of(n - 2) }
 }
 
-/// `black_box` hides the argument and the result from the compiler, which could otherwise hoist the call out of the
-/// loop or remove it.
+/// Computes a Fibonacci number. `black_box` hides the argument and the result from the compiler, which could
+/// otherwise move the call out of the loop or remove it.
 #[inline(always)]
 fn compute(number: u32) -> f64 {
     black_box(fibonacci_of(black_box(number)))
 }
 
-/// Computes, and reads the clock before and after if `inside` is set.
+/// Computes a Fibonacci number. Reads the clock before and after the computation if `inside` is set.
 #[inline(always)]
 fn compute_inside(number: u32, inside: bool) -> f64 {
     if !inside {
@@ -368,7 +369,7 @@ fn threads<T: Tracing>() -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     }
 }
 
-/// A future behind a pointer, as a coroutine's handle is.
+/// A future behind a pointer, like the handle of a coroutine.
 type Task = Pin<Box<dyn Future<Output = f64> + Send>>;
 
 fn boxed(future: impl Future<Output = f64> + Send + 'static) -> (Task, f64) {
@@ -409,7 +410,7 @@ fn futures<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wr
     }
 }
 
-/// Returns a future that is pending once.
+/// Returns a future that is pending once and then ready.
 fn yield_once() -> impl Future<Output = ()> + Send {
     let mut yielded = false;
     poll_fn(move |_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending })
@@ -451,7 +452,8 @@ fn yielding<T: Tracing>(inside: bool) -> impl FnMut(u32, u64) -> Result<Batch, W
     }
 }
 
-/// Uses a runtime without drivers: with a worker for each core, or on the calling thread.
+/// Runs the tasks on a tokio runtime without drivers, which has a worker for each core or uses the calling
+/// thread.
 fn tokio<T: Tracing>(one_core: bool) -> impl FnMut(u32, u64) -> Result<Batch, Wrong> {
     let mut builder = match one_core {
         true => tokio::runtime::Builder::new_current_thread(),

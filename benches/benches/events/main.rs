@@ -1,9 +1,11 @@
-//! Measures what an event costs, in Rust and in C++, beside the machine's limits, with tracing off and on.
+//! Measures what an event costs, in Rust and in C++, with tracing off and on, and compares the costs with the
+//! machine's limits.
 //!
 //! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names: in Rust (`rust/`), in C++ (`cc/`, printed
-//! as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through the Perfetto backend (`perfetto/`).
-//! The latter two run in processes of their own, because the backend of a process is fixed. Each case is compared in
-//! interleaved rounds, and then measured by Criterion. The rows are in `target/overhead/atrace.json`.
+//! as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through the Perfetto backend
+//! (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the backend of a process
+//! can't be changed. Each case is compared in interleaved rounds, and then measured by Criterion. The rows are in
+//! `target/overhead/atrace.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -137,7 +139,7 @@ fn say_what_is_missing(session: &Session) {
     }
 }
 
-/// Switches tracing for this process through the properties, for Rust and C++ alike.
+/// Switches tracing on and off in this process through the properties, for both Rust and C++.
 struct Switch {
     control: Control,
 }
@@ -173,7 +175,7 @@ impl Switch {
     }
 }
 
-/// Fails unless an operation of `run` writes `events` events to the sink.
+/// Returns an error if an operation of `run` does not write exactly `events` events to the sink.
 fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) -> io::Result<()> {
     match session.wrote(|| run(1))? {
         // A file only tells its length, so the check is whether anything was written.
@@ -231,8 +233,9 @@ fn compare(
     Ok(rows)
 }
 
-/// Counts the CPU time of the C++ cases that AOSP published, as Google Benchmark does: a case runs more and more
-/// iterations until they take half a second (`cpu_ns` of an iteration, and the number of `iterations`).
+/// Measures the CPU time of the C++ cases for which AOSP published a result. As in Google Benchmark, a case runs
+/// more and more iterations until they take half a second. The rows get the time of an iteration (`cpu_ns`), and
+/// the number of `iterations`.
 fn count_cpu_time(session: &Session, state: State, rows: &mut [Row]) {
     let least = match &session.args {
         args if args.test => Duration::ZERO,
@@ -259,8 +262,8 @@ fn count_cpu_time(session: &Session, state: State, rows: &mut [Row]) {
     }
 }
 
-/// Adds operations that write nothing: a test of a tag, a query of all enabled tags, and a begin of a tag that stays
-/// off.
+/// Adds operations that write no event: a test of a tag, a query of all enabled tags, and a begin with a tag that
+/// stays off.
 fn questions(paired: &mut Paired<'_>, state: State) {
     let id = |who: &str, what: &str| format!("{who}/tracing_{}_{what}", state.name());
     let (name, c_name) = (text(10), c_text(&text(10)));
@@ -283,8 +286,7 @@ fn questions(paired: &mut Paired<'_>, state: State) {
     }
 }
 
-/// Adds the events that AOSP published, as AOSP's wrapper writes them: the code that a program replaces by this
-/// library.
+/// Adds the events for which AOSP published results, written as by AOSP's wrapper, which this library replaces.
 fn aosp_like(paired: &mut Paired<'_>, state: State) {
     const TAG: u64 = cc_bench::TAG;
     if cc_bench::missing("atrace_end_body").is_some() {
@@ -326,8 +328,8 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures the gain of the vector code of atrace's `message/copy.rs`: it copies and checks a text, compared with
-/// the plain loop.
+/// Measures the gain of the vector code in atrace's `message/copy.rs`: it copies and checks a text, and is
+/// compared with the plain loop.
 fn copies(paired: &mut Paired<'_>) {
     let name = text(1000);
     paired.case("rust/text_of_1000", move |n| {
@@ -343,7 +345,7 @@ fn copies(paired: &mut Paired<'_>) {
     paired.compare("rust/text_of_1000", "limit/plain_copy_of_1000");
 }
 
-/// Copies a text, and tells whether it has a byte that must not be in a message.
+/// Copies a text. Returns whether the text has a byte that must not be in a message.
 #[inline(never)]
 fn plain_copy(from: &[u8], to: &mut [u8]) -> bool {
     let mut found = false;
@@ -360,7 +362,7 @@ fn marker(session: &Session) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)
 }
 
-/// Calls the system's `write(2)`, as any program does, with the bytes of an event.
+/// Calls the system's `write(2)` with the bytes of an event, as any program can.
 fn raw_write(file: &File, message: &[u8], n: u64) {
     let whole = cc_bench::raw_write(file.as_fd(), message, n);
     assert_eq!(whole, n, "the sink takes no raw writes");
@@ -396,7 +398,8 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures how the length of a name changes the cost, off and on, beside a raw write of the same bytes.
+/// Measures how the length of a name changes the cost, with tracing off and on, beside a raw write of the
+/// same bytes.
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
     let mut rows = Vec::new();
@@ -424,7 +427,7 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures Rust through the C++ side's libcutils, in a process whose sink is this libcutils.
+/// Measures Rust through the libcutils of the C++ side, in a process that has this libcutils as its backend.
 fn ffi() -> io::Result<Vec<Row>> {
     if cfg!(target_feature = "crt-static") {
         println!("\nffi: a statically linked executable can load no libcutils");
@@ -481,7 +484,8 @@ fn threads(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures the selected cases with Criterion, for its statistics and its comparison with the last run.
+/// Measures the selected cases with Criterion, which has its own statistics and compares the results with
+/// those of the last run.
 fn criterion(session: &Session, switch: &Switch) -> io::Result<()> {
     println!();
     let mut cases = Cases::new(&session.args);

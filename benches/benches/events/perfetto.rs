@@ -1,10 +1,11 @@
-//! Measures what an event costs through the Perfetto backend, beside the marker backend, while a Perfetto consumer (the
-//! `Reader`) records. It runs in processes of their own, because a process that has become a producer stays one.
+//! Measures what an event costs through the Perfetto backend, beside the marker backend, while a Perfetto consumer
+//! (the `Reader`) records. Each measurement runs in a process of its own, because a process that has become a
+//! producer stays a producer.
 //!
-//! Both backends are on at once, behind the same gate. The properties switch tracing on for one tag, whose events go to
-//! the marker. The session switches tracing on for all tags, and the events of another tag go to the memory that is
-//! shared with the service. Before each slice, the bench waits until the memory has room. At the end, every event must
-//! have arrived or must be reported as lost; otherwise there are no rows.
+//! Both backends are on at the same time. The properties switch tracing on for one tag, whose events go to the
+//! marker. The session switches tracing on for all tags, and the events of another tag go to the memory that is
+//! shared with the service. Before each slice, the bench waits until the memory has room. At the end, every event
+//! must have arrived or must be reported as lost; otherwise there are no rows.
 
 use std::hint::black_box;
 use std::io::{self, Read as _};
@@ -41,22 +42,22 @@ pub(crate) const SESSIONS: &str = "perfetto_sessions";
 
 /// The mode of a process that reads the memory that the measuring process fills.
 pub(crate) const READS: &str = "perfetto_reads";
-/// The environment variable with the path of this memory.
+/// The environment variable with the path of the memory that the measuring process fills.
 const READ: &str = "ATRACE_BENCH_MEMORY";
 
-/// The tag that is on for the marker.
+/// The tag that is on for the marker backend.
 const MARKED: AtraceTag = AtraceTag::App;
 /// The tag that is on only for the session.
 const SHARED: AtraceTag = AtraceTag::Hal;
 
 /// The size in bytes of the memory that is shared with the service.
 const MEMORY: u64 = 1 << 20;
-/// The highest number of bytes that a slice fills, and that its warm-up fills.
+/// The maximum number of bytes that a slice fills, and that its warm-up fills.
 const PART: u64 = 128 << 10;
-/// The size of the largest chunk. The service reads a chunk that is not full only once a second.
+/// The size of the largest chunk in bytes. The service reads a chunk that is not full only once a second.
 const CHUNK: u64 = 8 << 10;
 
-/// Measures all rows in processes of their own.
+/// Measures all rows, in processes of their own.
 pub(crate) fn rows() -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (mode, sessions) in [(MODE, 1), (SESSIONS, 2), (SESSIONS, 4), (SESSIONS, 8)] {
@@ -88,7 +89,7 @@ fn by_length<T>(args: &Args, [test, quick, full]: [T; 3]) -> T {
     }
 }
 
-/// Keeps track of the free space in the shared memory.
+/// Keeps track of the free space in the shared memory, so that no event is lost.
 struct Room {
     reading: Reading,
     /// The number of written events.
@@ -127,7 +128,7 @@ impl Room {
         self.open.store(CHUNK / size.least + 1, Relaxed);
     }
 
-    /// Returns the highest number of operations in a slice.
+    /// Returns the maximum number of operations in a slice.
     fn most(&self, messages: u64, size: Size) -> u64 {
         PART / (messages * size.most * u64::from(self.reading.sessions()))
     }
@@ -149,7 +150,8 @@ impl Room {
         paired.add(Case::new(id, run).before(before).at_most(most));
     }
 
-    /// Begins `slices` trace slices, because an end without a begin is not written.
+    /// Begins `slices` slices of the trace, so that as many ends can be measured: an end without a begin is
+    /// not written.
     fn begin(&self, slices: u64) {
         self.empty();
         in_rust::<{ SHARED.bits() }>(&LITERALS[0])(slices);
@@ -157,7 +159,8 @@ impl Room {
         self.empty();
     }
 
-    /// Fails unless every event has arrived or was reported as lost, or if more than one in a thousand was lost.
+    /// Returns an error if an event has neither arrived nor been reported as lost, or if more than one in a
+    /// thousand was lost.
     fn check(&self) -> io::Result<()> {
         let written = self.written.load(Relaxed);
         self.reading.wait_for([written; 2], 0)?;
@@ -170,7 +173,7 @@ impl Room {
     }
 }
 
-/// Bounds of the number of bytes that an event takes in the memory.
+/// The minimum and the maximum number of bytes that an event takes in the memory.
 #[derive(Clone, Copy)]
 struct Size {
     least: u64,
@@ -194,7 +197,7 @@ pub(crate) fn id(event: &'static Event) -> Id {
     Id::event(Who::Perfetto, State::On, event)
 }
 
-/// Adds the clock and a write to the marker, and returns their ids.
+/// Adds two limits, the reading of the clock and a write to the marker, and returns their ids.
 fn add_limits(paired: &mut Paired<'_>, session: &Session) -> io::Result<[String; 2]> {
     let (stamp, raw) = (Id::limit("timestamp").to_string(), Id::raw_write(begin().name).to_string());
     paired.case(&stamp, |n| (0..n).for_each(|_| _ = black_box(clock::now())));
@@ -203,7 +206,7 @@ fn add_limits(paired: &mut Paired<'_>, session: &Session) -> io::Result<[String;
     Ok([stamp, raw])
 }
 
-/// Measures everything with one session in this process, which becomes a producer.
+/// Measures all rows with one session, in this process, which becomes a producer.
 pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let _on = switch.on()?;
@@ -218,7 +221,8 @@ pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>
     Ok(rows)
 }
 
-/// Fails unless the events of one tag go to the marker, and the events of the other tag to the consumer.
+/// Returns an error if the events of one tag do not go to the marker, or those of the other tag not to the
+/// consumer.
 fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     const EVENTS: u64 = 3;
     let write = |tag| (0..EVENTS).for_each(|_| atrace_begin(tag, "which way"));
@@ -302,8 +306,8 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Runs as the process that reads the memory on another processor, each time that it gets a request, until stdin is
-/// closed.
+/// Runs as the process that reads the memory on another processor. It reads the memory each time that it gets a
+/// request, until stdin is closed.
 pub(crate) fn read_beside() -> io::Result<()> {
     let path = std::env::var_os(READ).ok_or_else(|| io::Error::other("there is nothing to read"))?;
     let shared = Shared::open(Path::new(&path))?;
@@ -318,8 +322,8 @@ pub(crate) fn read_beside() -> io::Result<()> {
     Ok(())
 }
 
-/// Counts the allocations of an operation: the lowest of three counts, because the producer's socket thread may
-/// allocate at the same time.
+/// Counts the allocations of an operation. The result is the lowest of three counts, because the producer's
+/// socket thread may allocate at the same time.
 fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments::alloc::PerOp> {
     const COUNTED: u64 = 500;
     let size = Size::of(event);
@@ -333,7 +337,8 @@ fn allocations(room: &Room, event: &Event) -> Option<atrace_benches::instruments
     (0..3).filter_map(count).min_by_key(|counted| counted.total.allocs)
 }
 
-/// Measures threads that write, beside threads that read the clock and fill memory of their own.
+/// Measures threads that write events, and for comparison threads that read the clock and fill memory of
+/// their own.
 fn threads(session: &Session, room: &Room) -> Vec<Row> {
     let (own, size) = (Id::limit("own_memory").to_string(), Size::of(begin()));
     let id = id(begin()).to_string();
@@ -376,9 +381,9 @@ fn threads(session: &Session, room: &Room) -> Vec<Row> {
     rows
 }
 
-/// Measures the CPU time of an event in all threads and processes that handle it, at a thousand events per millisecond.
-/// For the marker backend, that is the caller. For the Perfetto backend, it is the caller, the socket thread, and the
-/// service, which writes a file.
+/// Measures the CPU time of an event in all threads and processes that handle it, at a thousand events per
+/// millisecond. For the marker backend, that is the calling thread. For the Perfetto backend, it is the calling
+/// thread, the socket thread, and the service, which writes a file.
 fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     const EACH: u64 = 1000;
     const WAKE: u64 = 5000;
@@ -480,7 +485,7 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<f64> {
     Ok(instance.stats()?.written() as f64 / events as f64)
 }
 
-/// Measures a begin that several sessions record.
+/// Measures a begin that is recorded by several sessions.
 pub(crate) fn measure_sessions(session: &Session) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let sessions = room.reading.sessions();

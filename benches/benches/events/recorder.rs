@@ -1,8 +1,8 @@
-//! The crate perfetto-recorder, beside the Perfetto backend. The crate keeps events in a list of the thread until the
-//! program asks for a trace.
+//! Compares the crate perfetto-recorder with the Perfetto backend. That crate keeps the events of a thread in a list
+//! until the program asks for a trace.
 //!
-//! An operation is a scope, whose begin and end are two events, like `scoped` and `scoped_literal`. No other process
-//! reads the list, and the list has room before each slice, so the row is the lowest cost of the crate.
+//! As in `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. No other
+//! process reads the list, and the list has room before each slice, so the row is the lowest cost of the crate.
 
 use atrace_benches::catalogue::{Event, Id, State, Who};
 use atrace_benches::measure::paired::{Case, Paired};

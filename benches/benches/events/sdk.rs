@@ -1,9 +1,9 @@
-//! Perfetto's own SDK for Rust, beside this workspace's Perfetto backend. The SDK is a separate producer in this
-//! process, and the same service takes its events.
+//! Compares Perfetto's own SDK for Rust with this workspace's Perfetto backend. The SDK is a separate producer
+//! in this process, and the same service takes its events.
 //!
-//! An operation is a scope, whose begin and end are two events, like `scoped` and `scoped_literal`. The SDK has as much
-//! shared memory as this workspace's backend. After each slice, the SDK flushes its events, so that the consumer's
-//! count is complete.
+//! As in `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. The SDK has as
+//! much shared memory as this workspace's backend. After each slice, the SDK flushes its events, so that the
+//! consumer's count is complete.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,7 +27,8 @@ use self::categories as perfetto_te_ns;
 /// The time limit for the start of the session.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects the SDK to the service that the environment names, permanently. Returns when its category is on.
+/// Connects the SDK permanently to the service that the environment names. Returns when the SDK's category is
+/// on.
 pub(crate) fn connect(memory: u64) -> io::Result<()> {
     let kib = u32::try_from(memory >> 10).expect("memory of a mebibyte");
     let arguments = ProducerInitArgsBuilder::new().backends(Backends::SYSTEM).shmem_size_hint_kb(kib);

@@ -1,5 +1,5 @@
 //! Measures what a watch (the thread that notices changed properties) costs the events of a process that had only one
-//! thread. It runs in processes of their own, because the effect of a second thread is permanent.
+//! thread. Each measurement runs in a process of its own, because a process that once had two threads stays slower.
 
 use std::io;
 
@@ -43,7 +43,7 @@ impl Workload for Watched {
     }
 }
 
-/// Keeps a watch for the life of the process.
+/// Keeps a watch until the process ends.
 fn keep(watch: io::Result<atrace::watch::Watch>) {
     std::mem::forget(watch.expect("a watch needs a thread"));
 }

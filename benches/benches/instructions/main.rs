@@ -1,8 +1,8 @@
-//! Counts the instructions of one operation under callgrind: every kind of event off and on, in Rust, in Rust through
-//! libcutils, in C++ and through the Perfetto backend; and the events and spans of the subscriber.
+//! Counts the instructions of one operation under callgrind: every kind of event, with tracing off and on, in Rust,
+//! in Rust through libcutils, in C++ and through the Perfetto backend; and the events and spans of the subscriber.
 //!
-//! Each case is a process of its own, which `atrace_benches::measure::instructions` starts with a complete environment.
-//! The setup and the first operations of a case are not counted.
+//! Each case runs in a process of its own. `atrace_benches::measure::instructions` starts the process and specifies
+//! all of its environment variables. The setup and the first operations of a case are not counted.
 
 use std::hint::black_box;
 use std::os::unix::net::UnixListener;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs an operation the given number of times.
+/// A closure that runs an operation the given number of times.
 type Run = Box<dyn FnMut(u64)>;
 
 /// A prepared case with its sink.
@@ -45,7 +45,7 @@ impl Prepared {
     }
 }
 
-/// Switches tracing to the state of the case, and checks the state by counting what arrives in the
+/// Switches tracing to the state of the case, and checks the state by counting the events that arrive in the
 /// sink.
 fn prepare(id: &Id) -> Prepared {
     match (&id.who, &id.what) {
@@ -123,7 +123,7 @@ fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
     Prepared { _service: Some(service), ..Prepared::new(run) }
 }
 
-/// Connects this process to a service in this process that has no session.
+/// Connects this process to a service that has no session. The service is a thread of this process.
 fn connect() -> Service {
     let place = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").expect("the service's socket can be created");
     let listener = UnixListener::bind(&place).expect("a service can listen");

@@ -1,5 +1,5 @@
-//! The threads that run next to the measuring thread: a thread with living tasks, which are dumped, or a team of
-//! two threads, each with its own runtime, that run the same body at the same time.
+//! The threads that run next to the measuring thread: either a thread with living tasks, of which dumps are
+//! made; or a team of two threads, each with its own runtime, that run the same body at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,11 +17,11 @@ use crate::{Body, modes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A task in a delay that does not end.
+    /// A task that waits for a delay that does not end.
     Delay,
     /// A task that awaits 10,000 delays of 10 ms, one after the other.
     Delays,
-    /// A thousand tasks, each in a delay that does not end.
+    /// A thousand tasks, each of which waits for a delay that does not end.
     Tasks,
 }
 
@@ -79,7 +79,7 @@ async fn delay(kind: Kind, waiting: Arc<AtomicU64>) {
     }
 }
 
-/// Runs the tasks of a kind until `over`. Sets `all_wait` when all tasks wait.
+/// Runs the tasks of a kind until `over` is notified. Sets `all_wait` when all tasks wait.
 fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
     let Ok(runtime) = Builder::new_current_thread().enable_time().build() else { return };
     runtime.block_on(async {

@@ -1,14 +1,15 @@
-//! Measures the cost of tracking the living spans and the places where the spans were created.
+//! Measures what it costs to track the living spans and the places where they were created.
 //!
 //! The workload is a benchmark of Kotlin's `DebugProbes` (creation stack traces and dumps of living coroutines), in
 //! Rust. `runBlocking {}`, `runBlocking { launch {} }` and `launch {}` with empty bodies become `block_on` of a
-//! current-thread runtime, `block_on` with a `spawn` in it, and `spawn` alone. A coroutine becomes a future in a span,
-//! and `atrace_subscriber::live` tracks the spans. The nine modes of the original are kept: nothing (`none`), the layer
-//! alone (`DEFAULT`), and combinations of the options C (backtraces of creations), S (sanitised) and L (symbols only on
-//! request). Without C, the options S and L change nothing and must cost nothing.
+//! current-thread runtime, `block_on` with a `spawn` in it, and `spawn` alone. A coroutine becomes a future in a
+//! span, and `atrace_subscriber::live` tracks the spans. The bench has the nine modes of the original: nothing
+//! (`none`), the layer alone (`DEFAULT`), and combinations of the options C (backtraces of creations), S (sanitised)
+//! and L (symbols only on request). Without C, the options S and L change nothing and must cost nothing.
 //!
-//! Backtraces are made by unwinding. If the program has frame pointers (`RUSTFLAGS="-C force-frame-pointers=yes"`), C_L
-//! and C_S_L have variants that use frame pointers. `bare` captures what C_L captures, and discards the result.
+//! Backtraces are made by unwinding. If the program has frame pointers (`RUSTFLAGS="-C force-frame-pointers=yes"`),
+//! C_L and C_S_L have variants that use frame pointers. `bare` captures the same backtraces as C_L, and discards
+//! them.
 //!
 //! Unlike in the original, a dump waits until the expected number of spans is alive.
 
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
 
 struct Live;
 
-/// Runs an operation this many times in a runtime, and returns how often its innermost body ran.
+/// A function that runs an operation this many times in a runtime, and returns how many times the innermost
+/// body ran.
 type Body = fn(&Runtime, u64) -> u64;
 
 /// A body, its spans, and the messages of one operation while tracing is on: two for each poll, and two when a future
@@ -80,12 +82,12 @@ fn launch<T: Tracing>(runtime: &Runtime, n: u64) -> u64 {
     })
 }
 
-/// An empty body. Its result counts the run.
+/// An empty body. Its result, 1, counts the run.
 async fn empty() -> u64 {
     black_box(1)
 }
 
-/// Makes a runtime without drivers, which the runtime would otherwise poll at each turn.
+/// Makes a runtime without drivers, because the runtime would poll drivers at each turn.
 fn runtime() -> Result<Runtime, Wrong> {
     Builder::new_current_thread().build().map_err(|e| e.to_string())
 }
@@ -103,7 +105,7 @@ fn deep(calls: u32, last: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// The threads beside the measuring thread. Only one kind exists at a time, and only while it is needed, because
+/// The threads beside the measuring thread. Only one kind of them exists at a time, and only while it is needed:
 /// another thread makes system calls more expensive, and a thousand more spans fill the caches.
 enum Beside {
     Nothing,
@@ -112,7 +114,7 @@ enum Beside {
 }
 
 impl Beside {
-    /// Ends the threads. Returns whether they had tasks, which write messages as they end.
+    /// Ends the threads. Returns whether the threads had tasks, because tasks write messages when they end.
     fn nothing(&mut self) -> bool {
         matches!(std::mem::replace(self, Self::Nothing), Self::Alive(_))
     }

@@ -12,10 +12,10 @@ use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-/// The layer without options. The other modes of the layer are compared with it.
+/// The mode with the layer without options. The other modes of the layer are compared with this mode.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
-/// Whether the layer of this process stores backtraces; unset without the layer.
+/// Whether the layer of this process stores backtraces. It is not set if there is no layer.
 static KEEPS: OnceLock<bool> = OnceLock::new();
 
 /// The expected content of a dump.
@@ -44,7 +44,7 @@ fn install<const C: bool, const S: bool, const L: bool, const FP: bool>() {
     Mode::install(tracing_subscriber::registry().with(layer(C, S, L, FP)));
 }
 
-/// A layer that captures what C_L captures, and discards the result.
+/// A layer that captures the same backtraces as C_L, and discards them.
 struct Bare(Walk);
 
 impl Bare {
@@ -66,7 +66,7 @@ impl<S: Subscriber> Layer<S> for Bare {
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 
-/// The modes that only one case is compared with.
+/// The modes with which only one case is compared.
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];
 
 pub(crate) fn all() -> Vec<Mode> {

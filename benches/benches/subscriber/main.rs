@@ -1,5 +1,5 @@
-//! Measures what `tracing` costs with this workspace's subscriber, beside its cost without a subscriber and beside the
-//! raw writes.
+//! Measures what `tracing` costs with this workspace's subscriber, and compares that with the cost without a
+//! subscriber and with the raw writes.
 //!
 //! The cases are those of AOSP's `libatrace_tracing_subscriber_benchmark`, under its names: an event and a span,
 //! without and with four fields, with tracing off, filtered and on. A process has one global subscriber, so each kind
@@ -128,8 +128,8 @@ impl Workload for Subscribers {
 }
 
 /// Judges the promises about differences through the Perfetto backend: the cost of a layer in addition to the
-/// registry's own cost, and the cost of a span's fields compared with an event's fields. The latter two had
-/// separate turns.
+/// registry's own cost, and the cost of a span's fields compared with an event's fields. Spans and events did
+/// not run in the same turns.
 fn by_perfetto(results: &Results) -> Vec<Judged> {
     let row = |mode, case: TracingCase| results.row(case.name(), mode);
     let [event, event_args, span, span_args] = TracingCase::ALL;
@@ -157,7 +157,7 @@ fn row(case: &str, mode: &str) -> Id {
     subject.expect("modes are subjects").of.id(case_of(case))
 }
 
-/// The environment variable that makes a process run under Criterion.
+/// The environment variable that makes a process run its cases under Criterion.
 const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 
 /// Runs the twelve cases of the original under Criterion, each kind of subscriber in its own process.

@@ -1,22 +1,23 @@
 //! Measures what tracing costs a program whose tasks wait for each other.
 //!
 //! The workloads are those of a change to kotlinx.coroutines that saves an allocation for each cancellation handler,
-//! under their names. Everything runs on one thread, so that the counts are equal in each run:
+//! under their names. All cases run on one thread, so that the counts are equal in each run:
 //!
-//! - `SequentialSemaphoreAsMutex`: one permit, and every acquire suspends. The acquire is polled, the permit is
-//!   released, and the acquire is polled again. Its cancellation handler, which runs if the acquire is dropped
-//!   meanwhile, is stored in the future (`inline`) or as a boxed closure on the heap (`boxed`). When traced, each
-//!   acquire has a span.
-//! - `ChannelSink`: 10,000 boxed numbers pass through a channel, a task that keeps every fourth number, another channel
-//!   and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), which stand for Kotlin's
-//!   thread-local context elements: both act at each resume. The channels hold nothing (rendezvous), 1, 8 or 32
-//!   elements.
+//! - `SequentialSemaphoreAsMutex`: there is one permit, and every acquire has to wait. The acquire is polled, the
+//!   permit is released, and the acquire is polled again. The cancellation handler of an acquire, which runs if
+//!   the acquire is dropped while it waits, is stored in the future (`inline`) or as a boxed closure on the heap
+//!   (`boxed`). When traced, each acquire has a span.
+//! - `ChannelSink`: 10,000 boxed numbers pass through a channel, a task that keeps every fourth number, another
+//!   channel and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), which take the place
+//!   of Kotlin's thread-local context elements: like these, a span acts at each resume. The capacity of the channels
+//!   is 0 (rendezvous), 1, 8 or 32 elements.
 //! - `ChannelSinkNoAllocations`: 100,000 units pass through one channel. When traced, the sender is within a span.
-//! - Both channel workloads again, with a rendezvous channel of this crate whose ends store their handlers `inline`
+//! - Both channel cases also run with a rendezvous channel of this crate whose ends store their handlers `inline`
 //!   or `boxed`; flume has no such choice.
 //!
-//! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's, also for
-//! capacities that tokio's channels have, so that only the capacity changes. The semaphore is tokio's, polled by hand.
+//! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's for all
+//! capacities, although tokio has channels for some of them, so that only the capacity changes. The semaphore is
+//! tokio's, and is polled by hand.
 //!
 //! An instrumented future enters its span for each poll, and once more when it is dropped.
 
@@ -50,13 +51,13 @@ fn main() -> ExitCode {
 
 /// The number of elements that pass through the pipeline.
 const ELEMENTS: u64 = 10_000;
-/// The pipeline keeps one in this many elements.
+/// The pipeline keeps one in `KEEP` elements.
 const KEEP: u64 = 4;
 /// The number of units that pass through a channel.
 const UNITS: u64 = 100_000;
 /// The capacities of the channels. A capacity of 0 is a rendezvous.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
-/// The name of the count of waits at either end of a channel.
+/// The name of the count of waits at both ends of a channel.
 const WAITS: &str = "waits";
 /// The number of acquires over which allocations are counted, as many as an operation of the original
 /// has.
@@ -118,10 +119,11 @@ fn semaphore<T: Tracing, H: Handler>() -> Case {
     case.has("polls", || 2.0).beside("semaphore")
 }
 
-/// The result of an acquire.
+/// The result of waiting for a permit.
 type Permit = Result<SemaphorePermit<'static>, AcquireError>;
 
-/// Runs the acquires. A separate function, because `F` names the type of tokio's future.
+/// Runs the acquires. This is a separate function, because its parameter `F` names the type of tokio's
+/// future.
 fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>(
     semaphore: &'static Semaphore,
     acquire: impl Fn() -> F + 'static,
@@ -174,7 +176,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers needs nothing")
 }
 
-/// Counts how often a future is polled, in every mode.
+/// Counts how many times a future is polled, in every mode.
 async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -201,7 +203,8 @@ fn spawn<T: Tracing, const SPANS: usize, R: Send + 'static>(
     }
 }
 
-/// Returns the number of messages: a task's spans are entered for each poll and when the task is dropped.
+/// Returns the number of messages. Each span of a task is entered for each poll, and once more when the task
+/// is dropped.
 fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
     2 * spans as u64 * (polls + tasks)
 }
@@ -350,10 +353,10 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     through(id, move || run(0)).beside(group).not_in(&BUT_NONE[..4])
 }
 
-/// Returns the id of a case from the name of its handler.
+/// A function that returns the id of a case from the name of its handler.
 type IdOf = fn(&str) -> String;
 
-/// The cases that have handlers, by a count and the function that makes their ids.
+/// The cases that have handlers: a count, and the function that makes the ids of the cases.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
     ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),
@@ -373,7 +376,8 @@ fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }
 
-/// Judges the original's finding, the exact number of saved bytes, and the cost of a poll.
+/// Judges three promises: the finding of the original, the exact number of saved bytes, and the cost of a
+/// poll.
 fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();
     for ((what, id), mode) in
@@ -419,7 +423,7 @@ fn bars(results: &Results) -> Vec<Judged> {
     bars
 }
 
-/// Makes channels with one sender and one receiver.
+/// A kind of channel with one sender and one receiver.
 pub(crate) trait Ends: 'static {
     type Sender<V: Send + 'static>: Send + 'static;
     type Receiver<V: Send + 'static>: Send + 'static;
@@ -435,11 +439,11 @@ pub(crate) trait Ends: 'static {
     fn receive<V: Send + 'static>(receiver: &mut Self::Receiver<V>)
     -> impl Future<Output = Option<V>> + Send;
 
-    /// Returns how often either end has waited, or `None` if the channel does not count.
+    /// Returns how many times the two ends have waited, or `None` if the channel does not count this.
     fn waits<V: Send + 'static>(receiver: &Self::Receiver<V>) -> Option<u64>;
 }
 
-/// flume's channel, which allocates for each wait.
+/// The channel of the crate flume, which allocates for each wait.
 pub(crate) enum Flume {}
 
 impl Ends for Flume {
@@ -463,7 +467,7 @@ impl Ends for Flume {
     }
 }
 
-/// This crate's channel; `H` decides how its cancellation handlers are stored.
+/// The channel of this crate. `H` decides how its cancellation handlers are stored.
 pub(crate) struct Own<H>(PhantomData<H>);
 
 impl<H: Handler> Ends for Own<H> {

@@ -26,8 +26,8 @@ impl Share {
         shares.iter().map(|share| share.took).sum()
     }
 
-    /// Returns the time in which all clients were busy, and the number of operations in it. An operation that was
-    /// still running when another client had finished its last one counts in part.
+    /// Returns the number of operations that ran while all clients were busy, and how long that was. An operation
+    /// that was still running when another client had finished its last operation counts in part.
     pub(crate) fn all_busy(shares: &[Self]) -> (f64, Duration) {
         let time = shares.iter().map(|share| share.took).min().unwrap_or_default();
         let part = |share: &Self| share.ops as f64 * time.as_secs_f64() / share.took.as_secs_f64();
@@ -42,7 +42,7 @@ type Order = (u64, bool);
 /// A crew of clients, which run a requested number of operations together.
 pub(crate) struct Clients {
     crew: Crew<Order, Result<Share, Wrong>>,
-    /// The number of the next operation.
+    /// The number of the next operation to be run.
     next: Arc<AtomicU64>,
     until: u64,
 }
@@ -67,9 +67,9 @@ impl Clients {
         Ok(Self { crew, next, until: 0 })
     }
 
-    /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end together. With
-    /// `each`, each client runs a single operation, so that every client has done the work that a thread does only
-    /// once.
+    /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end at about the
+    /// same time. With `each`, each client runs a single operation: after that, every client has done the work that
+    /// a thread does only once.
     pub(crate) fn run(&mut self, n: u64, each: bool) -> Result<[Share; CLIENTS], Wrong> {
         self.next.store(self.until, Relaxed);
         self.until += n;
@@ -109,10 +109,11 @@ fn slice<W: Work>(
     Ok(share)
 }
 
-/// Pins the calling thread, and the threads that it starts, to the CPU with index `place` until dropped.
+/// Pins the calling thread, and the threads that it starts, to the CPU with index `place` until the returned
+/// value is dropped.
 ///
-/// Without pinning, the kernel occasionally runs all threads on one CPU for some milliseconds. An operation then takes
-/// twice as long, a random effect that is much larger than the cost of tracing. If pinning fails, the thread runs
+/// Without pinning, the kernel occasionally runs all threads on one CPU for some milliseconds. An operation then
+/// takes twice as long. This random effect is much larger than the cost of tracing. If pinning fails, the thread runs
 /// unpinned.
 pub(crate) fn stay(place: usize) -> Option<Pin> {
     cpu::of_place(place).and_then(Pin::to).ok()
@@ -133,13 +134,13 @@ pub(crate) mod roles {
         ROLES.lock().unwrap_or_else(PoisonError::into_inner).insert(tid, role);
     }
 
-    /// Forgets the roles of all threads but the calling thread.
+    /// Removes the roles of all threads except the calling thread.
     pub(crate) fn clear() {
         ROLES.lock().unwrap_or_else(PoisonError::into_inner).clear();
         enter("main");
     }
 
-    /// Returns the role of a thread. A thread without a role was started by an operation.
+    /// Returns the role of a thread. Threads without a role were started by an operation.
     pub(crate) fn of(tid: i32) -> &'static str {
         ROLES.lock().unwrap_or_else(PoisonError::into_inner).get(&tid).copied().unwrap_or("operations")
     }

@@ -1,4 +1,4 @@
-//! The work of the threads and tasks. Threads and tasks do the same work, except that a thread blocks where a task is
+//! The work of the threads and tasks. Both do the same work, except that a thread blocks where a task waits to be
 //! polled.
 
 use std::future::Future;
@@ -92,7 +92,7 @@ impl Work for KeyPairs {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requests {
     pub(crate) address: SocketAddr,
-    /// How many milliseconds the server waits before its answer.
+    /// How long the server waits before its answer, in milliseconds.
     pub(crate) delay: u32,
 }
 

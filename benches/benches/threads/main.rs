@@ -1,7 +1,8 @@
 //! Measures what tracing costs a program that starts a thread or a task for each operation.
 //!
 //! The workload is the benchmark of virtual and kernel threads of Java's project Loom, with `std::thread` and tokio
-//! tasks. Two client threads each create, start and join one thread or task after the other, which does this:
+//! tasks. Each of two client threads creates, starts and joins one thread or task after the other. The work of such
+//! a thread or task is one of these:
 //!
 //! - `io`: sends a request to an HTTP/1.1 server on a new connection, and waits for the answer. The server is a process
 //!   on this machine and answers at once or after 5 ms; the original used a server on the internet.
@@ -14,8 +15,8 @@
 //! checked with a signature. The bench fails unless exactly one kernel thread is started for each operation, and tasks
 //! run on no more threads than there are workers.
 //!
-//! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. Times are client times:
-//! the sum of both clients' times, divided by the number of operations.
+//! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. The time of an
+//! operation is the sum of both clients' times, divided by the number of operations.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -45,12 +46,12 @@ use self::criterion_cases::Cases;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The number of threads of the runtime that tasks run on.
+/// The number of threads of the runtime on which tasks run.
 const WORKERS: usize = 2;
 
 /// The mode of the server's process.
 const SERVER: &str = "server";
-/// The environment variable that tells the modes' processes the server's address.
+/// The environment variable with the server's address, for the processes of the modes.
 const ADDRESS: &str = "ATRACE_BENCH_HTTP";
 
 fn main() -> ExitCode {
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
     workload::run::<Threads>()
 }
 
-/// The kind of thing that an operation starts.
+/// Whether an operation starts a thread or a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kernel,
@@ -96,7 +97,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// A configuration of the benchmark. All names derive from it.
+/// A configuration of the benchmark. All names are derived from it.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     kind: Kind,
@@ -113,13 +114,14 @@ impl Setup {
         format!("rust/threads_{}_{}", self.kind, self.job)
     }
 
-    /// Returns the length of slices. Slices are short, so that compared slices run at nearly the same time. But a slice
-    /// has several operations of each client, or dozens of operations if the clients share a CPU.
+    /// Returns the length of slices (periods of measuring). Slices are short, so that slices that are compared run at
+    /// nearly the same time. But a slice has several operations of each client, or dozens of operations if the
+    /// clients share a CPU.
     fn slice(self) -> Duration {
         Duration::from_millis(if self.job == Job::Io(5) { 25 } else { 4 })
     }
 
-    /// Returns the number of operations that allocations are counted over.
+    /// Returns the number of operations over which allocations are counted.
     fn counted_over(self) -> u64 {
         if self.job == Job::Io(5) { 24 } else { 100 }
     }
@@ -311,7 +313,7 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     }
 }
 
-/// Judges a condition that the original did not show: that the kernel threads were really started.
+/// Judges the promise that the kernel threads were really started, which the original did not show.
 fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;

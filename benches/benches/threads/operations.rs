@@ -1,4 +1,4 @@
-//! The operation: a thread or a task is created, started and joined.
+//! The operation: it creates, starts and joins a thread or a task.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,7 +14,7 @@ use super::clients::{CLIENTS, Clients, Share, roles, stay};
 use super::jobs::{KeyPairs, Requests, Work};
 use super::{Job, Kind, Setup, WORKERS, count, server};
 
-/// Returns a closure that runs operations of a setup and reports the work that they have done.
+/// Returns a closure that runs the operations of a setup and reports the work that they have done.
 pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wrong> + 'static {
     let mut team = None;
     move |n| {
@@ -30,9 +30,9 @@ pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wr
 struct Team {
     clients: Clients,
     polls: Arc<AtomicU64>,
-    /// The number of threads that any task ever ran on.
+    /// The number of threads on which a task has ever run.
     started: u64,
-    /// Whether each client has run an operation.
+    /// Whether each client has already run an operation.
     warm: bool,
 }
 
@@ -219,7 +219,7 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// Counts how often a future is polled, and which threads poll it, in every mode.
+/// Counts how many times a future is polled, and which threads poll it, in every mode.
 async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

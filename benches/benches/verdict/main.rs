@@ -1,4 +1,4 @@
-//! Prints the outcome of all promises on one screen. `cargo bench` runs benches in the order of their names, and this
+//! Prints the outcome of all promises on one screen. `cargo bench` runs benches in the order of their names, so this
 //! bench is the last.
 
 use std::process::ExitCode;

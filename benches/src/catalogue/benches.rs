@@ -1,5 +1,5 @@
 //! The list of benches: how to run each bench, and the rows that a full run must leave. The report uses the list to
-//! name missing rows.
+//! name rows that are missing.
 
 use super::id::{Id, State, What, Who};
 use super::kinds::{EVENTS, LITERALS, SUBSCRIBERS, TracingCase};
@@ -14,7 +14,7 @@ pub const INSTRUCTIONS: &str = "instructions";
 /// A bench of this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
-    /// The name of the bench and of its file of rows.
+    /// The name of the bench, which is also the name of its file of rows.
     pub name: &'static str,
     /// The approximate duration of a full run and of a quick run, in seconds.
     pub seconds: (u64, u64),

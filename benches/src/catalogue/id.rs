@@ -1,4 +1,4 @@
-//! The name of a row: `<who>/<what>`.
+//! The name of a row: `<who>/<what>`, the implementation and the measured operation.
 
 use std::fmt;
 
@@ -7,17 +7,19 @@ use super::kinds::{Event, TracingCase};
 /// The implementation that a row measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// A lower limit: no tracing, or the least work that could trace. Other rows are compared with it.
+    /// A lower limit of the cost: no tracing, or the least work that could trace. Other rows are compared
+    /// with it.
     Limit,
     /// The C++ implementation.
     Cc,
-    /// This workspace, writing to the trace marker.
+    /// This workspace, with events that go to the trace marker.
     Rust,
-    /// This workspace, calling libcutils.
+    /// This workspace, with events that go through libcutils.
     Ffi,
-    /// This workspace, writing to the memory that it shares with Perfetto's service.
+    /// This workspace, with events that go to the memory that it shares with Perfetto's service.
     Perfetto,
-    /// Rust as AOSP's wrapper of libcutils does it: a call of C for each event, and a C string for each name.
+    /// Rust code like that of AOSP's wrapper of libcutils: it calls C for each event, and makes a C string
+    /// for each name.
     AospLike,
     /// A crate of another project, `peer-<crate>`, or a name that this version does not know.
     Other(String),
@@ -60,7 +62,7 @@ impl State {
     /// Both states, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Off, Self::On];
 
-    /// Returns the name that ids use.
+    /// Returns the name of the state in ids.
     pub const fn name(self) -> &'static str {
         ["off", "on"][self as usize]
     }
@@ -161,7 +163,7 @@ impl Id {
         Some(Self { who: self.who.clone(), what })
     }
 
-    /// Tells whether tracing is on, or returns `None` if the id does not say.
+    /// Returns whether tracing is on, or `None` if the id does not say.
     pub fn state(&self) -> Option<State> {
         match &self.what {
             What::Event(state, _) | What::Threads(state, ..) | What::Name(state, _) => Some(*state),
@@ -256,7 +258,7 @@ fn tracing(text: &str) -> Option<(&str, TracingCase)> {
     Some((if kind.is_empty() { kind } else { kind.strip_suffix('_')? }, case))
 }
 
-/// Parses a number as ids print numbers: without sign and leading zeros.
+/// Parses a number in the form that ids have: without sign and leading zeros.
 fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }

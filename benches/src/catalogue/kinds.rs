@@ -2,7 +2,7 @@
 
 use crate::catalogue::id::{Id, State, What, Who};
 
-/// An operation with `tracing`: the bodies of AOSP's benchmark.
+/// An operation with `tracing`, from AOSP's benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TracingCase {
     /// An event without fields.
@@ -19,7 +19,7 @@ impl TracingCase {
     /// All cases, in the order of the tables.
     pub const ALL: [Self; 4] = [Self::Event, Self::EventArgs, Self::Span, Self::SpanArgs];
 
-    /// Returns the name that ids use.
+    /// Returns the name of the case in ids.
     pub const fn name(self) -> &'static str {
         ["event", "event_args", "span", "span_args"][self as usize]
     }
@@ -38,13 +38,13 @@ impl TracingCase {
 /// A kind of event, and the operation that measures it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
-    /// The name in ids: the name in AOSP's benchmark without `tracing_off_`.
+    /// The name of the event in ids, which is the name in AOSP's benchmark without `tracing_off_`.
     pub name: &'static str,
     /// A description for tables.
     pub label: &'static str,
     /// The number of messages that an operation writes while tracing is on.
     pub messages: u64,
-    /// The function of libcutils that C++ calls; `None` if libcutils has no such function.
+    /// The function of libcutils that C++ calls, or `None` if libcutils has no such function.
     pub cc: Option<&'static str>,
 }
 
@@ -70,7 +70,7 @@ pub static EVENTS: [Event; 14] = [
     Event { name: "method", label: "trace_method!", messages: 2, cc: None },
 ];
 
-/// The kinds whose name is a static string at a callsite. The Perfetto backend sends such a name once.
+/// The kinds whose name is a static string at a callsite. The Perfetto backend sends such a name only once.
 pub static LITERALS: [Event; 4] = [
     Event { name: "begin_literal/10", label: "begin, a literal of 10", messages: 1, cc: None },
     Event { name: "instant_literal", label: "instant, a literal", messages: 1, cc: None },
@@ -99,19 +99,19 @@ pub enum Way {
 /// A kind of subscriber, in one state of tracing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
-    /// The crate of another project, as in ids; `None` for this workspace.
+    /// The crate of another project, as in ids, or `None` for a subscriber of this workspace.
     pub peer: Option<&'static str>,
-    /// The mode: the configuration that the process of this subscriber is started with.
+    /// The mode: the configuration with which the process of this subscriber is started.
     pub mode: &'static str,
-    /// The prefix of its row ids, before the name of the case.
+    /// The prefix of this subscriber's row ids. The name of the case follows it.
     pub kind: &'static str,
     /// The backend, or [`Way::Limit`] for a subscriber of another project.
     pub way: Way,
     /// Whether tracing is on.
     pub state: State,
-    /// The modes that this subscriber is compared with.
+    /// The modes with which this subscriber is compared.
     pub compared_to: &'static [&'static str],
-    /// Whether its instructions are counted as well.
+    /// Whether the instructions of this subscriber are counted as well.
     pub counted: bool,
 }
 
@@ -126,8 +126,8 @@ const fn of(
     Subscriber { peer: None, mode, kind, way, state, compared_to, counted }
 }
 
-/// The modes that `on` through Perfetto is compared with: the marker backend and, depending on Cargo features, the
-/// alternatives in `subjects/subscribers.rs` that keep a trace.
+/// The modes with which `on` through Perfetto is compared: the marker backend and, depending on Cargo features,
+/// the alternatives in `subjects/subscribers.rs` that keep a trace.
 const ON: &[&str] = &[
     "on",
     #[cfg(feature = "peer-tracing-perfetto-file")]
@@ -141,7 +141,8 @@ const ON: &[&str] = &[
     #[cfg(feature = "peer-perfetto-sdk")]
     "peer-tracing-perfetto-sdk",
 ];
-/// The modes that a layer over a registry is compared with. The peers (subscribers of other projects) are layers, too.
+/// The modes with which a layer over a registry is compared. The peers (subscribers of other projects) are layers,
+/// too.
 const LAYER_ON: &[&str] = &[
     "registry",
     "layer_on",
@@ -153,7 +154,7 @@ const LAYER_ON: &[&str] = &[
     "peer-tracing-perfetto-sdk",
 ];
 
-/// The modes that a layer with a filter is compared with.
+/// The modes with which a layer with a filter is compared.
 const WITHOUT: &[&str] = &["no_subscriber", "registry"];
 
 /// Every kind of subscriber, baselines first. Subscribers of other projects depend on Cargo features and are not listed

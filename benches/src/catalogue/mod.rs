@@ -1,6 +1,6 @@
-//! The catalogue of all measurements. It states each fact once: the implementation, state and name of a case, the
-//! number of messages that the case writes, the promised limits, and the results that the original benchmarks
-//! published.
+//! The catalogue of all measurements. Each fact is stated only once: the implementation, state and name of a
+//! case, the number of messages that the case writes, the promised limits, and the results that the original
+//! benchmarks published.
 //!
 //! | list | content |
 //! |---|---|

@@ -1,36 +1,38 @@
-//! The promises about rows. `promises.txt` has a line for each promise. Promises about instruction counts show on a
-//! busy machine, too, what "off" costs and what this library adds.
+//! The promises about rows. `promises.txt` has a line for each promise. Promises about instruction counts can be
+//! judged even on a busy machine. They show what an event costs while tracing is off, and what this library adds to
+//! the system call.
 //!
 //! Promises about all workloads are in `measure/workload/bars.rs`; promises about one workload are in its bench.
-//! `benches/bounds.toml` bounds the instructions of an operation. The outcome of any promise is a
+//! `benches/bounds.toml` has upper bounds for the instructions of operations. The outcome of any promise is a
 //! [`Judged`](crate::promise::Judged).
 
 use super::id::{Id, What, Who};
 use super::kinds::TracingCase;
 
-/// A promise about a row, alone or compared with another row.
+/// A promise about a row, or about a row compared with another row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Promise {
     /// The promise in words. All promises of a group share the name.
     pub name: &'static str,
     /// The row that the promise is about.
     pub id: Id,
-    /// The row that it is compared with.
+    /// The row with which `id` is compared.
     pub base: Id,
-    /// The highest ratio, the highest number of nanoseconds, or the highest number of instructions.
+    /// The maximum ratio, number of nanoseconds, or number of instructions.
     pub at_most: f64,
 }
 
 /// The row that shows how much more CPU time an event takes on several threads than on one thread.
 pub const GROWTH: &str = "own_memory_growth";
-/// The name of the count of system calls for an event at 100,000 events a second, and its highest value.
+/// The name of the number of system calls for an event, at 100,000 events a second, and the maximum of that
+/// number.
 pub const SYSTEM_CALLS: (&str, f64) = ("system_calls", 0.01);
 
-/// Returns the promises of a group of the file.
+/// Returns the promises of a group in `promises.txt`.
 ///
 /// # Panics
 ///
-/// If the group does not exist, or if a line is malformed.
+/// Panics if the group does not exist, or if a line is malformed.
 pub fn of(group: &str) -> Vec<Promise> {
     let text = include_str!("promises.txt");
     let (_, lines) = text.split_once(&format!("[{group}]\n")).expect("the file has the group");
@@ -44,8 +46,9 @@ fn parse(line: &'static str) -> Option<Promise> {
     Some(Promise { name, id: Id::of(id), base: Id::of(base), at_most: at_most.parse().ok()? })
 }
 
-/// Tells whether an operation is promised not to allocate. All operations of this workspace have this promise, except a
-/// layer's span while tracing is on; with the Perfetto backend, the exception is a layer's span with fields.
+/// Returns whether an operation is promised not to allocate. All operations of this workspace have this promise,
+/// except a layer's span while tracing is on; with the Perfetto backend, only a layer's span with fields is an
+/// exception.
 pub fn must_not_allocate(id: &Id) -> bool {
     let case = match &id.what {
         What::Tracing(kind, case) if kind == "layer_on" => Some(case),
@@ -62,7 +65,8 @@ pub fn must_not_allocate(id: &Id) -> bool {
 mod tests {
     use super::*;
 
-    /// Checks the ids of the promises. A misspelt id would match no row, and its promise would not be checked.
+    /// Checks the ids of the promises. A promise with a misspelt id would match no row, and would not be
+    /// judged.
     #[test]
     fn promises_are_of_rows_that_exist() {
         let groups =

@@ -5,7 +5,7 @@
 use crate::catalogue::{Id, Who};
 use std::ffi::OsString;
 
-/// The flags of Criterion and libtest that take a value.
+/// The flags of Criterion and libtest that are followed by a value.
 const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confidence-level --format \
     --load-baseline --logfile --measurement-time --noise-threshold --nresamples --output-format \
     --plotting-backend --profile-time --sample-size --save-baseline --significance-level --skip \
@@ -14,17 +14,18 @@ const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confi
 /// The parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
-    /// Run every case once and measure nothing. As with Criterion, this is the default without `--bench`, which only
-    /// `cargo bench` passes. On Android, benches are started by hand or by a runner and never by `cargo test`, so only
-    /// `--test` selects it.
+    /// Whether to run every case once and measure nothing. As with Criterion, this is the default without `--bench`,
+    /// which only `cargo bench` passes. On Android, benches are started by hand or by a runner and never by `cargo
+    /// test`, so only `--test` selects it.
     pub test: bool,
-    /// Measure for less time, with less precision.
+    /// Whether to measure for less time, with less precision.
     pub quick: bool,
-    /// List the cases and run nothing.
+    /// Whether to list the cases and run nothing.
     pub list: bool,
-    /// Print the help and run nothing.
+    /// Whether to print the help and run nothing.
     pub help: bool,
-    /// Run only the cases whose id or original name contains one of these texts, or all cases if there is no filter.
+    /// The filters. Only the cases run whose id or original name contains one of these texts; without filters, all
+    /// cases run.
     pub filters: Vec<String>,
     /// Whether a filter must equal the whole id.
     pub exact: bool,
@@ -53,7 +54,7 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// As [`parse`](Self::parse).
+    /// Returns the same errors as [`parse`](Self::parse).
     pub fn from_env() -> Result<Self, String> {
         Self::parse(std::env::args_os().skip(1))
     }
@@ -62,13 +63,13 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// If an argument is not UTF-8, or if a flag lacks its value. An unknown flag is treated as a flag of Criterion
-    /// without a value.
+    /// Returns an error if an argument is not UTF-8, or if a flag lacks its value. An unknown flag is treated as a
+    /// flag of Criterion without a value.
     pub fn parse<S: Into<OsString>>(args: impl IntoIterator<Item = S>) -> Result<Self, String> {
         Self::parse_for(cfg!(target_os = "android"), args)
     }
 
-    /// As [`parse`](Self::parse), on Android or on a host.
+    /// Does the same as [`parse`](Self::parse), on Android or on a host.
     fn parse_for<S: Into<OsString>>(
         android: bool,
         args: impl IntoIterator<Item = S>,
@@ -114,7 +115,7 @@ impl Args {
         (!self.test && !self.list && self.filters.is_empty()).then(all)
     }
 
-    /// Tells whether the case `id` is selected, by its id or by its name in the original benchmark, such as
+    /// Returns whether the case `id` is selected, by its id or by its name in the original benchmark, such as
     /// `BM_TracingOffAtraceEnd`. The filter for an original's C++ case also selects the corresponding Rust
     /// case.
     pub fn selects(&self, id: &str) -> bool {
@@ -124,7 +125,7 @@ impl Args {
         self.filters.is_empty() || self.filters.iter().any(hit)
     }
 
-    /// Tells whether a filter names a part of the case `id`, such as `<id>/creation`.
+    /// Returns whether a filter names a part of the case `id`, such as `<id>/creation`.
     pub fn selects_a_part_of(&self, id: &str) -> bool {
         let is_part = |filter: &String| filter.strip_prefix(id).is_some_and(|part| part.starts_with('/'));
         self.filters.iter().any(is_part)

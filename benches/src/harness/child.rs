@@ -1,8 +1,8 @@
 //! Starts child processes of a measuring process: the same program, with `--mode` and the name of its role.
 //!
-//! A child that is started [in a mode](in_mode) belongs to the session: it uses the same sink, has no supervisor of its
-//! own, and is killed when its parent ends. It [reports](report) its measurements on stdout, and the parent
-//! [reads](rows) them.
+//! A child that is started [in a mode](in_mode) belongs to the session: it uses the same sink, has no supervisor
+//! process of its own, and is killed when its parent ends. It [reports](report) its measurements on stdout, and the
+//! parent [reads](rows) them.
 
 use std::io::{self, BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -35,7 +35,7 @@ impl Helper {
     ///
     /// # Errors
     ///
-    /// If the process can't be started.
+    /// Returns an error if the process can't be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
@@ -47,8 +47,8 @@ impl Helper {
         self.child.id()
     }
 
-    /// Sends a request. A write error is ignored, because the exit status of the ended process gives
-    /// more information.
+    /// Sends a request. A write error is ignored, because the exit status of the process gives more
+    /// information.
     pub fn tell(&mut self, what: &[u8]) {
         let _ = self.child.stdin.as_mut().map(|stdin| stdin.write_all(what));
     }
@@ -58,7 +58,7 @@ impl Helper {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn hear(&mut self, mark: &str) -> io::Result<Option<String>> {
         for line in &mut self.said {
             let line = line?;
@@ -74,7 +74,7 @@ impl Helper {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn end(&mut self) -> io::Result<ExitStatus> {
         drop(self.child.stdin.take());
         self.said.try_for_each(|line| line.map(say))?;
@@ -108,7 +108,7 @@ pub fn again() -> io::Result<Command> {
 ///
 /// # Errors
 ///
-/// If the parent has ended.
+/// Returns an error if the parent has ended.
 pub fn report(rows: &[Row]) -> io::Result<()> {
     let json = serde_json::to_string(rows)?;
     writeln!(io::stdout(), "{REPORT}{json}")
@@ -118,7 +118,7 @@ pub fn report(rows: &[Row]) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If the process fails or reports nothing.
+/// Returns an error if the process fails or reports nothing.
 pub fn rows(mode: &str, env: &[(&str, &str)]) -> io::Result<Vec<Row>> {
     let error = |what: &str| io::Error::other(format!("the process of mode {mode:?} {what}"));
     let mut command = in_mode(mode)?;

@@ -1,7 +1,8 @@
-//! The output of a bench: on a terminal, everything; otherwise a file beside the rows, and one line on stdout.
+//! The output of a bench. On a terminal, all output is shown; otherwise it goes to a file beside the rows, and
+//! one line goes to stdout.
 //!
 //! So the output of a whole `cargo bench` in a pipe fits on a screen, and the details are in files. A test, and a run
-//! of selected cases, print everything.
+//! of selected cases, print all output.
 //!
 //! This module also has the progress line of a terminal, the exit code of a bench, and replacements for `println!` and
 //! `eprintln!`, which panic when the reader of a pipe has gone.
@@ -20,7 +21,7 @@ use crate::harness::args::Args;
 use crate::promise::{self, Judged, Screen};
 use crate::row::{self, Row};
 
-/// Where the output of a bench goes.
+/// The destination of a bench's output.
 #[derive(Debug)]
 pub struct Output {
     bench: &'static str,
@@ -35,7 +36,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// If the file can't be written.
+    /// Returns an error if the file can't be written.
     pub fn begin(bench: &'static str, args: &Args) -> io::Result<Self> {
         let mut this = Self { bench, file: None, aside: None, started: Instant::now() };
         if args.test || !args.filters.is_empty() {
@@ -64,12 +65,12 @@ impl Output {
         talk()
     }
 
-    /// Runs Criterion, whose output a terminal shows. In a pipe, its output is treated as that of
+    /// Runs Criterion, whose output a terminal shows. In a pipe, its output is treated like that of
     /// [`aside`](Self::aside).
     ///
     /// # Errors
     ///
-    /// As [`aside`](Self::aside).
+    /// Returns the same errors as [`aside`](Self::aside).
     pub fn criterion<R>(&self, measure: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         if io::stdout().is_terminal() { measure() } else { self.aside(measure) }
     }
@@ -78,11 +79,12 @@ impl Output {
         self.file.as_ref().map(|path| Aside::to(path, with_stderr)).transpose()
     }
 
-    /// Writes the rows and the judged promises, and prints a summary line; on a terminal, it prints all promises.
+    /// Writes the rows and the judged promises, and prints a line that summarizes them; on a terminal, prints all
+    /// promises.
     ///
     /// # Errors
     ///
-    /// If the files can't be written.
+    /// Returns an error if the files can't be written.
     pub fn end(self, rows: &[Row], judged: &[Judged]) -> io::Result<()> {
         end();
         let is_aside = self.aside.is_some();
@@ -114,7 +116,7 @@ impl Output {
     }
 }
 
-/// Redirects the output of this process and its children to a file until dropped.
+/// Redirects the output of this process and its children to a file until this is dropped.
 #[derive(Debug)]
 struct Aside {
     path: PathBuf,

@@ -1,10 +1,10 @@
-//! A Perfetto consumer: the tracing service of the command `atrace`, running in a process of its own.
+//! A Perfetto consumer: the tracing service of the command `atrace`, which runs in a process of its own.
 //!
 //! The bench starts itself again as this process. The service copies events from the memory that it shares with the
-//! measured programs to a file in memory, and keeps little of it. [`Reader`] is the handle of the process' parent; the
-//! process ends with the parent, however the parent ends. A process with the reader's [environment](Reader::env)
-//! records from [`Reading::begin`] on, and asks the reader how many events have arrived. Their number proves that
-//! tracing was on.
+//! measured programs to a file in memory, and empties this file whenever it is large. [`Reader`] is the handle of the
+//! process' parent; the process ends when the parent ends, for whatever reason. A process with the reader's
+//! [environment](Reader::env) records from [`Reading::begin`] on, and asks the reader how many events have arrived.
+//! The number of these events proves that tracing was on.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -31,9 +31,10 @@ const PRODUCERS: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 /// The environment variable with the number of the reader's sessions.
 const SESSIONS: &str = "ATRACE_BENCH_SESSIONS";
 const READY: &str = "ready";
-/// The recorded data is discarded beyond this many bytes.
+/// The size of the recorded data, in bytes, from which it is discarded.
 const KEPT: u64 = 64 << 20;
-/// The time limit for a session and for events. The service reads a chunk that is not full once a second.
+/// The time limit for the start of a session and for the arrival of events. The service reads a chunk that is
+/// not full only once a second.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The process of a reader. Dropping this value ends the process.
@@ -49,7 +50,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// If the process does not begin to listen.
+    /// Returns an error if the process does not begin to listen.
     pub fn with_sessions(sessions: u32) -> io::Result<Self> {
         let place = format!("@atrace-bench-{}-{:x}", std::process::id(), fastrand::u64(..));
         let env = [(PRODUCERS, place), (SESSIONS, sessions.to_string())];
@@ -87,7 +88,7 @@ pub struct Taken {
 pub struct Reading {
     questions: Mutex<UnixStream>,
     sessions: u32,
-    /// The received and lost events before the connection began.
+    /// The numbers of received and lost events before the connection began.
     before: (Taken, u64),
 }
 
@@ -97,7 +98,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// Fails if there is no reader, or if the reader has fewer sessions.
+    /// Returns an error if there is no reader, or if the reader has fewer sessions than the environment says.
     pub fn begin() -> io::Result<Self> {
         let place = std::env::var(PRODUCERS).map_err(|_| io::Error::other("no reader was started"))?;
         let questions = Mutex::new(UnixStream::connect_addr(&questions(&place)?)?);
@@ -121,7 +122,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// If the reader has ended.
+    /// Returns an error if the reader has ended.
     pub fn taken(&self) -> io::Result<Taken> {
         let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
         questions.write_all(&[0])?;
@@ -132,23 +133,23 @@ impl Reading {
     }
 
     /// Returns how many events of this process arrived since [`begin`](Self::begin), counted in each session, and how
-    /// many this process has lost. Other processes must not have written to the same reader.
+    /// many this process has lost. No other process may have written to the same reader.
     ///
     /// # Errors
     ///
-    /// If the reader has ended.
+    /// Returns an error if the reader has ended.
     pub fn come_and_lost(&self) -> io::Result<(u64, u64)> {
         let (taken, before) = self.before;
         Ok((self.taken()?.events - taken.events, lost() - before))
     }
 
-    /// Waits until all but `open` of the events that this process has written have arrived in each session or were lost.
-    /// `least` to `most` were written. On a named track, the end of a slice whose begin was lost is neither written nor
-    /// counted as lost.
+    /// Waits until all but `open` of the events that this process has written have arrived in each session or were
+    /// lost. Between `least` and `most` events were written. On a named track, the end of a slice whose begin was
+    /// lost is neither written nor counted as lost.
     ///
     /// # Errors
     ///
-    /// Fails if the events do not arrive, or if more events arrive than were written.
+    /// Returns an error if the events do not arrive, or if more events arrive than were written.
     pub fn wait_for(&self, [least, most]: [u64; 2], open: u64) -> io::Result<()> {
         let [least, most, open] = [least, most, open].map(|events| events * u64::from(self.sessions));
         let now = Cell::new((0, 0));
@@ -171,7 +172,7 @@ fn lost() -> u64 {
     atrace::perfetto::status().lost()
 }
 
-/// Waits until `so` returns true. After the time limit, fails with `why`.
+/// Waits until `so` returns true. Returns the error `why` after the time limit.
 fn until(mut so: impl FnMut() -> io::Result<bool>, why: impl FnOnce() -> String) -> io::Result<()> {
     let start = Instant::now();
     while !so()? {
@@ -193,7 +194,7 @@ fn questions(place: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{}-questions", place.trim_start_matches('@')))
 }
 
-/// Runs as the reader until the process is ended.
+/// Runs as the reader. Ends only when the process is ended.
 pub(super) fn run() -> io::Result<std::convert::Infallible> {
     let place = std::env::var(PRODUCERS).map_err(io::Error::other)?;
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(place.trim_start_matches('@'))?)?;

@@ -1,5 +1,5 @@
-//! The session of a measuring process: its command line, and the sink, which shows what arrived. If the privileges
-//! suffice, the sink is a separate tracefs instance.
+//! The session of a measuring process: its command line, and its sink, from which the bench knows which events
+//! arrived. If the process has the rights, the sink is a separate tracefs instance.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,14 +22,14 @@ pub struct Session {
     /// The command line.
     pub args: Args,
     sink: Sink,
-    /// The file that messages are written to, as `ATRACE_MARKER` names it.
+    /// The file to which messages are written, as `ATRACE_MARKER` names it.
     pub marker: Option<PathBuf>,
     /// The tracefs instance of the marker, if the sink is [`Sink::Tracefs`].
     pub instance: Option<Instance>,
 }
 
 impl Session {
-    /// Returns the sink, for the rows.
+    /// Returns the kind of the sink, for the rows.
     pub fn sink(&self) -> Sink {
         match atrace::sink().kind() {
             SinkKind::Cutils => Sink::Cutils,
@@ -38,17 +38,17 @@ impl Session {
         }
     }
 
-    /// Tells whether messages that C++ writes through libcutils arrive in the same sink as this process' events. A
-    /// device's libcutils only writes to the kernel's marker.
+    /// Returns whether messages that C++ writes through libcutils arrive in the same sink as the events of this
+    /// process. A device's libcutils only writes to the kernel's marker.
     pub fn is_where_libcutils_writes(&self) -> bool {
         !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
     }
 
-    /// Returns the messages of this process in the sink, or `None` if the sink is no ring buffer.
+    /// Returns the messages of this process in the sink, or `None` if the sink is not a ring buffer.
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn messages(&self) -> io::Result<Option<Vec<Vec<u8>>>> {
         let Some(instance) = &self.instance else { return Ok(None) };
         let all = instance.markers()?.map(|marker| marker.payload);
@@ -60,7 +60,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn clear(&self) -> io::Result<()> {
         match (&self.instance, &self.marker) {
             (Some(instance), _) => instance.clear(),
@@ -71,15 +71,15 @@ impl Session {
         }
     }
 
-    /// Runs `f` with an empty sink and returns how much arrived: events in a ring buffer, bytes in a file. Returns
-    /// `None` if the sink can't tell.
+    /// Runs `f` with an empty sink, and returns how much has arrived: the number of events in a ring buffer, or of
+    /// bytes in a file. Returns `None` if the sink can't be read.
     ///
-    /// Every row rests on this check: tracing is on if the events of an operation arrive in the sink, and
+    /// Every row depends on this check: tracing is on if the events of an operation arrive in the sink, and
     /// off if they do not.
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn wrote(&self, f: impl FnOnce()) -> io::Result<Option<u64>> {
         self.clear()?;
         f();
@@ -90,13 +90,13 @@ impl Session {
     }
 
     /// Returns how much the sink has received since it was last cleared, in the same unit as [`wrote`](Self::wrote).
-    /// The difference of two calls tells what arrived between them, without the milliseconds for clearing. In the
-    /// system's shared ring buffer, the count includes events of other programs, which can't be distinguished once
-    /// older events are overwritten.
+    /// The difference between the results of two calls is the amount that arrived between them; it takes less time
+    /// than clearing the sink. In the system's shared ring buffer, the count includes events of other programs,
+    /// which can't be distinguished once older events are overwritten.
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn arrived(&self) -> io::Result<Option<u64>> {
         match (&self.instance, &self.marker) {
             (Some(instance), _) => Ok(Some(instance.stats()?.written())),
@@ -105,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Tells whether other programs write to the ring buffer of the sink.
+    /// Returns whether other programs write to the ring buffer of the sink.
     pub(crate) fn is_shared(&self) -> bool {
         self.instance.as_ref().is_some_and(is_shared)
     }
@@ -139,7 +139,7 @@ impl Session {
         Ok(Some(Self { args: args.clone(), sink, marker, instance }))
     }
 
-    /// Returns the harness's state for a process that only lists its cases and measures nothing.
+    /// Returns the session of a process that only lists its cases and measures nothing.
     pub(super) fn without_sink(args: Args) -> Self {
         Self { args, sink: Sink::None, marker: None, instance: None }
     }
@@ -148,20 +148,20 @@ impl Session {
 /// The prefix of the names of tracefs instances.
 pub(super) const PREFIX: &str = "atrace-bench";
 
-/// The environment variable with the kind of the sink: for a child, its sink; for the first process, the requested
-/// sink.
+/// The environment variable with the kind of the sink: for a child process its sink, for the first process the
+/// requested sink.
 pub(super) const SINK: &str = "ATRACE_BENCH_SINK";
 pub(super) const MARKER: &str = "ATRACE_MARKER";
 
 /// The places where libcutils looks for the kernel's ring buffer.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The prepared sink, which is removed when this value is dropped.
+/// The prepared sink. Dropping this removes the sink.
 pub(super) struct Prepared {
     pub(super) sink: Sink,
     pub(super) marker: PathBuf,
     instance: Option<Instance>,
-    /// Whether the ring buffer was off, and must be switched off at the end.
+    /// Whether the ring buffer was off before, so that it must be switched off at the end.
     was_off: bool,
 }
 
@@ -204,22 +204,24 @@ impl Prepared {
     }
 }
 
-/// Whether the C++ side uses the device's own libcutils, which only knows the kernel's marker.
+/// Whether the C++ side uses the device's own libcutils, which can only write to the kernel's marker.
 pub(super) const LIBCUTILS_IS_THE_DEVICES: bool =
     cfg!(all(target_os = "android", not(target_feature = "crt-static")));
 
-/// Tells whether other programs write to the ring buffer: true for the buffer at the top of tracefs.
+/// Returns whether other programs write to the ring buffer, which is true for the buffer at the top of
+/// tracefs.
 pub(super) fn is_shared(instance: &Instance) -> bool {
     MOUNTS.iter().any(|mount| instance.path() == Path::new(mount))
 }
 
-/// Tells whether a message is from the process `id`: the second field of a message is the process id.
+/// Returns whether a message is from the process `id`: the second field of a message is the process id.
 pub(super) fn is_of(message: &[u8], id: u32) -> bool {
     let part = message.split(|&byte| byte == b'|').nth(1).unwrap_or_default();
     str::from_utf8(part).is_ok_and(|part| part.parse() == Ok(id))
 }
 
-/// Returns the ring buffer that the device's libcutils writes to, if this process may write to it and read it.
+/// Returns the ring buffer to which the device's libcutils writes, if this process may write to it and read
+/// it.
 fn everyones() -> io::Result<Instance> {
     let mut why = None;
     for mount in MOUNTS {
@@ -237,8 +239,8 @@ fn everyones() -> io::Result<Instance> {
     Err(why.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// Makes an instance, after removing instances that killed runs have left; or returns the ring buffer of the device's
-/// libcutils.
+/// Makes an instance, and first removes instances that killed runs have left. If the C++ side uses the device's
+/// libcutils, returns the ring buffer of that library instead.
 fn instance() -> io::Result<Instance> {
     if LIBCUTILS_IS_THE_DEVICES {
         return everyones();

@@ -1,27 +1,27 @@
-//! Prepares the resources of a bench, and removes them however the bench ends.
+//! Prepares the resources of a bench, and removes them for whatever reason the bench ends.
 //!
 //! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
 //! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals
-//! that ask it to end, and ends with the child's status. The child does not outlive the supervisor. If the supervisor
-//! is killed, too, the next run removes the remaining files.
+//! that ask it to end, and ends with the exit status of the child. The child is killed when the supervisor ends. If
+//! the supervisor is killed, too, the next run removes the remaining files.
 //!
-//! The child has one thread and no signal handlers: a second thread would make its system calls on files more
-//! expensive, and these are measured.
+//! The child has one thread and no signal handlers: a second thread would make the child's system calls on
+//! files more expensive, and these are measured.
 //!
 //! The supervisor sets the child's environment:
 //!
-//! - `ATRACE_MARKER` names the sink: the marker of a separate instance; without the privileges for an instance,
-//!   `/dev/null`; in a test, which writes little, a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`, `null`)
-//!   selects a sink.
+//! - `ATRACE_MARKER` names the sink: the marker of a separate instance or, without the rights to make an instance,
+//!   `/dev/null`; in a test, which writes little, it names a temporary file. `ATRACE_BENCH_SINK` (`tracefs`,
+//!   `file`, `null`) selects a sink.
 //! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, the
 //!   supervisor switches off the patterns and tags that a killed bench has left in the store.
-//! - `ATRACE_BACKEND` is not set.
+//! - `ATRACE_BACKEND` is removed.
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
-//!   the device's libcutils knows. Its ring buffer is shared with the whole system. It is switched on while the bench
-//!   runs, and emptied, and only messages of this process count.
+//!   the device's libcutils knows. The ring buffer of that marker is shared with the whole system. The bench switches
+//!   the buffer on while it runs, and empties it; only messages of this process count.
 //! - On Android, the runner passes no environment and starts the bench in a directory without write access. So
 //!   `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are set, unless they are set already, to places below
-//!   `/data/local/tmp/atrace-bench`, or beside the program if that is not writable.
+//!   `/data/local/tmp/atrace-bench`, or beside the program if that directory is not writable.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -43,10 +43,10 @@ const PROPERTIES: &str = "ATRACE_PROPERTIES";
 const BACKEND: &str = "ATRACE_BACKEND";
 const TMPDIR: &str = "TMPDIR";
 
-/// The directory in which a device lets the shell write and run programs.
+/// The directory in which the shell of a device may write and run programs.
 const DEVICE_TEMP: &str = "/data/local/tmp";
 
-/// The number of the signal from which on the child is killed.
+/// The number of signals after which the child is killed.
 const PATIENCE: u32 = 3;
 
 /// Runs `main_child` in a child process with its own sink. Returns the exit code of `main_child`, or 128 + n if signal
@@ -115,8 +115,8 @@ struct Switches {
 }
 
 impl Switches {
-    /// Remembers the patterns; returns `None` if there are no properties, in which case tracing can't
-    /// be switched either.
+    /// Stores the present patterns. Returns `None` if there are no properties; tracing can't be switched then
+    /// either.
     fn note() -> Option<Self> {
         let control = Control::open().ok()?;
         Some(Self { before: control.patterns(), control })
@@ -137,14 +137,15 @@ impl Drop for Switches {
     }
 }
 
-/// Returns the directory for the results of a bench on a device: the first of two places that is `usable`.
+/// Returns the directory for the results of a bench on a device: the first of two directories for which
+/// `usable` returns true.
 fn home(exe: &Path, usable: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let shell = Path::new(DEVICE_TEMP).join(PREFIX);
     let beside = exe.parent().map(|dir| dir.join(PREFIX));
     [Some(shell), beside].into_iter().flatten().find(|dir| usable(dir))
 }
 
-/// Tells whether `dir` exists or can be made, and is writable.
+/// Returns whether `dir` exists or can be made, and is writable.
 fn is_usable(dir: &Path) -> bool {
     std::fs::create_dir_all(dir).is_ok() && tempfile::tempfile_in(dir).is_ok()
 }
@@ -201,7 +202,7 @@ fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Tells whether this process was started with `signal` ignored, as `nohup` does.
+/// Returns whether this process was started with `signal` ignored, as with `nohup`.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

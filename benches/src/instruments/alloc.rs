@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// The number of allocations, their bytes, the number of frees, and their bytes.
+/// Four counts: the number of allocations, their bytes, the number of frees, and their bytes.
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 /// The live bytes since counting began, and their maximum. The live bytes are negative if blocks from before are freed.
 static LIVE: [AtomicI64; 2] = [const { AtomicI64::new(0) }; 2];
@@ -85,27 +85,27 @@ unsafe impl GlobalAlloc for Counting {
 /// The requests to the allocator. A `realloc` counts as an allocation of the new size and a free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Allocations.
+    /// The number of allocations.
     pub allocs: u64,
-    /// Requested bytes.
+    /// The number of requested bytes.
     pub bytes: u64,
-    /// Freed blocks.
+    /// The number of freed blocks.
     pub frees: u64,
-    /// Bytes of the freed blocks.
+    /// The number of bytes of the freed blocks.
     pub freed: u64,
-    /// The maximum of bytes that were allocated and not yet freed, relative to the beginning. With several threads,
-    /// allocations at the same moment may be missed. During a `realloc`, both blocks count.
+    /// The maximum number of bytes that were allocated and not yet freed, relative to the beginning of the count.
+    /// With several threads, allocations at the same moment may be missed. During a `realloc`, both blocks count.
     pub peak: u64,
 }
 
 /// Runs `f` and counts what the whole process allocates meanwhile.
 ///
-/// The counts are `None` if [`Counting`] is not installed, so that "not counted" cannot be mistaken for "no
-/// allocation". Only one caller counts at a time; other callers wait.
+/// The counts are `None` if [`Counting`] is not installed, so that a missing count is not taken for zero.
+/// Only one caller counts at a time; other callers wait.
 pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
     static TURN: Mutex<()> = Mutex::new(());
 
-    /// Stops counting also when `f` unwinds.
+    /// Stops counting when it is dropped, even if `f` unwinds.
     struct Off;
     impl Drop for Off {
         fn drop(&mut self) {
@@ -132,13 +132,13 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
 /// The allocator calls of one operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerOp {
-    /// Allocations of one operation.
+    /// The number of allocations of one operation.
     pub allocs: f64,
-    /// Bytes of one operation.
+    /// The number of bytes that one operation allocates.
     pub bytes: f64,
-    /// Frees of one operation.
+    /// The number of blocks that one operation frees.
     pub frees: f64,
-    /// Bytes freed by one operation.
+    /// The number of bytes that one operation frees.
     pub freed: f64,
     /// The exact counts of all operations together.
     pub total: Counts,
@@ -151,7 +151,7 @@ pub struct PerOp {
 ///
 /// # Panics
 ///
-/// If `ops` is 0.
+/// Panics if `ops` is 0.
 pub fn per_op(ops: u64, mut f: impl FnMut(u64)) -> Option<PerOp> {
     assert!(ops > 0, "no operations allocate nothing");
     f(1);

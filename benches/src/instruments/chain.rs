@@ -1,4 +1,5 @@
-//! The chain: a dependent sequence of instructions, whose cost is known because it cannot overlap with itself.
+//! The chain: a sequence of instructions, each of which needs the result of the one before. Its cost is known,
+//! because its instructions can't overlap.
 //!
 //! Every step needs the result of the step before, so twelve steps always cost the same, and sixty steps cost five
 //! times as much. [`time`] uses the chain to measure the current speed of the processor. The tests of the harness
@@ -42,8 +43,8 @@ pub fn run<const BLOCKS: usize>(n: u64) {
     std::hint::black_box(x);
 }
 
-/// Returns the nanoseconds of a chain of a hundred blocks, about two microseconds. Takes the shortest of three runs,
-/// because an interruption says nothing about the processor's speed.
+/// Returns how long a chain of a hundred blocks takes, in nanoseconds (about two thousand). This is the shortest of
+/// three runs, because a run that was interrupted does not show the speed of the processor.
 pub fn time() -> f64 {
     let once = || {
         let start = Instant::now();

@@ -22,7 +22,7 @@ fn duration(of: ClockId) -> Duration {
 
 /// Returns the shortest time that [`Instant`] can measure: the difference of two consecutive readings.
 ///
-/// Slices must be much longer than this; [`crate::measure::paired`] makes them so.
+/// Slices must take much longer than this; [`crate::measure::paired`] makes sure that they do.
 pub fn timer_floor() -> Duration {
     let mut pairs: Vec<Duration> = (0..1001)
         .map(|_| {
@@ -34,7 +34,8 @@ pub fn timer_floor() -> Duration {
     pairs[pairs.len() / 2]
 }
 
-/// Returns how many nanoseconds a reading of the clock takes: the least of many means, because other work only adds to it.
+/// Returns how many nanoseconds a reading of the clock takes: the minimum of many means, because other work only
+/// makes a mean larger.
 pub fn reading() -> f64 {
     const READINGS: u32 = 1000;
     let mean = |_| {

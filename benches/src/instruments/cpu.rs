@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Keeps the calling thread, and the threads and processes that it starts, on one CPU until dropped.
+/// Keeps the calling thread, and the threads and processes that it starts, on one CPU until this is dropped.
 #[derive(Debug)]
 pub struct Pin {
     before: CpuSet,
@@ -13,11 +13,11 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Pins the calling thread to the CPU it runs on.
+    /// Pins the calling thread to the CPU on which it runs.
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn here() -> io::Result<Self> {
         Self::to(sched_getcpu())
     }
@@ -26,7 +26,7 @@ impl Pin {
     ///
     /// # Errors
     ///
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn to(cpu: usize) -> io::Result<Self> {
         let before = sched_getaffinity(None)?;
         let mut one = CpuSet::new();
@@ -43,22 +43,23 @@ impl Drop for Pin {
     }
 }
 
-/// Returns the CPU for the thread with index `place`. Each index gets another CPU, as long as there are CPUs that the
-/// calling thread may run on.
+/// Returns the CPU for the thread with index `place`. Each index gets another CPU, as long as there are CPUs on which
+/// the calling thread may run.
 ///
 /// # Errors
 ///
-/// The kernel's error.
+/// Returns the kernel's error.
 pub fn of_place(place: usize) -> io::Result<usize> {
     let allowed = allowed()?;
     allowed.get(place % allowed.len().max(1)).copied().ok_or_else(|| io::Error::other(NONE))
 }
 
-/// Returns the last CPU that the calling thread may run on, because interrupts tend to go to the first CPU.
+/// Returns the last CPU on which the calling thread may run. (Interrupts tend to be handled by the first
+/// CPU.)
 ///
 /// # Errors
 ///
-/// The kernel's error.
+/// Returns the kernel's error.
 pub fn last() -> io::Result<usize> {
     allowed()?.pop().ok_or_else(|| io::Error::other(NONE))
 }

@@ -1,5 +1,5 @@
 //! The measuring instruments: clocks, CPUs, the allocation counter, the kernel's information about threads, and the
-//! chain, work of a known cost that the harness is tested with.
+//! chain, whose cost is known and with which the harness is tested.
 //!
 //! A test fails if a counter is wrong:
 //!

@@ -1,7 +1,7 @@
 //! Reads the kernel's information about this process: its threads, their states, and page faults.
 //!
 //! [`Sampler`] repeatedly reads the states of all threads and counts them, like a sampling profiler. [`minor_faults`]
-//! is exact. [`Started`] counts exactly the threads that ever ran something, from within these threads. The kernel's
+//! is exact. [`Started`] counts exactly the threads that ever ran a task, from within these threads. The kernel's
 //! information comes from `/proc`, so no privileges are needed, and Android provides it, too.
 
 use std::cell::Cell;
@@ -17,17 +17,17 @@ use rustix::thread::{disable_transparent_huge_pages, gettid, transparent_huge_pa
 /// The state of a thread in a sample. Rarer states of the kernel count as `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThreadState {
-    /// Running on a CPU, or waiting for a CPU (`R`).
+    /// The thread runs on a CPU, or waits for a CPU (`R`).
     Running,
-    /// Waiting without a time limit, or without a time limit that can be read (`S`, `I`).
+    /// The thread waits without a time limit, or its time limit can't be read (`S`, `I`).
     Waiting,
-    /// Waiting with a time limit.
+    /// The thread waits with a time limit.
     TimedWaiting,
-    /// Waiting uninterruptibly, for example for a page or for another thread's memory map (`D`).
+    /// The thread waits uninterruptibly, for example for a page or for another thread's memory map (`D`).
     Blocked,
-    /// Ending (`X`, `Z`).
+    /// The thread is ending (`X`, `Z`).
     Ending,
-    /// Stopped, traced, parked, or in a state that this code does not know.
+    /// The thread is stopped, traced, parked, or in a state that this code does not know.
     Other,
 }
 
@@ -56,11 +56,12 @@ impl ThreadState {
 /// The object that a waiting thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Another thread: a lock, a condition, a parked thread, the end of a thread.
+    /// The thread waits for another thread: for a lock, a condition, to be unparked, or for the end of a
+    /// thread.
     Futex,
-    /// Any of several descriptors.
+    /// The thread waits for one of several descriptors.
     Epoll,
-    /// A socket, in a system call that reads, writes, connects or accepts.
+    /// The thread waits for a socket, in a system call that reads, writes, connects or accepts.
     Socket,
 }
 
@@ -68,12 +69,13 @@ impl Wait {
     /// All waits, in order.
     pub const ALL: [Self; 3] = [Self::Futex, Self::Epoll, Self::Socket];
 
-    /// Returns the name.
+    /// Returns the name of the wait.
     pub const fn name(self) -> &'static str {
         ["futex", "epoll", "socket"][self as usize]
     }
 
-    /// Returns the wait of a kernel function, whose names differ between versions.
+    /// Returns the wait to which a kernel function belongs. The names of these functions differ between
+    /// kernel versions.
     fn of(function: &str) -> Option<Self> {
         let names = |all: &[&str]| all.iter().any(|name| function.contains(name));
         match () {
@@ -91,9 +93,9 @@ fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
 
-/// Tells whether a waiting thread has a time limit, from the kernel function that it waits in and from its `syscall`
-/// file. Waits with a time limit are a sleep, a futex whose fourth argument is a time, and epoll whose fourth argument
-/// is a number of milliseconds other than -1.
+/// Returns whether a waiting thread has a time limit, by the kernel function in which it waits and by its `syscall`
+/// file. Waits with a time limit are a sleep, a futex whose fourth argument is a time, and epoll whose fourth
+/// argument is a number of milliseconds other than -1.
 fn is_timed(function: &str, syscall: &str) -> bool {
     let fourth = || {
         let hex = syscall.split_ascii_whitespace().nth(4)?.strip_prefix("0x")?;
@@ -126,7 +128,7 @@ pub fn minor_faults() -> io::Result<u64> {
     faults.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/self/stat: {stat:?}")))
 }
 
-/// Touches this many new pages. Each page causes a minor fault if there are no [huge pages](without_huge_pages). Tests
+/// Touches `pages` new pages. Each page causes a minor fault if there are no [huge pages](without_huge_pages). Tests
 /// of [`minor_faults`] use this function.
 pub fn touch(pages: usize) {
     let page = rustix::param::page_size();
@@ -142,7 +144,7 @@ pub fn touch(pages: usize) {
 ///
 /// # Errors
 ///
-/// The kernel's error.
+/// Returns the kernel's error.
 pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
     let before = transparent_huge_pages_are_disabled()?;
     disable_transparent_huge_pages(true)?;
@@ -151,7 +153,7 @@ pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
     Ok(result)
 }
 
-/// Counts the threads that ran something. Each such thread calls [`seen`](Self::seen) and is counted once.
+/// Counts the threads that ran a task. Each such thread calls [`seen`](Self::seen), and is counted once.
 ///
 /// A call costs a thread-local load, and an atomic addition the first time.
 #[derive(Debug)]
@@ -180,7 +182,7 @@ impl Started {
 /// The sums over all samples of a [`Sampler`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// How often the sampler looked at the threads.
+    /// The number of samples that were taken.
     pub looks: u64,
     /// The number of living threads, added over all samples.
     pub alive: u64,
@@ -188,16 +190,15 @@ pub struct Samples {
     pub most: u64,
     /// The lowest number of living threads in a sample.
     pub fewest: u64,
-    /// How often a thread of a role was in a state.
+    /// The number of times that a thread of a role was in a state.
     pub states: BTreeMap<(&'static str, ThreadState), u64>,
-    /// How often a thread was in a state and in a kernel function, the top frame of its kernel stack. The thread's own
-    /// user may read this function.
+    /// The number of times that a thread was in a state and in a kernel function, which is the top frame of its
+    /// kernel stack. The user of a process may read this frame.
     pub frames: BTreeMap<(ThreadState, String), u64>,
 }
 
 impl Samples {
-    /// Takes a sample: the role, the state and the kernel function, if it can be read, of each
-    /// thread.
+    /// Adds a sample: the role, the state and, if it can be read, the kernel function of each thread.
     pub fn add(&mut self, found: impl IntoIterator<Item = Found>) {
         let mut alive = 0;
         for (role, state, frame) in found {
@@ -261,8 +262,8 @@ impl Samples {
 
 /// A thread that repeatedly samples all other threads of the process, until it is [stopped](Sampler::stop).
 ///
-/// The sampler allocates and takes CPU time, so neither may be measured while it runs. It does not count
-/// itself.
+/// The sampler allocates and takes CPU time, so neither may be measured while the sampler runs. The sampler
+/// does not count itself.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Sender<()>,
@@ -297,11 +298,11 @@ impl Sampler {
         Ok(Self { stop, thread })
     }
 
-    /// Ends the sampler and returns its samples.
+    /// Ends the sampler and returns the sums of its samples.
     ///
     /// # Errors
     ///
-    /// The system's error in reading `/proc/self/task`.
+    /// Returns the system's error of reading `/proc/self/task`.
     pub fn stop(self) -> io::Result<Samples> {
         // Sending fails only if the sampler has ended with an error, which `join` returns.
         let _ = self.stop.send(());
@@ -309,7 +310,7 @@ impl Sampler {
     }
 }
 
-/// A thread's role, its state, and the kernel function that it is in.
+/// The role of a thread, its state, and the kernel function in which it is.
 type Found = (&'static str, ThreadState, Option<String>);
 
 /// Samples all threads but the calling thread once.

@@ -3,7 +3,7 @@
 //! A time shows what an event costs on one machine. A count of instructions shows whether the code has changed, even on
 //! a busy machine. The bench `instructions` starts itself under callgrind, with a process for each case, and writes
 //! `target/overhead/instructions.json` for the report. With `--check`, it counts only the cases that have bounds, and
-//! fails if an operation takes over 3 % more than `benches/bounds.toml` says.
+//! fails if an operation takes over 3 % more instructions than `benches/bounds.toml` says.
 //!
 //! A count is the average over [`OPERATIONS`] operations. It includes the program's own instructions and the loop
 //! around the operation, but not the kernel's instructions in system calls. Messages go to a file, so neither root nor
@@ -11,19 +11,19 @@
 //!
 //! # Why two runs give the same
 //!
-//! - The bounds name the compiler that produced the counted code, and only apply to that compiler.
+//! - The bounds name the compiler that has produced the counted code, and apply only to that compiler.
 //! - The C library selects its copy routines by processor; `GLIBC_TUNABLES` makes the selection equal on all
-//!   processors. `atrace` has a copy routine with AVX2 and a routine without. The counts are of the AVX2 routine, so
+//!   processors. `atrace` has a copy routine with AVX2 and a routine without. The routine with AVX2 is counted, so
 //!   the bench refuses processors without AVX2 (older than 2013).
-//! - For the Perfetto backend, the process records its own events. Counting begins when the clock's anchor exists, on a
-//!   processor whose counter may be used: without the counter, each event calls the system's clock and takes more
-//!   instructions. For "off", the process connects to a service without a session, which is a thread of the process;
-//!   callgrind counts only the thread that runs the operations.
+//! - For the Perfetto backend, the process records its own events. Counting begins when the producer reads the time
+//!   from the processor's counter: without the counter, each event calls the system's clock and takes more
+//!   instructions. To count events that are off, the process connects to a service without a session, which is a
+//!   thread of the process; callgrind counts only the thread that runs the operations.
 //! - C++ formats the process id in each message, so its cost depends on the number of digits. If the kernel allows a
 //!   PID namespace (root, or user namespaces), the processes run in a namespace in which all ids have five digits.
-//!   Otherwise the counts of C++ may differ by a few instructions. These counts have no bounds.
-//! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. Counts of C++ and of
-//!   the limits are for the report and have no bounds.
+//!   Otherwise the counts of C++ may vary by a few instructions. They have no bounds.
+//! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. Counts of C++ and
+//!   of the limits are for the report only.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -92,8 +92,8 @@ pub fn of_this_commit() -> BTreeMap<String, f64> {
     rows.unwrap_or_default().into_iter().map(|row| (row.id, row.median)).collect()
 }
 
-/// Runs the bench with this process' command line. In the process of a case, `run_case` must run the operations in a
-/// function whose name contains [`FUNCTION`].
+/// Runs the bench with this process' command line. Each case runs in a process of its own. There, `run_case` must
+/// run the operations in a function whose name contains [`FUNCTION`].
 pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
     let args = Args::parse();
     match &args.case {
@@ -158,7 +158,7 @@ fn ids() -> Vec<Id> {
     BENCHES.iter().filter(|bench| bench.name == INSTRUCTIONS).flat_map(|bench| bench.rows()).collect()
 }
 
-/// Tells whether a case runs this workspace's own code. Only these cases have bounds.
+/// Returns whether a case runs this workspace's own code. Only such cases have bounds.
 fn is_own(id: &Id) -> bool {
     matches!(id.who, Who::Rust | Who::Perfetto)
 }
@@ -170,11 +170,11 @@ pub const FUNCTION: &str = "count_operations";
 /// anyway.)
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSRM";
 
-/// A shell command that starts a program in which all process ids have five digits. It fails before the start if that
-/// is impossible.
+/// A shell command that starts a program in which all process ids have five digits. If that is impossible, the
+/// command fails and does not start the program.
 const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && exec \"$@\"";
 
-/// Counts each case once, several cases in parallel: other processes do not change a count.
+/// Counts each case once. Several cases run in parallel, because other processes do not change a count.
 fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("instructions are counted on x86_64".to_owned());
@@ -249,8 +249,8 @@ fn answers(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Returns the command that starts a program in a namespace with five-digit ids, or nothing if the kernel does not
-/// allow one.
+/// Returns the command that starts a program in a namespace with five-digit ids, or an empty list if the kernel
+/// does not allow such a namespace.
 fn namespace() -> Vec<String> {
     let words = |rights: &[&str]| -> Vec<String> {
         let shell = ["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", FIVE_DIGITS, "sh"];
@@ -260,7 +260,7 @@ fn namespace() -> Vec<String> {
     [&[][..], &["--user", "--map-root-user"]].map(words).into_iter().find(works).unwrap_or_default()
 }
 
-/// Takes the lower count of each case from two runs.
+/// Returns the lower count of each case from two runs.
 fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
     for row in &mut rows {
         let other = again.iter().find(|other| other.id == row.id);
@@ -340,7 +340,8 @@ impl Bounds {
         }
     }
 
-    /// Compares counts with the bounds: tells whether the counts pass, and returns a message for the user.
+    /// Compares counts with the bounds. Returns whether the counts are within them, and a message for the
+    /// user.
     fn check(&self, rows: &[Row]) -> (bool, String) {
         let most = 1.0 + self.growth / 100.0;
         let (mut lines, mut passes, mut fewer) = (Vec::new(), !self.instructions.is_empty(), "");
@@ -376,7 +377,7 @@ impl Bounds {
     }
 }
 
-/// Returns the version number in a compiler's description of itself.
+/// Returns the version number in the text by which a compiler describes itself.
 fn version(rustc: &str) -> &str {
     rustc.split(' ').nth(1).unwrap_or(rustc)
 }

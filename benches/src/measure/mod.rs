@@ -2,8 +2,8 @@
 //!
 //! - [`paired`] runs cases in interleaved rounds in one process; [`threads`] runs a case with several numbers of
 //!   threads.
-//! - [`workload`] runs whole programs in processes that take turns: without instrumentation, with instrumentation, and
-//!   traced.
+//! - [`workload`] runs whole programs, in processes that take turns: without instrumentation, with instrumentation,
+//!   and traced.
 //! - [`instructions`] counts instructions and compares the counts with bounds.
 
 pub mod instructions;

@@ -1,10 +1,10 @@
 //! Compares cases in interleaved rounds.
 //!
-//! A machine's speed changes within milliseconds: its clock, its caches and its other load vary. So no case is measured
-//! in isolation. Every *round* runs one short slice of every case, in an order that changes each time, and a comparison
-//! uses the two slices of a round. The median over hundreds of rounds shows how the cases differ, and its confidence
-//! interval shows how certain the difference is. A disturbance of a single round has little effect on the median, and a
-//! disturbance of all rounds cancels out.
+//! A machine's speed changes within milliseconds: its clock speed, the content of its caches and its other load vary.
+//! So no case is measured alone. Every *round* runs one short slice of every case, in an order that changes each
+//! time, and a comparison uses the two slices of a round. The median over hundreds of rounds shows how the cases
+//! differ, and its confidence interval shows how certain the difference is. A disturbance of a single round has
+//! little effect on the median, and a disturbance of all rounds cancels out.
 //!
 //! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
 //!
@@ -57,7 +57,7 @@ impl<'a> Case<'a> {
         Self { id: id.into(), run: Box::new(run), before, after, most: 1 << 40 }
     }
 
-    /// Runs `f`, untimed, before each slice and its warm-up: to switch tracing on, for example.
+    /// Runs `f`, untimed, before each slice and its warm-up, for example to switch tracing on.
     pub fn before(mut self, f: impl FnMut() + 'a) -> Self {
         self.before = Box::new(f);
         self
@@ -113,7 +113,7 @@ impl<'a> Paired<'a> {
     ///
     /// # Panics
     ///
-    /// If a case with the same id exists.
+    /// Panics if a case with the same id exists.
     pub fn add(&mut self, case: Case<'a>) {
         assert!(self.cases.iter().all(|c| c.id != case.id), "two cases are called {:?}", case.id);
         self.cases.push(case);
@@ -150,7 +150,7 @@ impl<'a> Paired<'a> {
         self.cases.retain(|c| args.selects(&c.id) || needed(&c.id));
     }
 
-    /// Returns the ids of the cases, in the order they were added.
+    /// Returns the ids of the cases, in the order in which they were added.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.cases.iter().map(|c| &c.id[..])
     }
@@ -159,7 +159,7 @@ impl<'a> Paired<'a> {
     ///
     /// # Panics
     ///
-    /// If a comparison names an unknown case.
+    /// Panics if a comparison names an unknown case.
     pub fn run(mut self) -> Measured {
         let place = |id: &String| {
             self.cases.iter().position(|c| c.id == *id).unwrap_or_else(|| panic!("no case is called {id:?}"))
@@ -187,7 +187,7 @@ impl<'a> Paired<'a> {
     }
 }
 
-/// Finds how many operations the warm-up and the slice of `case` have.
+/// Finds the number of operations for the warm-up and for a slice of `case`.
 fn calibrate(case: &mut Case<'_>, config: &Config) -> (u64, u64) {
     if config.once {
         return (0, 1);
@@ -212,9 +212,9 @@ pub(crate) fn nanos(took: Duration, iters: u64) -> f64 {
 pub(crate) struct Compared {
     pub(crate) id: String,
     pub(crate) base: String,
-    /// The highest ratio that is promised.
+    /// The promised maximum of the ratio, if there is a promise.
     pub(crate) at_most: Option<f64>,
-    /// Whether the difference was requested, too.
+    /// Whether the difference was requested, in addition to the ratio.
     pub(crate) above: bool,
 }
 
@@ -225,7 +225,7 @@ pub struct Measured {
     /// The slices of every case. Slices with the same index belong to the same round.
     pub(crate) samples: Vec<Vec<Sample>>,
     pub(crate) comparisons: Vec<Compared>,
-    /// Why the rounds ended.
+    /// The reason why the rounds ended.
     pub stopped: Stopped,
     pub(crate) took: Duration,
     pub(crate) floor: Duration,
@@ -246,7 +246,7 @@ impl Measured {
         sample::reference(self.samples.iter().flatten())
     }
 
-    /// Returns the nanoseconds of one operation for every round, without conversion to the reference speed.
+    /// Returns the nanoseconds of one operation in every round, without conversion to the reference speed.
     pub fn rounds(&self, id: &str) -> Option<Vec<f64>> {
         Some(self.samples(id)?.iter().map(|sample| sample.ns).collect())
     }
@@ -297,7 +297,7 @@ impl Measured {
 }
 
 impl fmt::Display for Measured {
-    /// Writes one line: how much was measured, and why the rounds ended.
+    /// Formats one line: how much was measured, and why the rounds ended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounds = self.samples.iter().map(Vec::len).max().unwrap_or(0);
         write!(f, "{} cases, {rounds} rounds in {:.1} s", self.ids.len(), self.took.as_secs_f64())?;

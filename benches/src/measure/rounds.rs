@@ -14,7 +14,7 @@ use crate::harness::args::Args;
 use crate::promise::Verdict;
 use crate::stats::sample::{self, Sample};
 
-/// Why the rounds ended.
+/// The reason why the rounds ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// Every comparison is settled.
@@ -27,7 +27,8 @@ pub enum Stopped {
     Once,
 }
 
-/// A comparison of two cases, by their indices, and the highest promised ratio, if any.
+/// A comparison of two cases, by their indices, and the promised maximum of their ratio, if there is a
+/// promise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) of: usize,
@@ -36,7 +37,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Tells whether no more rounds are necessary.
+    /// Returns whether the comparison needs no more rounds.
     fn is_settled(&self, samples: &[Vec<Sample>], config: &Config) -> bool {
         let (of, base) = (&samples[self.of], &samples[self.base]);
         let Some(ratio) = sample::ratio(of, base).filter(|ratio| ratio.sure) else { return false };
@@ -93,8 +94,8 @@ pub(crate) fn run(
     unreachable!("the rounds end by themselves")
 }
 
-/// Tells whether the median time of a case is still too uncertain. This decides about cases that are compared with
-/// nothing.
+/// Returns whether the median time of a case is still too uncertain. This is needed for cases that are not
+/// compared with another case.
 fn is_noisy(samples: &[Sample]) -> bool {
     sample::at_reference(samples, sample::reference(samples)).is_none_or(|ns| ns.is_noisy())
 }
@@ -113,11 +114,13 @@ pub struct Config {
     pub max_rounds: usize,
     /// The maximum duration of all rounds together, once `min_rounds` have run.
     pub budget: Duration,
-    /// A comparison without a promise is settled when half its ratio's interval is within this fraction of the ratio.
+    /// The precision that settles a comparison without a promise: half of the interval of the ratio must be within
+    /// this fraction of the ratio.
     pub tight: f64,
-    /// It is also settled when half its difference's interval is within this number of nanoseconds.
+    /// The difference that settles such a comparison, too: half of the interval of the difference must be
+    /// within this number of nanoseconds.
     pub tight_ns: f64,
-    /// Whether the thread is pinned to one CPU while measuring.
+    /// Whether the thread is pinned to one CPU while it measures.
     pub pin: bool,
     /// The seed of the random order of cases.
     pub seed: u64,

@@ -1,5 +1,5 @@
-//! Tests on simulated machines that promises are decided, and decided correctly. The rounds are the real code; only the
-//! slices and the clock are simulated, so the true ratio is known.
+//! Tests on simulated machines that promises are decided, and that they are decided correctly. The real code runs the
+//! rounds; only the slices and the clock are simulated, so the true ratio is known.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [u32; 3] {
     counted
 }
 
-/// At most one run in ten stays open, and at most one in twenty is decided wrongly.
+/// At most one run in ten may stay open, and at most one in twenty may be decided wrongly.
 #[test]
 fn promises_are_decided_and_rightly() {
     for (machine, truths) in machines() {

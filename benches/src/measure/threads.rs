@@ -4,8 +4,9 @@
 //! threads that wait for a CPU do not, so eight threads can be measured on two CPUs. Every round runs every number of
 //! threads, in an order that changes.
 //!
-//! The measurement of one thread runs in a process with a single thread. When a second thread exists, the kernel shares
-//! the table of open files, and each system call on a file costs more. This cost is part of the result.
+//! The measurement of one thread runs in a process with a single thread. When a second thread exists, the kernel
+//! shares the table of open files, and each system call on a file costs more. So the result for several threads
+//! includes this cost.
 
 use std::io;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
@@ -33,7 +34,8 @@ pub struct Scaling {
 ///
 /// # Panics
 ///
-/// If a number of threads is zero. A panic in a case aborts the process, because the other threads would wait forever.
+/// Panics if a number of threads is zero. A panic in a case aborts the process, because the other threads would wait
+/// forever.
 pub fn scale<F: FnMut(u64)>(threads: &[usize], config: &Config, make: impl Fn(usize) -> F + Sync) -> Scaling {
     let [scaling] = scale_beside(threads, config, || (), [&|i| Box::new(make(i))]);
     scaling
@@ -47,7 +49,7 @@ pub type Make<'a> = &'a (dyn Fn(usize) -> Box<dyn FnMut(u64) + 'a> + Sync);
 ///
 /// # Panics
 ///
-/// Like [`scale`].
+/// Panics in the same cases as [`scale`].
 pub fn scale_beside<const N: usize>(
     threads: &[usize],
     config: &Config,
@@ -97,8 +99,8 @@ fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F 
     nanos(total, iters * threads as u64)
 }
 
-/// Aborts the process when it is dropped, which only happens in a panic. Otherwise other threads would wait for the
-/// panicked thread forever.
+/// Aborts the process when it is dropped, which only happens in a panic. Without this, the other threads would wait
+/// forever for the thread that has panicked.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -123,8 +125,8 @@ struct Shared<J, R> {
 }
 
 impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
-    /// Starts `count` threads. `make(i)` is called on thread `i` and makes the closure that handles jobs. A panic in it
-    /// aborts the process.
+    /// Starts `count` threads. `make(i)` is called on thread `i` and makes the closure that handles jobs. A panic in
+    /// the closure aborts the process.
     ///
     /// # Errors
     ///
@@ -177,7 +179,7 @@ impl<J, R> Drop for Crew<J, R> {
     }
 }
 
-/// Finds the number of operations in a slice of CPU time that is long enough to justify starting threads.
+/// Finds the number of operations for a slice that takes enough CPU time to justify starting threads.
 fn calibrate(config: &Config, before: &mut impl FnMut(), mut run: impl FnMut(u64)) -> u64 {
     if config.once {
         return 1;
@@ -207,8 +209,8 @@ impl Scaling {
         stats::ratio(self.rounds(threads)?, self.rounds(base)?)
     }
 
-    /// Returns how the growth of CPU time from `base` threads to `threads` compares with the growth of `other`, which
-    /// ran in the same rounds: the ratio of the two growth factors.
+    /// Returns the ratio of two growth factors: the growth of CPU time from `base` to `threads` threads in this case,
+    /// and in the case `other`, which ran in the same rounds.
     pub fn growth(&self, other: &Self, threads: usize, base: usize) -> Option<Interval> {
         let of = |scaling: &Self| {
             let (many, few) = (scaling.rounds(threads)?, scaling.rounds(base)?);

@@ -5,8 +5,9 @@
 //! `promises/<bench>.json` beside its rows, for the report and for the screen at the end of `cargo bench`.
 //!
 //! - **kept**: the whole interval of the measured value is within the limit;
-//! - **missed**: the whole interval is outside the limit;
-//! - **open**: the limit is within the interval, or there were fewer than six pairs of slices.
+//! - **missed**: the whole interval of the measured value is outside of the limit;
+//! - **open**: the limit is within the interval of the measured value, or there were fewer than six pairs of
+//!   slices.
 //!
 //! The [`Screen`] shows each promise, its numbers, and its verdict.
 
@@ -37,12 +38,13 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Judges an exact value.
+    /// Judges a promise about an exact value: it is kept or missed.
     pub const fn kept_if(kept: bool) -> Self {
         if kept { Self::Kept } else { Self::Missed }
     }
 
-    /// Judges whether an interval is at most `limit`.
+    /// Judges the promise that a value is at most `limit`. `of` is the interval within which the value lies:
+    /// the promise is kept if the whole interval is within the limit.
     pub fn at_most(limit: f64, of: impl Into<Interval>) -> Self {
         match of.into() {
             Interval { sure: false, .. } => Self::Open,
@@ -52,19 +54,19 @@ impl Verdict {
         }
     }
 
-    /// Judges whether an interval is at least `limit`.
+    /// Judges the promise that a value is at least `limit`, as [`at_most`](Self::at_most) does.
     pub fn at_least(limit: f64, of: impl Into<Interval>) -> Self {
         let Interval { median, low, high, sure } = of.into();
         Self::at_most(-limit, Interval { median: -median, low: -high, high: -low, sure })
     }
 
-    /// Judges whether an interval is between two limits.
+    /// Judges the promise that a value is between two limits, as [`at_most`](Self::at_most) does.
     pub fn within(limits: [f64; 2], of: Interval) -> Self {
         // The order of verdicts is missed, open, kept, so the minimum is the worse verdict.
         Self::at_least(limits[0], of).min(Self::at_most(limits[1], of))
     }
 
-    /// Returns the printed name.
+    /// Returns the name of the verdict, as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -143,7 +145,7 @@ impl Judged {
         self
     }
 
-    /// Tells whether the bench fails because this promise, which is about an exact count, was not kept.
+    /// Returns whether the bench fails because of this promise: it is about an exact count, and was not kept.
     pub fn fails(&self) -> bool {
         self.exact && self.verdict != Verdict::Kept
     }
@@ -216,7 +218,7 @@ fn find<'a>(rows: &'a [Row], id: &Id) -> Option<&'a Row> {
 ///
 /// # Errors
 ///
-/// The system's error, with the file's path.
+/// Returns the system's error, with the path of the file.
 pub fn write(bench: &str, all: &[Judged]) -> io::Result<PathBuf> {
     let dir = dir().join(DIRECTORY);
     let name = format!("{bench}.json");
@@ -224,8 +226,8 @@ pub fn write(bench: &str, all: &[Judged]) -> io::Result<PathBuf> {
     Ok(dir.join(name))
 }
 
-/// Reads the verdicts of all benches beside the rows in `measured`, by bench, in the order of a full run. Also returns
-/// a message for each file that can't be read.
+/// Reads the verdicts of all benches beside the rows in `measured`, by bench, in the order of a full run; and a
+/// message for each file that can't be read.
 pub fn read(measured: &Path) -> (Vec<(String, Vec<Judged>)>, Vec<String>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for bench in BENCHES {
@@ -239,18 +241,18 @@ pub fn read(measured: &Path) -> (Vec<(String, Vec<Judged>)>, Vec<String>) {
     (all, problems)
 }
 
-/// Counts the missed, open and kept promises.
+/// Returns the numbers of missed, open and kept promises.
 pub fn counts<'a>(judged: impl IntoIterator<Item = &'a Judged>) -> [usize; 3] {
     let mut counts = [0; 3];
     judged.into_iter().for_each(|judged| counts[judged.verdict as usize] += 1);
     counts
 }
 
-/// The highest number of lines of a screen.
+/// The maximum number of lines on the screen.
 const LINES: usize = 40;
-/// The highest number of characters in a line.
+/// The maximum number of characters in a line.
 const WIDTH: usize = 120;
-/// The highest number of a group's measured values in a line.
+/// The maximum number of measured values of a group in a line.
 const SHOWN: usize = 4;
 
 /// The promises of all benches, on one screen.
@@ -299,13 +301,13 @@ impl Screen {
         self.lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>().join("\n")
     }
 
-    /// Tells whether there are no promises to show.
+    /// Returns whether there are no promises to show.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty() && self.problems.is_empty()
     }
 }
 
-/// Formats one line: the worst verdict, the promise, and the numbers.
+/// Formats the line of a group of promises: the worst verdict, the promise, and the numbers.
 fn line(bench: &str, promise: &str, group: &[&Judged]) -> String {
     let verdict = match counts(group.iter().copied()) {
         [0, 0, _] => "kept".to_owned(),
@@ -359,7 +361,7 @@ impl fmt::Display for Screen {
     }
 }
 
-/// Cuts a line to the highest number of characters.
+/// Cuts a line to the maximum number of characters.
 fn cut(line: &str) -> String {
     let is_long = line.chars().count() > WIDTH;
     if is_long { line.chars().take(WIDTH - 1).chain(['…']).collect() } else { line.to_owned() }

@@ -7,22 +7,24 @@
 //!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
 //!   the maximum.
 //! - A row is compared by its **time** if it has no ratio and other rows are not compared with it (`limit/`,
-//!   `cc/`, peers). The times are first corrected for the change of the machine, which is the median, over the
-//!   bench's `limit/` and `cc/` rows, of today's time divided by the saved time. The bounds are used as for
+//!   `cc/`, peers). The times are first corrected for the change of the machine: the median of today's time
+//!   divided by the saved time, over the `limit/` and `cc/` rows of the bench. The bounds are used as for
 //!   ratios.
-//! - What tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the change of
-//!   the machine, exceeds the upper bound of the saved addition by more than the largest of three allowances: the
-//!   maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
+//! - The time that tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the
+//!   change of the machine, exceeds the upper bound of the saved addition by more than the largest of three
+//!   allowances: the maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
 //! - For ratios and times, the median must also have grown by more than half a nanosecond. Smaller changes can come
 //!   from the placement of the code by the linker.
 //! - **Instructions** have no intervals and no such minimum. **Allocations** must not grow by a hundredth of an
 //!   allocation.
-//! - A row that is **missing** today fails, unless the saved row was noisy. A **noisy** row, or a row that was compared
-//!   in fewer than six pairs, is reported and not judged. If nothing could be judged, the comparison fails.
+//! - The comparison fails if a row is **missing** today and the saved row was not noisy. A **noisy** row, or a row
+//!   that was compared in fewer than six pairs, is reported and not judged. If nothing could be judged, the
+//!   comparison fails.
 //! - The rows of a device are compared with the saved rows of the same device.
 //!
-//! An interval covers the rounds of one process, and not the differences between processes. So after a failure, a
-//! second run of the bench is worthwhile. If a comparison fails, `--save` in the same command saves nothing.
+//! An interval covers the rounds of one process, and not the differences between processes. So after a failure,
+//! run the bench once more before you look for a cause. If a comparison fails, `--save` in the same command saves
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,21 +36,22 @@ use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 use crate::table::number::{count, percent, ratio, time};
 
-/// Smaller differences of times can come from the placement of the code by the linker.
+/// The difference of times, in nanoseconds, that is ignored, because it can come from the placement of the
+/// code by the linker.
 const FLOOR_NS: f64 = 0.5;
-/// What tracing adds to a workload may change by this many nanoseconds, or by this fraction of the workload, whichever
-/// is more.
+/// How much the time that tracing adds to a workload may change: by this many nanoseconds, or by the fraction of the
+/// workload below, whichever is more.
 const ZERO_NS: f64 = 2.0;
 const ZERO_PART: f64 = 0.01;
-/// Counts of allocations, averaged over thousands of operations, may differ by the growth of a
-/// container.
+/// The difference of allocation counts that is ignored. A count is an average over thousands of operations,
+/// and differs if a container has to grow.
 const FLOOR_ALLOCS: f64 = 0.01;
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
     measured.join("saved").join(name)
 }
 
-/// Saves the rows of all benches under a name, and returns their number.
+/// Saves the rows of all benches under a name. Returns a text with the number of rows.
 pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String, String> {
     if input.is_damaged {
         let measured = measured.display();
@@ -117,7 +120,7 @@ struct Change {
     what: String,
     then: String,
     now: String,
-    /// The change, with the lowest and the highest change that the intervals allow.
+    /// The factor of the change, with the minimum and the maximum factor that the intervals allow.
     by: [f64; 3],
 }
 
@@ -151,7 +154,7 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
 }
 
 impl Against {
-    /// Tells whether nothing is worse, and at least one row was judged.
+    /// Returns whether no row is worse, and at least one row was judged.
     pub(crate) fn passes(&self) -> bool {
         self.worse.is_empty() && self.missing.is_empty() && self.judged > 0 && self.problems.is_empty()
     }
@@ -234,8 +237,8 @@ impl Against {
         self.judge(change, instructions || (b - a).abs() > FLOOR_NS);
     }
 
-    /// Returns today's value of a row if the value exists and is precise enough. Otherwise it records the
-    /// reason.
+    /// Returns today's value of a row if the value exists and is precise enough. Otherwise records the reason
+    /// and returns `None`.
     fn known<T>(&mut self, row: &str, what: &str, now: Option<(T, bool)>) -> Option<T> {
         match now {
             Some((now, true)) => return Some(now),
@@ -306,7 +309,7 @@ impl fmt::Display for Against {
     }
 }
 
-/// Tells whether a row measures this workspace's code, and not a base of comparison.
+/// Returns whether a row measures this workspace's code. If not, it is only a base of comparison.
 fn is_own(id: &str) -> bool {
     matches!(Id::of(id).who, Who::Rust | Who::Ffi | Who::Perfetto)
 }

@@ -1,7 +1,8 @@
 //! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, the tables of `docs/costs.md` between
 //! their marks, and the plot, all from the same rows. A table whose bench has not run stays as it is.
 //!
-//! Both texts contain a mark, a hash of the rows, so that a test can detect when only one of them was updated.
+//! Both texts contain a mark with a hash of the rows, so that a test can detect when only one of them was
+//! updated.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -55,8 +56,9 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     ))
 }
 
-/// Replaces each table between its marks by the result of `made` for its name: `None` if there is no such table, and
-/// `Some(None)` if the table was not measured. Also returns the names of the tables that were not measured.
+/// Replaces each table between its marks by the table that `made` returns for its name. `made` returns `None` if
+/// there is no such table, and `Some(None)` if the table was not measured. Returns the new text, and the names of
+/// the tables that were not measured.
 fn with_tables(
     text: &str,
     made: &dyn Fn(&str) -> Option<Option<String>>,
@@ -78,7 +80,7 @@ fn with_tables(
     Ok((out, left))
 }
 
-/// Makes the lines as a table between their marks.
+/// Returns the lines of the table, with the marks around it.
 fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for (what, bench, id, bases) in LINES {

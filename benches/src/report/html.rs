@@ -8,11 +8,11 @@ use crate::row::Known;
 use crate::table;
 use crate::table::number::{coordinate as at, time};
 
-/// The colours and fonts of plots, in a page or in a file of their own.
+/// The colours and fonts of plots, in a page or in a separate file.
 const PLOT_STYLE: &str = include_str!("plot.css");
 const PAGE_STYLE: &str = include_str!("page.css");
 
-/// The content security policy: nothing is loaded or executed, whatever a measured file contains.
+/// The content security policy: nothing is loaded or executed, whatever the files of measurements contain.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 pub(crate) fn page(report: &Report) -> String {
@@ -107,8 +107,7 @@ pub(crate) fn file(plot: &Plot) -> String {
     svg(plot, Some(PLOT_STYLE)).into_string()
 }
 
-/// Draws a plot, or nothing if the plot has no points. With a style, the image can be a separate
-/// file.
+/// Draws a plot, or nothing if the plot has no points. With `style`, the image can be a separate file.
 fn svg(plot: &Plot, style: Option<&str>) -> Markup {
     let points = || plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
     let Some(axis) = Axis::of(points()) else { return html! {} };
@@ -163,7 +162,7 @@ fn draw_line(line: &Line, middle: f64, axis: &Axis) -> Markup {
     }
 }
 
-/// Returns the vertical offset of a mark, so that equal values of a line do not hide each other.
+/// Returns the vertical offset of a mark, so that marks at equal values do not hide each other.
 fn spread(index: usize, of: usize) -> f64 {
     let (index, of) = (index as f64, of as f64);
     (index - (of - 1.0) / 2.0) * (4.5_f64).min(14.0 / of)
@@ -190,7 +189,7 @@ fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
     }
 }
 
-/// Draws a mark. The series differ in shape and in colour.
+/// Draws a mark. Marks of different series differ in shape and in colour.
 fn mark(series: Series, x: f64, y: f64) -> Markup {
     let path = match series {
         Series::Rust => return html! { circle class="mark" cx=(at(x)) cy=(at(y)) r="5" {} },
@@ -223,7 +222,7 @@ fn legend<'a>(points: impl Iterator<Item = &'a Point>, top: f64) -> (Markup, f64
     (markup, y + 8.0)
 }
 
-/// Maps values to positions, between two powers of ten.
+/// Maps values to positions, on a logarithmic axis between two powers of ten.
 #[derive(Debug)]
 struct Axis {
     low: i32,

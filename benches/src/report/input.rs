@@ -1,8 +1,8 @@
-//! Reads the files of the benches, and validates everything.
+//! Reads the files of the benches, and validates all data.
 //!
 //! A run may have been interrupted, a disk may have been full, and a file may have been edited or written by another
-//! version. Usable parts are used, and other parts are reported as problems and left out. All returned numbers are
-//! finite, and every interval contains its median.
+//! version. Only valid parts are used; all other parts are reported as problems and left out. All returned numbers
+//! are finite, and every interval contains its median.
 //!
 //! Files may belong to other users: reading cannot block, does not read endless or huge files, and removes
 //! characters that change how the surrounding text is displayed. Criterion's data is in
@@ -21,11 +21,11 @@ use crate::row::environment::{self, Environment};
 use crate::row::{self, PERCENTS, Row, Versus};
 use crate::table::number::time;
 
-/// The highest number of rows in a file, over a hundred times what a bench writes.
+/// The maximum number of rows in a file, which is over a hundred times what a bench writes.
 const MAX_ROWS: usize = 5_000;
-/// The highest length of an id.
+/// The maximum length of an id.
 const MAX_ID: usize = 200;
-/// The highest plausible number: eleven days in nanoseconds.
+/// The maximum plausible number: eleven days in nanoseconds.
 const MAX_NUMBER: f64 = 1e15;
 const MAX_DEVICES: usize = 50;
 
@@ -35,7 +35,7 @@ pub(crate) struct Input {
     pub(crate) here: Machine,
     pub(crate) devices: BTreeMap<String, Machine>,
     pub(crate) problems: Problems,
-    /// Whether a measured file could not be read.
+    /// Whether a file of measurements could not be read.
     pub(crate) is_damaged: bool,
 }
 
@@ -105,7 +105,7 @@ impl Input {
     }
 }
 
-/// Reads the measured files directly in `dir`, with their environments.
+/// Reads the files of measurements directly in `dir`, with their environments.
 pub(crate) fn place(dir: &Path, problems: &mut Problems) -> Machine {
     let mut place = Machine::default();
     for (name, path) in entries(dir, problems) {
@@ -155,7 +155,7 @@ fn rows_of(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
     rows
 }
 
-/// Returns the row without its invalid parts, or why the row is invalid.
+/// Returns the row without its invalid parts, or the reason why the whole row is invalid.
 fn checked(mut row: Row) -> Result<Row, String> {
     if row.id.is_empty() || row.id.len() > MAX_ID {
         return Err(format!("an id has 1 to {MAX_ID} bytes, not {}", row.id.len()));
@@ -187,8 +187,8 @@ fn checked(mut row: Row) -> Result<Row, String> {
     Ok(row)
 }
 
-/// Tells whether the interval contains the median. The numbers have five digits, so rounding may move the median
-/// slightly outside.
+/// Returns whether the interval contains the median. The numbers have five digits, so rounding may move the
+/// median slightly outside.
 fn holds(low: f64, median: f64, high: f64) -> bool {
     let slack = 1e-3 * median.abs();
     [low, median, high].iter().all(|x| x.abs() <= MAX_NUMBER)
@@ -196,11 +196,11 @@ fn holds(low: f64, median: f64, high: f64) -> bool {
         && median <= high + slack
 }
 
-/// The highest size of a file, a hundred times the size of real files.
+/// The maximum size of a file in bytes, a hundred times the size of real files.
 const MAX_FILE: u64 = 16 << 20;
-/// The most characters of a text.
+/// The maximum number of characters of a text.
 const MAX_TEXT: usize = 300;
-/// The highest number of problems that are listed individually.
+/// The maximum number of problems that are listed individually.
 const MAX_PROBLEMS: usize = 50;
 
 /// The data that could not be used, with reasons.
@@ -274,7 +274,7 @@ fn cleaned(value: Value) -> Value {
     }
 }
 
-/// Returns the entries of a directory by name. A missing directory is empty.
+/// Returns the entries of a directory by name. Returns no entries if the directory does not exist.
 pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, std::path::PathBuf> {
     match std::fs::read_dir(dir) {
         Ok(entries) => entries
@@ -291,7 +291,7 @@ pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, s
     }
 }
 
-/// The highest number of cases, and the highest depth of directories that Criterion uses.
+/// The maximum number of Criterion's cases, and the maximum depth of Criterion's directories.
 const MAX_CASES: usize = 2_000;
 const MAX_DEPTH: usize = 5;
 
@@ -331,8 +331,8 @@ pub(super) fn home() -> PathBuf {
     row::env_path("CRITERION_HOME").unwrap_or_else(|| row::target_dir().join("criterion"))
 }
 
-/// Returns Criterion's results for these cases, a line for each case. Criterion itself prints the time of a long name
-/// on another line, where a search for times does not show the name.
+/// Returns Criterion's results for these cases, a line for each case. (Criterion itself prints the time of a case
+/// with a long name on a separate line, so a search for times does not show the name.)
 pub fn lines(names: &[String]) -> String {
     lines_of(&home(), names)
 }

@@ -2,8 +2,8 @@
 //!
 //! `report` reads the rows of all benches (`target/overhead/*.json`; devices have directories of their own) and
 //! Criterion's data. It writes `report.html`, `report.json` for programs, and the main plot `costs.svg` to
-//! `target/report`. The report names missing, incomplete or invalid data and leaves the data out. With `--docs`, it
-//! writes the tables of costs in the README and in `docs/costs.md` instead; with `--originals`, it writes
+//! `target/report`. The report names data that is missing, incomplete or invalid, and leaves it out. With `--docs`,
+//! it writes the tables of costs in the README and in `docs/costs.md` instead; with `--originals`, it writes
 //! `docs/originals.md`.
 
 mod compare;
@@ -151,7 +151,7 @@ const STATUS: &str = "\
 Exit status: 0; 1 something has become worse, is missing or could not be judged; 2 usage, or a file that can't be
 read or written.";
 
-/// Reads the name of saved results, which becomes a directory's name.
+/// Parses the name of saved results, which becomes the name of a directory.
 fn name(name: &str) -> Result<String, String> {
     let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !name.is_empty() && name.len() <= 100 && !name.starts_with('.') && name.chars().all(safe) {

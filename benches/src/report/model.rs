@@ -18,7 +18,7 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
     pub(crate) warnings: Vec<String>,
     pub(crate) sections: Vec<Section>,
-    /// All measured rows, by machine and bench. The name of this machine is empty.
+    /// All measured rows, by machine and bench. This machine has the empty name.
     pub(crate) measured: BTreeMap<String, BTreeMap<String, Measured>>,
 }
 

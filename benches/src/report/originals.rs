@@ -1,5 +1,5 @@
 //! Writes `docs/originals.md`: every line that the original benchmarks published, our row for it, and how the two
-//! correspond. Everything comes from the catalogue, and nothing from a measurement.
+//! correspond. All of this comes from the catalogue, not from a measurement.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn section(original: &Original) -> String {
     out
 }
 
-/// Names a row of ours and its field.
+/// Returns the name of a row of ours, and of its field.
 fn row(of: &Measured, unit: &str) -> String {
     let id = format!("`{}`", of.id);
     match of.field {

@@ -1,9 +1,9 @@
-//! The environment of a measurement: the machine, its configuration, and its other load. It is stored beside the rows,
-//! so that the numbers can be judged later.
+//! The environment of a measurement: the machine, its configuration, and its other load. It is stored together with
+//! the rows, so that the numbers can be judged later.
 //!
-//! Each bench writes `environment/<bench>.json` in the directory of measured files when it writes its rows. The load
-//! covers the time from [`start`] to the writing: the CPU time that was used by neither this process nor the children
-//! that it has waited for.
+//! When a bench writes its rows, it also writes `environment/<bench>.json`, in the directory of the rows. The load is
+//! measured from [`start`] until then. It is the CPU time that was used by neither this process nor the children for
+//! which it has waited.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,11 +25,11 @@ pub const DIRECTORY: &str = "environment";
 pub struct Environment {
     /// The time of recording, in seconds since 1970.
     pub time: u64,
-    /// The duration of the bench until then, in seconds.
+    /// The duration of the bench until the time of recording, in seconds.
     pub seconds: f64,
     /// The model of the CPU.
     pub cpu: String,
-    /// The number of CPUs that this program may run on.
+    /// The number of CPUs on which this program may run.
     pub cpus: usize,
     /// Whether the machine is a virtual machine.
     pub guest: bool,
@@ -62,16 +62,16 @@ pub struct Environment {
 /// The other load of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The fraction of all CPUs' time that other programs used.
+    /// The fraction of the time of all CPUs that other programs used.
     pub others: f64,
-    /// The fraction of all CPUs' time that the host gave to other virtual machines.
+    /// The fraction of the time of all CPUs that the host gave to other virtual machines.
     pub stolen: f64,
     /// The average number of runnable threads in the minute before the start.
     pub before: f64,
 }
 
 impl Environment {
-    /// Describes this machine, this program and the sources it was built from.
+    /// Describes this machine, this program and the sources from which it was built.
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -180,7 +180,7 @@ fn governors() -> Vec<String> {
     all.into_iter().collect()
 }
 
-/// Returns the commit of the sources that this program was built from, if the sources still exist.
+/// Returns the commit of the sources from which this program was built, if the sources still exist.
 pub(crate) fn commit() -> String {
     git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default()
 }

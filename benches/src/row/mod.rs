@@ -17,29 +17,29 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::instruments::alloc::PerOp;
 use crate::stats::{Interval, NOISY_RATIO};
 
-/// The name of the count with the number of operations in a batch. The batch is timed as a whole.
+/// The name of the count that holds the number of operations in a batch. A batch is timed as a whole.
 pub const AT_ONCE: &str = "at_once";
 
 /// The destination of the messages while a row was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sink {
-    /// A real `trace_marker`.
+    /// Messages went to a real `trace_marker`.
     Tracefs,
-    /// Android's libcutils.
+    /// Messages went to Android's libcutils.
     Cutils,
-    /// Android's libandroid.
+    /// Messages went to Android's libandroid.
     Ndk,
-    /// The memory that is shared with Perfetto's service.
+    /// Messages went to the memory that is shared with Perfetto's service.
     Perfetto,
-    /// A temporary file.
+    /// Messages went to a temporary file.
     File,
-    /// `/dev/null`.
+    /// Messages went to `/dev/null`.
     Null,
-    /// Nowhere.
+    /// Messages went nowhere.
     #[default]
     None,
-    /// A sink that this version does not know.
+    /// Messages went to a sink that this version does not know.
     #[serde(other)]
     Other,
 }
@@ -58,10 +58,10 @@ pub struct Versus {
     /// The median of the ratios of all rounds.
     #[serde(serialize_with = "tidy")]
     pub ratio: f64,
-    /// Its lower bound.
+    /// The lower bound of the ratio.
     #[serde(serialize_with = "tidy")]
     pub low: f64,
-    /// Its upper bound.
+    /// The upper bound of the ratio.
     #[serde(serialize_with = "tidy")]
     pub high: f64,
     /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
@@ -87,19 +87,19 @@ pub struct Above {
     /// The median of the differences, in nanoseconds.
     #[serde(serialize_with = "tidy")]
     pub ns: f64,
-    /// Its lower bound.
+    /// The lower bound of the difference, in nanoseconds.
     #[serde(serialize_with = "tidy")]
     pub low: f64,
-    /// Its upper bound.
+    /// The upper bound of the difference, in nanoseconds.
     #[serde(serialize_with = "tidy")]
     pub high: f64,
     /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
     pub sure: bool,
-    /// The additional allocations, if both rows have counts.
+    /// The number of additional allocations, if both rows have counts.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
     pub allocs: Option<f64>,
-    /// The additional bytes, if both rows have counts.
+    /// The number of additional bytes, if both rows have counts.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
     pub bytes: Option<f64>,
     /// The ratio of the difference to the raw writes of the messages.
@@ -120,31 +120,32 @@ impl Above {
     }
 }
 
-/// One measured case.
+/// One measured case, or one measured part of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `<who>/<name>`, such as `rust/tracing_off_begin/10`.
+    /// The id of the row: `<who>/<name>`, such as `rust/tracing_off_begin/10`.
     pub id: String,
     /// The unit of the three numbers.
     pub unit: String,
     /// The median.
     #[serde(serialize_with = "tidy")]
     pub median: f64,
-    /// The lower bound of its 95 % interval.
+    /// The lower bound of the 95 % interval of the median.
     #[serde(serialize_with = "tidy")]
     pub low: f64,
-    /// The upper bound of its 95 % interval.
+    /// The upper bound of the 95 % interval of the median.
     #[serde(serialize_with = "tidy")]
     pub high: f64,
-    /// Allocations of one operation; absent if they were not counted.
+    /// The number of allocations of one operation, or `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
     pub allocs: Option<f64>,
-    /// Bytes allocated by one operation; absent if they were not counted.
+    /// The number of bytes that one operation allocates, or `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
     pub bytes: Option<f64>,
-    /// Where messages went.
+    /// The destination of the messages.
     pub sink: Sink,
-    /// Whether the interval is too wide for a useful time. [`known`](Self::known) tells whether a ratio is known.
+    /// Whether the interval is too wide for a useful time. [`known`](Self::known) says whether a ratio is known
+    /// nevertheless.
     pub noisy: bool,
     /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
@@ -159,7 +160,8 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
     /// The range of the processor's speed during the measurement, as factors of slowdown relative to the
-    /// reference speed, without the extreme 5 % at each end. The three numbers are at the reference speed.
+    /// reference speed, without the extreme 5 % at each end. The median and its bounds are converted to the
+    /// reference speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speeds: Option<[f64; 2]>,
     /// The differences to other rows. In a workload's row, the keys are the names of other modes (see
@@ -197,7 +199,7 @@ pub enum Known {
 }
 
 impl Known {
-    /// Returns the words that are shown beside the number.
+    /// Returns the words that are shown beside the number, or `None` if the number is known well.
     pub fn words(self) -> Option<&'static str> {
         match self {
             Self::Well => None,
@@ -303,8 +305,8 @@ const fn is_so(yes: &bool) -> bool {
     *yes
 }
 
-/// Formats a number with five digits, which is more precise than any interval. Whole numbers keep all digits and have
-/// no point, because they are counts.
+/// Formats a number with five digits, which is more precise than any interval. A whole number keeps all digits and
+/// has no decimal point, because it is a count.
 fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let rounded: f64 = if x.fract() == 0.0 { *x } else { format!("{x:.4e}").parse().unwrap_or(*x) };
     if rounded.fract() == 0.0 && rounded.abs() < 9e15 {
@@ -330,16 +332,17 @@ fn tidy_map<S: Serializer>(map: &BTreeMap<String, f64>, serializer: S) -> Result
     serializer.collect_map(map.iter().map(|(name, &x)| (name, Tidy(x))))
 }
 
-/// Returns the directory of measured files: the directory in `ATRACE_OVERHEAD_DIR`, otherwise `overhead` in the target
-/// directory that this program was built in.
+/// Returns the directory of measured files: the directory in `ATRACE_OVERHEAD_DIR`, otherwise `overhead` in the
+/// target directory in which this program was built.
 ///
-/// The target directory is `CARGO_TARGET_DIR` if that is absolute; otherwise the nearest directory above the program
-/// that cargo has marked (`CACHEDIR.TAG`) or that is called `target`; otherwise `target` in the current directory.
+/// The target directory is `CARGO_TARGET_DIR` if that path is absolute; otherwise the nearest directory above the
+/// program that cargo has marked (`CACHEDIR.TAG`) or that is called `target`; otherwise `target` in the current
+/// directory.
 pub fn dir() -> PathBuf {
     env_path("ATRACE_OVERHEAD_DIR").unwrap_or_else(|| target_dir().join("overhead"))
 }
 
-/// Returns the target directory that this program was built in.
+/// Returns the target directory in which this program was built.
 pub(crate) fn target_dir() -> PathBuf {
     target_dir_of(env_path("CARGO_TARGET_DIR"), std::env::current_exe().ok().as_deref())
 }
@@ -364,7 +367,7 @@ fn target_dir_of(target: Option<PathBuf>, exe: Option<&Path>) -> PathBuf {
 ///
 /// # Errors
 ///
-/// The system's error, with the file's path. The old file exists until the new file is complete.
+/// Returns the system's error, with the path of the file. The old file exists until the new file is complete.
 pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     let dir = dir();
     let path = write_to(&dir, bench, rows)?;
@@ -376,7 +379,7 @@ pub fn write(bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// Like [`write()`].
+/// Returns the same errors as [`write()`].
 pub fn can_write(bench: &str) -> io::Result<()> {
     let dir = dir();
     let path = dir.join(format!("{bench}.json"));
@@ -388,7 +391,7 @@ pub fn can_write(bench: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Like [`write()`].
+/// Returns the same errors as [`write()`].
 pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     let name = format!("{bench}.json");
     // A row per line, which makes files easy to read and to compare.
@@ -398,11 +401,11 @@ pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     Ok(dir.join(name))
 }
 
-/// Reads a measured file.
+/// Reads a file of rows.
 ///
 /// # Errors
 ///
-/// Returns the system's error or `InvalidData`, with the file's path.
+/// Returns the system's error or `InvalidData`, with the path of the file.
 pub fn read(path: &Path) -> io::Result<Vec<Row>> {
     let all = || {
         let mut rows: Vec<Row> = serde_json::from_slice(&std::fs::read(path)?)?;

@@ -5,10 +5,11 @@ use std::sync::{LazyLock, OnceLock};
 
 use crate::catalogue::TracingCase;
 
-/// A value that is recorded with `Debug`. It is made once, so that only the allocations of `tracing` are counted.
+/// A value that is recorded with `Debug`. The value is made only once, so that only the allocations of `tracing`
+/// are counted.
 static VECTOR: LazyLock<Vec<i32>> = LazyLock::new(|| vec![1, 2, 3, 4]);
 
-/// Runs a number of operations, with other code around them.
+/// A function that runs a number of operations, with other code around them.
 type Around = fn(fn(u64), u64);
 
 static AROUND: OnceLock<Around> = OnceLock::new();

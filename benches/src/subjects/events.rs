@@ -15,7 +15,7 @@ use crate::catalogue::{EVENTS, Event};
 const TAG: AtraceTag = AtraceTag::App;
 const TRACK: &str = "bench track";
 
-/// Runs an operation the given number of times.
+/// A closure that runs an operation the given number of times.
 pub type Run = Box<dyn FnMut(u64)>;
 
 /// The measured operation of a kind of event, in Rust and in C++.
@@ -39,7 +39,7 @@ pub fn text(length: usize) -> String {
 ///
 /// # Panics
 ///
-/// If the name contains a NUL.
+/// Panics if the name contains a NUL.
 pub fn c_text(text: &str) -> CString {
     CString::new(text).expect("bench names have no NUL")
 }
@@ -55,14 +55,14 @@ fn operation(event: &'static Event) -> Operation {
     Operation { event, rust: in_rust::<{ TAG.bits() }>(event), cc, missing }
 }
 
-/// The name of a callsite. The Perfetto backend sends such a name once.
+/// The name of a callsite. The Perfetto backend sends such a name only once.
 static LITERAL: Name = Name::new("0123456789");
 
-/// Returns the Rust operation of an event. The tag is a constant, as in programs.
+/// Returns the Rust operation of an event. The tag is a constant, as it is in most programs.
 ///
 /// # Panics
 ///
-/// If the event is not in the catalogue.
+/// Panics if the event is not in the catalogue.
 pub fn in_rust<const TAGS: u64>(event: &Event) -> Run {
     // A constant expression, so that the closures below do not capture it.
     let tag = || const { AtraceTag::from_bits_retain(TAGS) };
@@ -119,8 +119,8 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-/// This is not generic, unlike most methods, so the name is not generic either; it is inlined like a function of the
-/// caller's crate.
+/// Traces itself by `trace_method!`. This is not generic, so its name is not generic either; it is inlined like a
+/// function of the caller's crate.
 #[inline]
 fn traced() {
     trace_method!(TAG);

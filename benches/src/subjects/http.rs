@@ -1,16 +1,16 @@
-//! The HTTP server that the bench's threads and tasks send requests to, in a process of its own, and the exchange with
-//! it.
+//! The HTTP server to which the bench's threads and tasks send requests, in a process of its own, and the exchange
+//! with the server.
 //!
-//! The server answers `GET /<delay>/<number>` after that many milliseconds with that number, so a client knows that the
-//! answer belongs to its request. The server only supports this client: for any other request, it closes the
+//! The server answers `GET /<delay>/<number>` after `<delay>` milliseconds with `<number>`, so a client can check
+//! that the answer belongs to its request. The server only supports this client: for any other request, it closes the
 //! connection.
 //!
 //! - The server ends when its stdin is closed, which happens when its parent ends. If it is started [in a
-//!   mode](crate::harness::child::in_mode), the kernel also kills it then.
+//!   mode](crate::harness::child::in_mode), the kernel also kills it when its parent ends.
 //! - A connection carries one request. The client [resets](reset) the connection after the answer: at ten thousand a
 //!   second, normally closed connections would occupy all ports (`TIME_WAIT`) within three seconds.
-//! - After an answer, the server never closes first: an early end of the stream would wake an asynchronous client an
-//!   additional time, at random.
+//! - After an answer, the server never closes first: if it did, the end of the stream would sometimes wake an
+//!   asynchronous client one more time.
 
 use std::fmt;
 use std::io::{self, Cursor, Read, Write};
@@ -27,8 +27,7 @@ use crate::harness::child::Helper;
 /// The prefix of the line with the server's address.
 const READY: &str = "atrace-benches http: ";
 
-/// The number of connections that are served at a time: for each client, its connection and the connection that it has
-/// just left.
+/// The number of connections that are served at a time: for each client, its present connection and the previous one.
 const WORKERS: usize = 4;
 
 /// A server in a process of its own. Dropping this value ends the process.
@@ -43,7 +42,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the server can't be started, or ends.
+    /// Returns an error if the server can't be started, or ends.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut process = Helper::start(command)?;
         match process.hear(READY)? {
@@ -65,7 +64,7 @@ impl Server {
 ///
 /// # Errors
 ///
-/// The system's error.
+/// Returns the system's error.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -169,11 +168,11 @@ impl Exchange {
         &mut self.answer[self.filled..]
     }
 
-    /// Takes the next `read` bytes in the buffer, and tells whether the answer is complete.
+    /// Takes the next `read` bytes in the buffer. Returns whether the answer is complete.
     ///
     /// # Errors
     ///
-    /// If the answer is wrong.
+    /// Returns an error if the answer is wrong.
     pub fn received(&mut self, read: usize) -> io::Result<bool> {
         if read == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended too early"));
@@ -188,12 +187,12 @@ impl Exchange {
     }
 }
 
-/// Makes the connection close with a reset when it is dropped, so that the kernel keeps no state. Undelivered data is
-/// lost.
+/// Makes the connection close with a reset when it is dropped, so that the kernel keeps no state of it. Undelivered
+/// data is lost.
 ///
 /// # Errors
 ///
-/// The system's error.
+/// Returns the system's error.
 pub fn reset(stream: impl AsFd) -> io::Result<()> {
     Ok(set_socket_linger(stream, Some(Duration::ZERO))?)
 }
@@ -202,7 +201,7 @@ pub fn reset(stream: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns an error if there is no answer, or a wrong answer.
+/// Returns an error if there is no answer, or if the answer is wrong.
 pub fn get(address: SocketAddr, delay: u32, number: u64) -> io::Result<()> {
     let mut exchange = Exchange::new(delay, number);
     let mut stream = TcpStream::connect(address)?;

@@ -1,4 +1,5 @@
-//! Shared memory like that of Perfetto's service, filled only by copies, and read by another process.
+//! Memory that is shared like that of Perfetto's service. It is only filled by copies, and read by another
+//! process.
 #![allow(unsafe_code, reason = "the memory is mapped, and others may write to it")]
 
 use std::fs::{File, OpenOptions};
@@ -22,7 +23,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = File::from(memfd_create("atrace-bench", MemfdFlags::CLOEXEC)?);
         file.set_len(len as u64)?;
@@ -33,7 +34,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// Returns the system's error.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
@@ -62,7 +63,7 @@ impl Shared {
     ///
     /// # Panics
     ///
-    /// If the bytes are larger than the memory.
+    /// Panics if there are more bytes than the memory has.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         if bytes.len() > self.memory.len() - self.at {

@@ -1,10 +1,11 @@
-//! The kinds of subscriber that take turns: this workspace's subscribers, their baselines, and the peers, which are
-//! subscribers of other projects. Each peer has its own Cargo feature, so that the default build stays small.
+//! The kinds of subscribers that are compared: this workspace's subscribers, their baselines, and the *peers*,
+//! which are subscribers of other projects. Each peer has its own Cargo feature, so that the default build stays
+//! small.
 //!
-//! A peer is set up as its documentation shows, except that fields are recorded, as in this workspace's subscriber, and
-//! no output is stored: it goes to `/dev/null`, because files would grow by gigabytes. So a peer's row is its lowest
-//! cost. Some peers leave work to a thread of their own. Their time only includes the caller's share; their allocations
-//! are those of the whole process, without C++ allocations.
+//! A peer is set up as its documentation shows, except that fields are recorded, as in this workspace's subscriber,
+//! and the output goes to `/dev/null`, because files would grow by gigabytes. So the row of a peer shows its lowest
+//! cost. Some peers do a part of the work on a thread of their own. The time of such a peer only includes the
+//! caller's part; its allocations are those of the whole process, without C++ allocations.
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
@@ -19,13 +20,13 @@ use crate::catalogue::{SUBSCRIBERS, State, Subscriber as Kind, Way};
 pub struct Subject {
     /// The kind of subscriber.
     pub of: Kind,
-    /// Installs the subscriber as the global default.
+    /// The function that installs the subscriber as the global default.
     pub install: fn(),
 }
 
 impl Subject {
-    /// Tells whether the subscriber allocates the same amount in each run. A registry occasionally allocates memory
-    /// for more spans.
+    /// Returns whether the subscriber allocates the same amount in each run. (A registry occasionally allocates
+    /// memory for more spans.)
     pub fn allocates_exactly(&self) -> bool {
         let Kind { peer, mode, kind, .. } = self.of;
         peer.is_none() && mode != "registry" && !kind.starts_with("layer")
@@ -36,7 +37,7 @@ impl Subject {
 ///
 /// # Panics
 ///
-/// If a global default exists already.
+/// Panics if there is a global default already.
 #[inline]
 pub fn install(subscriber: impl Subscriber + Send + Sync) {
     tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
@@ -81,8 +82,8 @@ impl Subscriber for Noop {
 
 /// Returns all subjects, baselines first.
 ///
-/// Inlined together with the installed code: a program installs its subscriber itself, and code in the program accesses
-/// thread-local memory without a call.
+/// This is inlined together with the installed code, because a program installs its subscriber itself, and code in
+/// the program accesses thread-local memory without a call.
 #[inline]
 pub fn all() -> Vec<Subject> {
     let own = SUBSCRIBERS.iter().map(|of| Subject { of: *of, install: installer(of.mode) });
@@ -167,7 +168,7 @@ fn peers() -> Vec<Subject> {
     all.to_vec()
 }
 
-/// The file that a peer writes to.
+/// The file to which a peer writes.
 #[cfg(any(
     feature = "peer-tracing-perfetto",
     feature = "peer-tracing-perfetto-file",
@@ -185,8 +186,9 @@ fn install_file(builder: tracing_perfetto_file::PerfettoLayerBuilder) {
     install(registry().with(layer));
 }
 
-/// fastrace through its layer for `tracing`. When a span ends, it is sent to a thread through a channel that wakes the
-/// thread when half full and drops nothing. The thread passes the spans to a reporter, which discards them.
+/// The crate fastrace, through its layer for `tracing`. When a span ends, it is sent to a thread through a channel.
+/// The channel wakes the thread when it is half full, and drops no span. The thread passes the spans to a reporter,
+/// which discards them.
 #[cfg(feature = "peer-fastrace")]
 mod fastrace {
     use std::hint::black_box;
@@ -216,9 +218,9 @@ mod fastrace {
         super::install(registry().with(FastraceCompatLayer::new()));
     }
 
-    /// Runs the operations in requests. fastrace only records an event within a span, and keeps it until the span ends,
-    /// so events outside a span would be ignored, and events in a single span would pile up. A row includes a hundredth
-    /// of two spans.
+    /// Runs the operations in *requests*, each within a span. fastrace only records an event within a span, and
+    /// stores it until the span ends. So events outside of a span would be ignored, and events in a single span would
+    /// accumulate. The time of an operation includes a hundredth of two spans.
     fn requests(case: fn(u64), n: u64) {
         let mut left = n;
         while left > 0 {
@@ -232,9 +234,9 @@ mod fastrace {
     }
 }
 
-/// Encodes on the caller's thread into memory that is shared with the service. The service is a thread of this process,
-/// and moves the data to a ring buffer that overwrites its oldest data. "Off" is without a session, "on" is with a
-/// session that has the category.
+/// Perfetto's SDK, which encodes events on the caller's thread, in memory that is shared with the service. The
+/// service is a thread of this process, and moves the data to a ring buffer that overwrites its oldest data. For
+/// "off" there is no session; for "on" there is a session with the category.
 #[cfg(feature = "peer-perfetto-sdk")]
 mod perfetto_sdk {
     use perfetto_sdk::tracing_session::TracingSession;
@@ -256,8 +258,8 @@ mod perfetto_sdk {
         super::install(registry().with(PerfettoLayer::new()));
     }
 
-    /// A `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category, encoded by hand with the
-    /// field numbers.
+    /// Returns a `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category. It is encoded
+    /// by hand with the field numbers.
     fn config() -> Vec<u8> {
         // BufferConfig.size_kb, 32768 as a varint.
         let buffer = [0x08, 0x80, 0x80, 0x02];

@@ -33,21 +33,21 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// No content. A finished table must not have such a cell.
+    /// The cell has no content. A finished table must not have such a cell.
     Empty,
-    /// There is no number, for this reason.
+    /// The cell has no number, for this reason.
     None(String),
-    /// Plain text.
+    /// The cell has plain text.
     Text(String),
-    /// The name of a case.
+    /// The cell has the name of a case.
     Name(String),
-    /// A measured value.
+    /// The cell has a measured value.
     Value(Value),
-    /// A ratio with its interval. A published ratio may have no interval.
+    /// The cell has a ratio with its interval. A published ratio may have no interval.
     Ratio(f64, Option<(f64, f64)>),
-    /// A count.
+    /// The cell has a count.
     Count(f64),
-    /// Several cells, each with a label.
+    /// The cell has several cells, each with a label.
     List(Vec<(String, Cell)>),
 }
 
@@ -62,7 +62,7 @@ pub struct Value {
     pub high: f64,
     /// The unit of the three numbers.
     pub unit: String,
-    /// How well the value is known.
+    /// How precisely the value is known.
     pub known: Known,
     /// Whether the value belongs to this workspace. The HTML report highlights such values.
     pub own: bool,
@@ -86,7 +86,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Removes the columns that have no number, and names them in the note.
+    /// Removes the columns that have no number, and lists their names in the note.
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
             let has_none =
@@ -105,7 +105,8 @@ impl Table {
         self
     }
 
-    /// Keeps only these lines and columns, by the names in the first column and in the header, in this order.
+    /// Returns a table with only these lines and columns, in this order. Lines are selected by the name in
+    /// the first column, and columns by the name in the header.
     pub(crate) fn only(&self, lines: &[&str], columns: &[&str]) -> Self {
         let places: Vec<usize> =
             columns.iter().filter_map(|name| self.columns.iter().position(|column| column == name)).collect();
@@ -248,7 +249,7 @@ impl Cell {
         Self::Name(name.into())
     }
 
-    /// Formats the cell. A cell without a number becomes the mark of its reason.
+    /// Formats the cell. In place of a missing number, writes the mark of the reason.
     fn said(&self, reasons: &[&str]) -> String {
         match self {
             Self::None(why) => mark(reasons, why),
@@ -289,7 +290,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// The highest number of counts that a row shows in a long table.
+/// The maximum number of counts that a row shows in a long table.
 pub(crate) const COUNTS: usize = 5;
 
 /// Makes a table of rows without further grouping.
@@ -333,19 +334,20 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
     table
 }
 
-/// Returns the first counts that are not zero. `report.json` has all counts.
+/// Returns the first counts of a row that are not zero. `report.json` has all counts.
 pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
     let there = row.counts.iter().filter(|(_, n)| **n != 0.0);
     there.take(most).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
 }
 
-/// Names the row that `id` is compared with: only the implementation, if both ids name the same operation.
+/// Returns the name of the row with which `id` is compared. It is only the implementation if both ids name
+/// the same operation.
 fn named_base(id: &str, base: &str) -> String {
     let (mine, theirs) = (Id::of(id), Id::of(base));
     if mine.what == theirs.what { theirs.who.to_string() } else { base.to_owned() }
 }
 
-/// The highest number of characters in a line.
+/// The maximum number of characters in a line.
 pub const WIDTH: u16 = 120;
 
 impl fmt::Display for Table {

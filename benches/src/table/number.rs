@@ -7,7 +7,7 @@ pub(crate) fn time(ns: f64) -> String {
 }
 
 /// Formats a median and its interval in the median's unit. Returns the median, the range and the unit as separate
-/// texts; the unit is not part of the first two.
+/// texts. The first two texts do not contain the unit.
 pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String, String, String) {
     let (divisor, unit) = if unit == "ns" {
         let (scaled, unit) = scale(median);

@@ -7,14 +7,15 @@
 //!
 //! The text files beside this module hold the originals' result tables. A line has five fields: description, number,
 //! error, unit, and the corresponding row of ours, or `-` and a reason for having no row. A blank line ends a group;
-//! the lines of a group are compared with its first line. Other lines start with a mark:
-//! - `!` defines a reason. In a row field, `0:` names the reason why our number may be 0, `none:` the reason why a run may
-//!   not have the row, and, after a reason for having no row, `near:` our number that comes nearest.
+//! the lines of a group are compared with its first line. All other lines start with a mark:
+//! - `!` defines a reason. In the field for the row, `0:` names the reason why our number may be 0, and `none:` the
+//!   reason why a run may lack the row. After a reason for having no row, `near:` names our nearest number.
 //! - `~` begins the text that explains how the following lines correspond to ours.
 //! - `"` begins a sentence of the original's authors, word by word.
-//! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two published
-//!   numbers that shows it, with our rows for these numbers, and the range in which our ratio supports the finding.
-//! - `=` begins a description of what the whole original has and ours has in another form.
+//! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two
+//!   published numbers that shows the finding, with our rows for the two numbers, and the range in which our ratio
+//!   supports the finding.
+//! - `=` begins a description of the parts that the original has as a whole and ours has in another form.
 
 use crate::catalogue::id::{Id, State, What, Who};
 use crate::catalogue::kinds::{Event, TracingCase};
@@ -22,11 +23,11 @@ use crate::catalogue::kinds::{Event, TracingCase};
 /// A published time in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// The lower bound, or the time itself where no bounds were published.
+    /// The lower bound, or the time itself if no bounds were published.
     pub low: f64,
     /// The time.
     pub ns: f64,
-    /// The upper bound, or the time itself.
+    /// The upper bound, or the time itself if no bounds were published.
     pub high: f64,
 }
 
@@ -48,7 +49,7 @@ impl OfEvent {
     ///
     /// # Panics
     ///
-    /// Never: the catalogue has every published event.
+    /// Never panics: the catalogue has every published event.
     pub fn id(&self, who: Who) -> Id {
         Id::event(who, self.state, Event::named(self.event).expect("the catalogue has it"))
     }
@@ -71,7 +72,7 @@ impl OfTracing {
         Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
     }
 
-    /// Returns the id of our row for this case with a layer over the registry, as the original has it.
+    /// Returns the id of our row for this case with a layer over the registry, as in the original.
     pub fn as_a_layer(&self) -> Id {
         let kind = self.kind.strip_prefix("tracing_").unwrap_or(self.kind);
         Id { who: Who::Rust, what: What::Tracing(format!("layer_{kind}"), self.case) }
@@ -119,11 +120,11 @@ pub struct Original {
     pub bench: &'static str,
     /// A title of the original.
     pub title: &'static str,
-    /// A sentence of its authors about the results, word by word, if there is one.
+    /// A sentence of the original's authors about the results, word by word, if there is one.
     pub quote: Option<&'static str>,
-    /// The findings of its tables.
+    /// The findings of the original's tables.
     pub findings: Vec<Finding>,
-    /// The parts that the whole original has and ours has in another form.
+    /// The parts that the original has as a whole and ours has in another form.
     pub otherwise: Option<&'static str>,
     /// The lines of its tables, in groups.
     pub groups: Vec<Vec<Line>>,
@@ -170,18 +171,18 @@ pub struct Line {
     pub zero: Option<&'static str>,
     /// The reason why a run may have no such row, although it ran all cases.
     pub none: Option<&'static str>,
-    /// If we have no number of the same kind: the nearest one that we have.
+    /// Our nearest number, if we have no number of the same kind.
     pub near: Option<Measured>,
-    /// How the line is like ours.
+    /// A description of how the line corresponds to ours.
     pub alike: &'static str,
 }
 
 /// A number that this crate measures.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The bench that measures it.
+    /// The bench that measures the number.
     pub bench: &'static str,
-    /// The id of its row.
+    /// The id of the row that has the number.
     pub id: &'static str,
     /// The field of the row.
     pub field: Field,
@@ -194,13 +195,13 @@ pub struct Measured {
 pub enum Field {
     /// The time of an operation.
     Time,
-    /// Operations per second.
+    /// The number of operations per second.
     PerSecond,
-    /// Allocated megabytes per second.
+    /// The number of allocated megabytes per second.
     Rate,
-    /// Allocated bytes.
+    /// The number of allocated bytes.
     Bytes,
-    /// Allocations.
+    /// The number of allocations.
     Allocations,
     /// The count with this name.
     Count(&'static str),
@@ -210,7 +211,7 @@ pub enum Field {
 ///
 /// # Panics
 ///
-/// Never: the files are compiled into the program, and a test parses them.
+/// Never panics: the files are compiled into the program, and a test parses them.
 pub fn originals() -> Vec<Original> {
     [
         ("atrace", "ATrace from Rust and C++", include_str!("atrace.txt")),

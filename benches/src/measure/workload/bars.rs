@@ -1,6 +1,6 @@
-//! The promises ("bars") about all workloads. A mode and its twin, such as `filtered` and `nosub`, are promised to take
-//! the same time. The modes `on` and `perfetto` are promised to allocate as much as `nosub` does. No slice may lose an
-//! event.
+//! The promises ("bars") about all workloads. A mode and its twin, such as `filtered` and `nosub`, are promised to
+//! take the same time. The modes `on` and `perfetto` are promised to allocate as much as `nosub` does. No slice (a
+//! short period of measuring) may lose an event.
 //!
 //! When the bench runs as a test, this module also checks that each line of the original's tables has
 //! a row.
@@ -15,9 +15,9 @@ use crate::stats::Interval;
 
 /// Judges the promise that a mode takes as long as its [twin](super::Mode::same_as), over all cases. In each case, the
 /// allowed difference is 2 ns or 1 %, whichever is more. The promise is kept if the median of all differences, as
-/// multiples of the allowed difference, is within ±1. The promise is also missed if a single case certainly differs by
-/// more than twice the allowed difference; the factor of two leaves room for chance, as there are many cases. The
-/// precision of a single case is seldom 1 %: twins execute the same instructions, but the loader places their code and
+/// multiples of the allowed difference, is within ±1. The promise is also missed if a single case certainly differs
+/// by more than twice the allowed difference; the factor of two allows for chance, because there are many cases. A
+/// single case is seldom measured to 1 %: twins execute the same instructions, but the loader places their code and
 /// data differently. Returns `None` if nothing was compared.
 fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Judged> {
     let modes = &results.modes;

@@ -12,13 +12,13 @@ use crate::instruments::alloc::Counts;
 use crate::measure::paired::nanos;
 use crate::stats::sample::Sample;
 
-/// Why the result of a case is wrong.
+/// The reason why the result of a case is wrong.
 pub type Wrong = String;
 
 /// Runs the operation the given number of times.
 type Run = Box<dyn FnMut(u64) -> Result<Done, Wrong>>;
 
-/// Returns how often something happens in one operation.
+/// A function that returns how many times something happens in one operation.
 type PerOperation = Box<dyn Fn() -> f64>;
 
 /// An operation of a workload.
@@ -39,7 +39,7 @@ pub(super) struct Info {
     pub(super) per: Option<&'static str>,
     pub(super) exact: bool,
     pub(super) one_core: bool,
-    /// Whether `run` is made anew for each slice.
+    /// Whether the closure `run` is made anew for each slice.
     pub(super) afresh: bool,
     /// Whether an operation mostly waits for something other than the processor.
     pub(super) waits: bool,
@@ -126,15 +126,15 @@ impl Case {
         self
     }
 
-    /// Runs the case in a turn with the other cases of this group, directly before or after them, so that they can be
-    /// [compared](super::Results::difference).
+    /// Runs the case in a turn together with the other cases of this group, directly before or after them, so that
+    /// they can be [compared](super::Results::difference).
     pub fn beside(mut self, group: impl Into<String>) -> Self {
         self.info.beside = Some(group.into());
         self
     }
 
     /// Declares that this many threads run the operation at once, and that the reported time is the sum of their
-    /// times. That sum may exceed the elapsed time by this factor.
+    /// times. The sum may exceed the elapsed time by the factor `threads`.
     pub fn by_threads(mut self, threads: u32) -> Self {
         self.threads = threads;
         self
@@ -217,11 +217,12 @@ type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub(crate) messages: u64,
-    /// The lowest and the highest number of lives.
+    /// The minimum and the maximum number of asynchronous spans, each of which has a life (a slice from its
+    /// creation until it closes).
     pub(crate) lives: [u64; 2],
     #[serde(default)]
     pub(crate) others_wrote: bool,
-    /// The number of lost messages, in a mode with a Perfetto session.
+    /// The report of `run(n)`: sums over all `n` operations.
     #[serde(default)]
     pub(crate) lost: Option<u64>,
     pub(crate) took: Option<Duration>,
@@ -244,9 +245,9 @@ impl Done {
         self
     }
 
-    /// Sets the number of spans that are asynchronous, as a range from the lowest to the highest number. Each of them
-    /// has a life in the Perfetto backend, which takes two more messages there. Without this call, no span is assumed to
-    /// be asynchronous.
+    /// Sets the number of spans that are asynchronous, as a range from the lowest to the highest number. In the
+    /// Perfetto backend, each of them has a life (a slice from its creation until it closes), which takes two more
+    /// messages. Without this call, no span is assumed to be asynchronous.
     pub fn lives(mut self, lives: RangeInclusive<u64>) -> Self {
         self.lives = [*lives.start(), *lives.end()];
         self
@@ -271,9 +272,9 @@ impl Done {
     }
 
     /// Adds a part with its own row: `operations` operations of the part took this time in total. Time thousands of
-    /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in the
-    /// same order each time. The parts `name/…` are those of the part `name`: the bench fails unless their sum equals
-    /// that part within 2 %.
+    /// operations at once, because a reading of the clock can take as long as an operation. Report the same parts in
+    /// the same order each time. Parts named `name/…` belong to the part `name`: the bench fails if their sum differs
+    /// from that part by more than 2 %.
     pub fn part(mut self, name: &'static str, took: Duration, operations: u64) -> Self {
         self.parts.push((name.into(), (took, operations)));
         self
@@ -285,14 +286,14 @@ impl Done {
         self
     }
 
-    /// Adds how often something happened in a time. The row has the sum of all slices' occurrences divided by the sum of
-    /// their times, in occurrences per second, with an interval over the generations.
+    /// Adds how many times something happened in a period. The row has the occurrences per second: the sum of all
+    /// slices' occurrences divided by the sum of their times, with an interval over the generations.
     pub fn rate(mut self, name: &'static str, occurrences: f64, time: Duration) -> Self {
         self.rates.push((name.into(), (occurrences, time)));
         self
     }
 
-    /// Returns the count or the gauge of this name.
+    /// Returns the count or the gauge with this name.
     pub fn said(&self, name: &str) -> Option<f64> {
         let counts = self.counts.iter().map(|(of, total)| (of, *total as f64));
         let mut all = counts.chain(self.gauges.iter().map(|(of, value)| (of, *value)));
@@ -304,7 +305,8 @@ impl Done {
         self.took
     }
 
-    /// Adds a value that is not per operation, such as the number of living threads. The row has its median.
+    /// Adds a value that is not per operation, such as the number of living threads. The row has the median
+    /// of these values.
     pub fn gauge(mut self, name: &'static str, value: f64) -> Self {
         self.gauges.push((name.into(), value));
         self
@@ -314,24 +316,24 @@ impl Done {
 /// The prefix of a line of stdout that is a reply.
 pub(super) const REPLY: &str = "atrace-benches reply: ";
 
-/// The highest number of a case's messages that are stored for the raw writes.
+/// The maximum number of a case's messages that are stored for the raw writes.
 pub(super) const KEPT: usize = 64;
 
 /// A request to the process of a mode. Cases are numbered.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     /// A request to run `warm_up` operations, then `n` operations that are timed and checked. The slice begins on the
-    /// CPU with index `place`. Reply: [`Slice`].
+    /// CPU with index `place`. The reply is a [`Slice`].
     Slice { case: usize, place: usize, warm_up: u64, n: u64 },
-    /// Count the allocations of `n` operations, `times` times. Reply: [`Counted`].
+    /// A request to count the allocations of `n` operations, `times` times. The reply is [`Counted`].
     Count { case: usize, n: u64, times: usize },
-    /// Run one operation. Reply: its first messages, at most [`KEPT`].
+    /// A request to run one operation. The reply is its first messages, at most [`KEPT`].
     Capture { case: usize },
-    /// A request to wait until the Perfetto consumer has received all written events. Reply:
-    /// nothing.
+    /// A request to wait until the Perfetto consumer has received all written events. The reply is empty.
     Settle,
-    /// A request to write messages repeatedly for the duration `slice`, with the inlined system call or with `write()`.
-    /// The messages are part of the request, or stored from an earlier request. Reply: the [`Sample`] of one message.
+    /// A request to write messages repeatedly for the duration `slice`, with the inlined system call or with
+    /// `write()`. The messages are part of the request, or stored from an earlier request. The reply is the
+    /// [`Sample`] of one message.
     Raw { case: usize, messages: Option<Vec<Vec<u8>>>, slice: Duration, inlined: bool },
 }
 
@@ -342,7 +344,7 @@ pub(super) type Reply<T> = Result<T, String>;
 pub(super) struct Slice {
     /// The time that counts for the row.
     pub(super) took: Duration,
-    /// The time including the parts that the case leaves out.
+    /// The elapsed time, including the parts that the case leaves out of `took`.
     pub(super) elapsed: Duration,
     /// The duration of the reference chain before and after the slice.
     pub(super) chain: [f64; 2],

@@ -8,19 +8,19 @@
 //!
 //! - Every timed slice is checked. The case checks its own result. The sink must have received exactly the number of
 //!   messages that the case reports, or none if the mode does not write.
-//! - The processes of a generation run at the same time and are then replaced by the next generation. Each slice also
-//!   has another layout of the heap. Both matter because the placement of code and data makes a process faster or
-//!   slower than another process with the same code (`docs/design.md`).
-//! - Twins are modes that are [promised](Mode::same_as) to take the same time. Twins get more than half of the
-//!   time.
-//! - A process has a second thread, which sleeps. Programs that are worth tracing have several threads, and the second
-//!   thread makes system calls more expensive. A workload can ask to [begin alone](Workload::BEGINS_ALONE).
+//! - A *generation* is one process for each mode. These processes run at the same time and are then replaced by the
+//!   next generation. Each slice also has another layout of the heap. Both are needed because the placement of code
+//!   and data makes a process faster or slower than another process with the same code (`docs/design.md`).
+//! - Twins are modes that are [promised](Mode::same_as) to take the same time. They get more than half of the
+//!   measuring time.
+//! - Each process has a second thread, which sleeps: real programs have several threads, and a second thread makes
+//!   system calls more expensive. A workload can ask to [begin alone](Workload::BEGINS_ALONE).
 //!
 //! The bench writes `target/overhead/<NAME>.json`. The file has a row `<case>/<mode>` for each case and mode, a row
 //! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without
-//! modes](Case::untraced). In a row, `above` is the cost above other modes, and `counts` has the case's counts. The row
-//! `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one operation. If a promise about an
-//! exact count is missed, the bench fails.
+//! modes](Case::untraced). In a row, `above` is the cost in addition to that of other modes, and `counts` has the
+//! counts of the case. The row `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one
+//! operation. If a promise about an exact count is missed, the bench fails.
 
 mod bars;
 mod case;
@@ -115,7 +115,7 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// Any error ends the bench.
+    /// Returns an error, which ends the bench, if the resources can't be started.
     fn fixture() -> io::Result<Fixture> {
         Ok(Fixture::default())
     }
@@ -125,7 +125,7 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// Any error ends the bench.
+    /// Returns an error, which ends the bench, if the measurement fails.
     fn profile(_: &mut Results, _: &Args) -> io::Result<()> {
         Ok(())
     }
@@ -134,7 +134,7 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// Any error ends the bench.
+    /// Returns an error, which ends the bench, if the measurement fails.
     fn criterion(_: &Args) -> io::Result<()> {
         Ok(())
     }
@@ -144,8 +144,8 @@ pub trait Workload {
         Names::default()
     }
 
-    /// Whether the process of a mode begins with one thread. Otherwise a second thread sleeps in the
-    /// process.
+    /// Whether the process of a mode has only one thread at the beginning. Otherwise a second thread sleeps
+    /// in the process.
     const BEGINS_ALONE: bool = false;
 
     /// Returns how many seconds a full run measures.
@@ -154,7 +154,7 @@ pub trait Workload {
     }
 
     /// Makes the tables that precede the table of what each mode adds: by default a table of all cases. A row may be
-    /// missing if a filter excludes it. A cell without a number must give a reason, or the bench fails.
+    /// missing because a filter excludes it. The bench fails if a cell has neither a number nor a reason.
     fn tables(results: &Results) -> Vec<Table> {
         vec![tables::measured(results)]
     }
@@ -204,12 +204,11 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
-/// Runs as the process of a mode if this process was started as such. Returns whether this process
-/// was one.
+/// Runs as the process of a mode, if this process was started for that. Returns whether it was.
 ///
 /// # Errors
 ///
-/// The system's error.
+/// Returns the system's error.
 pub fn take_part<W: Workload>(session: &Session) -> io::Result<bool> {
     let name = session.args.mode.as_deref();
     let Some(mode) = W::modes().into_iter().find(|mode| name == Some(mode.name)) else { return Ok(false) };

@@ -23,10 +23,10 @@ pub struct Mode {
     pub(super) writes: bool,
     /// The number of sessions of the mode's Perfetto consumer, or `None` if there is no consumer.
     pub(super) sessions: Option<u32>,
-    /// The mode whose raw writes this mode is compared with, if it does not write messages itself.
+    /// The mode with whose raw writes this mode is compared, if it does not write messages itself.
     pub(super) writes_of: Option<&'static str>,
     install: fn(),
-    /// The modes that this mode is compared with.
+    /// The modes with which this mode is compared.
     pub(super) bases: &'static [&'static str],
     /// The twin: the mode that should take the same time as this mode.
     pub(super) twin: Option<&'static str>,
@@ -42,24 +42,24 @@ pub(super) enum Pace {
     Own,
 }
 
-/// The default modes that an instrumented mode is compared with.
+/// The modes with which an instrumented mode is compared by default.
 const BASES: &[&str] = &["none", "nosub"];
 
 impl Mode {
-    /// No instrumentation.
+    /// The mode without instrumentation.
     pub const NONE: Self = Self { compiled_in: false, ..Self::new("none", || ()).above(&[]) };
-    /// Instrumentation without a subscriber.
+    /// The mode with instrumentation and without a subscriber.
     pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
-    /// `AtraceSubscriber::default().with_filter()`, tracing off.
+    /// The mode with `AtraceSubscriber::default().with_filter()`, while tracing is off.
     pub const FILTERED: Self =
         Self::new("filtered", || Self::install(AtraceSubscriber::default().with_filter())).same_as("nosub");
-    /// `AtraceSubscriber::default()`, tracing off.
+    /// The mode with `AtraceSubscriber::default()`, while tracing is off.
     pub const OFF: Self = Self::new("off", || Self::install(AtraceSubscriber::default()));
-    /// `AtraceSubscriber::default()`, tracing on.
+    /// The mode with `AtraceSubscriber::default()`, while tracing is on.
     pub const ON: Self = Self::new("on", || Self::install(AtraceSubscriber::default())).on();
 
-    /// `AtraceSubscriber::default()`, with tracing on for a Perfetto session only. The thread that communicates with
-    /// the service allocates at any time.
+    /// The mode with `AtraceSubscriber::default()`, while tracing is on for a Perfetto session only. The thread that
+    /// communicates with the service allocates at any time.
     pub const PERFETTO: Self =
         Self::new("perfetto", || Self::install(AtraceSubscriber::default())).by_perfetto().inexact();
 
@@ -85,7 +85,7 @@ impl Mode {
         }
     }
 
-    /// Sets the modes that this mode is compared with. They must precede it in the list of modes.
+    /// Sets the modes with which this mode is compared. They must precede it in the list of modes.
     pub const fn above(self, bases: &'static [&'static str]) -> Self {
         Self { bases, ..self }
     }
@@ -117,8 +117,8 @@ impl Mode {
         Self { writes: true, ..self }
     }
 
-    /// Gives the process its own Perfetto consumer, with a session that records everything. The events go to the
-    /// consumer, and nothing is written to the marker.
+    /// Gives the process its own Perfetto consumer, with a session that records all events. The events go to the
+    /// consumer, and no message is written to the marker.
     pub const fn by_perfetto(self) -> Self {
         Self { sessions: Some(1), ..self }
     }
@@ -137,23 +137,23 @@ impl Mode {
     ///
     /// # Panics
     ///
-    /// If a global default exists already.
+    /// Panics if there is a global default already.
     pub fn install(subscriber: impl Subscriber + Send + Sync) {
         tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
     }
 
-    /// Tells whether a Perfetto session records the events.
+    /// Returns whether a Perfetto session records the events.
     pub(super) const fn is_by_perfetto(&self) -> bool {
         matches!(self.sessions, Some(1..))
     }
 
-    /// Tells whether both modes have the same slice size.
+    /// Returns whether both modes have the same slice size.
     pub(super) fn keeps_pace_with(&self, other: &Self) -> bool {
         self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }
 
-    /// Switches tracing for this process and installs the subscriber. The switch comes first, so that it has taken
-    /// effect when the subscriber is installed. It lasts until the returned value is dropped.
+    /// Switches tracing on or off for this process, and then installs the subscriber, so that the switch has taken
+    /// effect by then. The switch is undone when the returned value is dropped.
     ///
     /// # Errors
     ///
@@ -203,15 +203,15 @@ pub trait Tracing: 'static {
         make: impl FnOnce() -> tracing::Span,
     ) -> Self::Spanned<F>;
 
-    /// Runs `f` if instrumented, such as `T::event(|| info!("late"))`.
+    /// Runs `f` if instrumentation is compiled in, such as `T::event(|| info!("late"))`.
     fn event(f: impl FnOnce());
 }
 
-/// No instrumentation: the mode `none`.
+/// No instrumentation, for the mode `none`.
 #[derive(Clone, Copy, Debug)]
 pub enum Bare {}
 
-/// Instrumentation: every mode but `none`.
+/// Instrumentation, for every mode but `none`.
 #[derive(Clone, Copy, Debug)]
 pub enum Traced {}
 

@@ -1,4 +1,5 @@
-//! Plans the measurement: the length of slices, and the order of turns. This module runs nothing.
+//! Plans the measurement: the length of slices, and the order of turns. This module only plans; it runs no
+//! case.
 
 use std::time::Duration;
 
@@ -44,13 +45,14 @@ impl Plan {
     }
 
     /// Returns the time for which raw messages are written beside a slice that took `beside`: the same time, because
-    /// rare disturbances would otherwise hit the longer one more often (`measure/simulation.rs`). The limit of 16
-    /// slices is longer than most disturbances last.
+    /// rare disturbances would otherwise hit the longer measurement more often (`measure/simulation.rs`). The limit
+    /// of 16 slices is longer than most disturbances last.
     pub(super) fn writes(&self, beside: Duration) -> Duration {
         if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
     }
 
-    /// Returns the number of generations, from the duration of a generation's first round and the remaining time.
+    /// Returns the number of generations (sets of processes, one for each mode), computed from the duration of
+    /// the first round of a generation and the remaining time.
     pub(super) fn generations(&self, round: Duration, left: Duration, most: usize) -> usize {
         // The first rounds may take a quarter of the time, which leaves three quarters to other turns.
         let fit = left.as_nanos() / (4 * round.as_nanos()).max(1);
@@ -110,7 +112,8 @@ pub(super) fn pace(
     Pace { slice, every }
 }
 
-/// The slices of a turn, as pairs of case and mode. They run directly after each other, so they can be compared.
+/// The slices of a turn, as pairs of a case and a mode. They run directly after each other, so they can be
+/// compared.
 pub(super) type Turn = Vec<(usize, usize)>;
 
 /// Returns the turns of a round in random order, a turn for each group of cases that are compared.
@@ -131,7 +134,7 @@ pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mu
     groups.into_iter().map(turn).collect()
 }
 
-/// Moves twins (cases that execute the same instructions) next to each other, to the position of the first twin.
+/// Moves twins (modes that execute the same instructions) next to each other, to the position of the first twin.
 fn gather_twins(results: &Results, modes: &mut [usize]) {
     let order = modes.to_vec();
     let first = |mode: usize| order.iter().position(|&other| results.twin(other) == results.twin(mode));
@@ -143,10 +146,11 @@ fn gather_twins(results: &Results, modes: &mut [usize]) {
 pub(super) struct Twins {
     case: usize,
     modes: Vec<usize>,
-    /// The typical difference in a turn, as a multiple of the allowed difference.
+    /// How far the two modes typically differ in a turn (two slices that ran directly after each other), as a
+    /// multiple of the allowed difference.
     spread: f64,
-    /// The turns of this generation. Turns of earlier generations do not count: otherwise a single generation would
-    /// make up for all missing turns, and the result would depend on this generation.
+    /// The number of turns in this generation of processes. Turns of earlier generations do not count: otherwise a
+    /// single generation would get all missing turns, and the result would depend on this generation.
     turns: usize,
 }
 
@@ -168,7 +172,8 @@ impl Twins {
         all
     }
 
-    /// Returns the next turn, for the twins with the widest expected interval compared with the allowed difference.
+    /// Returns the next turn. It is for the twins whose expected interval is the widest, as a multiple of the
+    /// allowed difference.
     pub(super) fn next(all: &mut [Self], random: &mut Rng) -> Option<Turn> {
         let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
         let next = all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))?;

@@ -21,26 +21,28 @@ pub(super) enum What {
     Inlined,
 }
 
-/// Whether the raw writes of an operation's messages are timed, and which times are compared with
-/// them.
+/// Determines whether the raw writes of an operation's messages are timed, and with which times they are
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawWrites {
     /// Raw writes are not timed.
     Untimed,
-    /// The time that the mode adds to each mode that it is compared with.
+    /// Raw writes are timed, and compared with the time that the mode adds to each mode with which it is
+    /// compared.
     OfWhatIsAdded,
-    /// The whole time of the operation.
+    /// Raw writes are timed, and compared with the whole time of the operation.
     OfTheWhole,
 }
 
 /// The functions that name the rows of a case and mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
-    /// The name of the operation's row.
+    /// Returns the name of the operation's row.
     pub row: fn(&str, &str) -> String,
-    /// The name of the row of its raw writes.
+    /// Returns the name of the row with the raw writes of the operation's messages.
     pub raw: fn(&str, &str) -> String,
-    /// The name of the row of its raw writes by the inlined system call, the lowest possible cost.
+    /// Returns the name of the row with the raw writes of the operation's messages by the inlined system
+    /// call, which is the lowest possible cost of writing them.
     pub inlined: fn(&str, &str) -> String,
     /// Whether raw writes are timed.
     pub raw_writes: RawWrites,
@@ -60,10 +62,10 @@ impl Default for Names {
 /// A case, a mode, and the subject of the measurement.
 pub(super) type Key = (usize, usize, What);
 
-/// For every generation, its samples with the numbers of their turns.
+/// For every generation, its samples, each with the number of its turn.
 type Rounds = Vec<Vec<(usize, Sample)>>;
 
-/// For every case and mode, series of values by name.
+/// For every case and mode, series of values, by the name of the value.
 type Named<T> = BTreeMap<(usize, usize), BTreeMap<String, Vec<T>>>;
 
 /// The results of all cases in all modes.
@@ -78,14 +80,14 @@ pub struct Results {
     rounds: BTreeMap<Key, Rounds>,
     pub(super) allocated: BTreeMap<(usize, usize), (Counts, u64)>,
     counts: Named<f64>,
-    /// For every generation, the number of occurrences, and the seconds in which they occurred.
+    /// For every generation, the number of occurrences, and the number of seconds in which they occurred.
     rates: Named<[f64; 2]>,
-    /// The number of slices through Perfetto that lost events, and the number of slices that did not.
+    /// The number of slices through Perfetto that lost events, and the number of those that did not.
     pub(super) whole: [u64; 2],
-    /// The duration of the chain at the reference speed; valid after all measurements.
+    /// The duration of the chain at the reference speed. It is valid after all measurements.
     reference: f64,
     rows: Vec<Row>,
-    /// The indices in `rows`.
+    /// The index in `rows` of each key's row.
     places: BTreeMap<Key, usize>,
 }
 
@@ -110,7 +112,8 @@ impl Results {
         self.cases[case].per.and_then(counted).filter(|&n| n >= 1.0).unwrap_or(1.0)
     }
 
-    /// Returns the mode that should take the same time as this mode, or the mode itself.
+    /// Returns the twin of this mode (the mode that should take the same time), or the mode itself if it has
+    /// none.
     pub(super) fn twin(&self, mode: usize) -> usize {
         self.modes[mode].twin.and_then(|twin| self.mode(twin)).unwrap_or(mode)
     }
@@ -160,7 +163,7 @@ impl Results {
         }
     }
 
-    /// Tells whether a case must allocate the same number of times in each run.
+    /// Returns whether a case must allocate the same number of times in each run.
     pub fn allocates_exactly(&self, case: &str) -> bool {
         self.case(case).is_some_and(|case| self.cases[case].exact)
     }
@@ -170,14 +173,13 @@ impl Results {
         self.allocated_more(self.case(case)?, self.mode(mode)?, self.mode(base)?)
     }
 
-    /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are `(case,
-    /// mode)` or `(case/part, mode)`. The result is the median of the differences in a turn, with an interval [of
-    /// clusters](Interval::of_clusters); the clusters are the generations.
+    /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are of the
+    /// form `(case, mode)` or `(case/part, mode)`. The result is the median of the differences within a turn,
+    /// with an interval [of clusters](Interval::of_clusters); the clusters are the generations.
     ///
     /// # Panics
     ///
-    /// Returns an error if the two cases have no turns together: [`Case::beside`] makes common
-    /// turns.
+    /// Panics if the two cases have no turns together: [`Case::beside`] makes common turns.
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.above(&of, &base)
@@ -187,7 +189,7 @@ impl Results {
     ///
     /// # Panics
     ///
-    /// Like [`difference`](Self::difference).
+    /// Panics in the same cases as [`difference`](Self::difference).
     pub fn ratio(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.times(&of, &base)
@@ -237,20 +239,20 @@ impl Results {
         &self.cases[case].id
     }
 
-    /// Tells whether a case runs in a mode. A case that is not selected never runs.
+    /// Returns whether a case runs in a mode. A case that is not selected never runs.
     pub(super) fn runs_in(&self, case: usize, mode: usize) -> bool {
         let Info { selected, traced, not_in, .. } = self.cases[case];
         let mode = &self.modes[mode];
         selected && (traced || !mode.compiled_in) && !not_in.contains(&mode.name)
     }
 
-    /// Returns the indices of the modes that a case runs in.
+    /// Returns the indices of the modes in which a case runs.
     pub(super) fn modes_of(&self, case: usize) -> impl Iterator<Item = usize> + use<> {
         let runs: Vec<bool> = (0..self.modes.len()).map(|mode| self.runs_in(case, mode)).collect();
         (0..runs.len()).filter(move |&mode| runs[mode])
     }
 
-    /// Returns the selected cases, grouped by common turns.
+    /// Returns the selected cases, in groups of cases that have common turns.
     pub(super) fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (case, info) in self.cases.iter().enumerate().filter(|(_, info)| info.selected) {
@@ -263,14 +265,14 @@ impl Results {
         groups
     }
 
-    /// Returns the ids of all rows. Rows of parts are missing, because parts are only known after a run.
+    /// Returns the ids of all rows, without the rows of parts, because parts are only known after a run.
     pub(super) fn ids(&self) -> Vec<String> {
         let all = |case| self.modes_of(case).map(move |mode| self.id(case, mode, &What::Total));
         (0..self.cases.len()).flat_map(all).collect()
     }
 
-    /// Keeps each case if a filter selects any of its ids, or a part of the case. A case that is selected runs in
-    /// all its modes.
+    /// Keeps a case if a filter selects one of its ids or a part of the case. A case that is selected runs in all
+    /// its modes.
     pub(super) fn select(&mut self, asked: impl Fn(&str) -> bool, has_part: impl Fn(&str) -> bool) {
         for case in 0..self.cases.len() {
             self.cases[case].selected = has_part(&self.cases[case].id)
@@ -278,7 +280,8 @@ impl Results {
         }
     }
 
-    /// Adds a slice. A slice that lost events through Perfetto is only counted, because lost events take less time.
+    /// Adds a slice. If a slice lost events through Perfetto, it is only counted, because lost events take less
+    /// time.
     pub(super) fn add(&mut self, (case, mode): (usize, usize), round: usize, n: u64, slice: &Slice) {
         if let Some(lost) = slice.done.lost {
             self.whole[usize::from(lost == 0)] += 1;
@@ -342,12 +345,12 @@ const ZERO_NS: f64 = 2.0;
 const ZERO_RATIO: f64 = 0.01;
 
 /// Returns the allowed difference in nanoseconds for an operation that takes `ns` and has `units` units of the count
-/// that its promises refer to.
+/// to which its promises refer.
 fn allowed(ns: f64, units: f64) -> f64 {
     (ZERO_NS * units).max(ZERO_RATIO * ns)
 }
 
-/// Returns the rate over all generations. The interval is that of the generations' rates.
+/// Returns the rate over all generations. The interval is computed from the rates of the generations.
 fn rate(sums: &[[f64; 2]]) -> Option<Interval> {
     let sums: Vec<&[f64; 2]> = sums.iter().filter(|[_, seconds]| *seconds > 0.0).collect();
     let each: Vec<f64> = sums.iter().map(|[occurrences, seconds]| occurrences / seconds).collect();
@@ -492,7 +495,7 @@ impl Results {
         self.generations([key, base, &raw], |[own, base, raw]| (own.ns - base.ns) / raw.ns)
     }
 
-    /// Returns the difference in nanoseconds, at the reference speed.
+    /// Returns the difference between two times in nanoseconds, at the reference speed.
     pub(super) fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
         self.generations([key, base], |[own, base]| own.at(self.reference) - base.at(self.reference))
     }

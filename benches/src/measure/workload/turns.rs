@@ -20,12 +20,12 @@ use crate::harness::reader::Reader;
 use crate::instruments::alloc::Counts;
 use crate::stats::sample::Sample;
 
-/// How much was measured.
+/// How much was measured: numbers of generations, rounds and turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extent {
     pub(super) generations: usize,
     pub(super) rounds: usize,
-    /// The turns of twins (modes that are promised to take the same time) between the rounds.
+    /// The number of turns of twins (modes that are promised to take the same time) between the rounds.
     pub(super) turns: usize,
 }
 
@@ -131,7 +131,7 @@ fn take_turns(
     Ok(())
 }
 
-/// The facts that the first generation finds out about every case.
+/// The facts about every case that the first generation finds out.
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
@@ -176,21 +176,21 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
 }
 
 /// Makes glibc's allocator keep freed memory, as in a program that has run for a long time. By default, the allocator
-/// returns memory to the kernel and requests it again, until a large block was freed. Whether that has happened differs
-/// between processes, and makes up a quarter of the cost of a task.
+/// returns memory to the kernel and requests it again, until a large block was freed. That happens in some processes
+/// and not in others, and makes up a quarter of the cost of a task.
 const ALLOCATOR: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 
-/// The number of counts if the allocations differ from run to run.
+/// How many times allocations are counted if they differ from run to run.
 const INEXACT: usize = 7;
 
 /// The process of a mode.
 struct Process {
     mode: Mode,
     helper: Helper,
-    /// The cases whose messages the process has received.
+    /// The cases whose messages were sent to the process.
     has: BTreeSet<usize>,
-    /// The Perfetto consumer that the process is connected to, if any.
+    /// The Perfetto consumer to which the process is connected, if there is one.
     _reader: Option<Reader>,
 }
 
@@ -210,7 +210,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Runs a slice of a case, with an untimed warm-up unless `warm` is false.
+    /// Runs a slice of a case. With `warm`, an untimed warm-up precedes the slice.
     fn slice(&mut self, info: &Info, (case, place): (usize, usize), n: u64, warm: bool) -> io::Result<Slice> {
         let &Info { batch, afresh, .. } = info;
         // A case with batches has short slices, and its first batch starts the threads of a runtime.

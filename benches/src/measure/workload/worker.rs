@@ -77,11 +77,11 @@ struct Worker<'a> {
     taken: Option<Taken>,
 }
 
-/// Compares the events that this process has written with those that the Perfetto consumer has
+/// The events that this process has written, to be compared with those that the Perfetto consumer has
 /// received.
 struct Taken {
     reading: Reading,
-    /// The lowest and the highest number of events written since the session began.
+    /// The minimum and the maximum number of events that were written since the session began.
     written: [u64; 2],
     /// Whether other threads wrote an unknown number of events.
     others_wrote: bool,
@@ -93,8 +93,8 @@ impl Taken {
         self.others_wrote |= done.others_wrote;
     }
 
-    /// Waits until the consumer has received all events but `open`, and fails if it has received too many. Returns how
-    /// many events have been lost so far.
+    /// Waits until the consumer has received all events but `open`. Returns an error if it has received too many.
+    /// Returns how many events have been lost so far.
     fn wait(&self, open: u64) -> Answer<u64> {
         if !self.others_wrote {
             let [least, most] = self.written;
@@ -104,19 +104,20 @@ impl Taken {
     }
 }
 
-/// The number of events of lives that belong to synchronous spans which the operating system interrupted: a span that is
-/// not yet entered, or left and not yet closed, counts as asynchronous after 50 ms.
+/// The number of unexpected events that are allowed. They are events of lives of synchronous spans during which the
+/// operating system interrupted the thread: a span that is not yet entered, or left and not yet closed, counts as
+/// asynchronous after 50 ms.
 const INTERRUPTED: u64 = 32;
 
-/// The highest number of events in chunks that are not full: some threads, with a page each, filled with the smallest
-/// events.
+/// The highest number of events in chunks that are not full: those of some threads, each with a page that is filled
+/// with the smallest events.
 const OPEN: u64 = 16 * 4096 / 12;
 
-/// Heap blocks that are held while a case runs, different blocks in each slice.
+/// Heap blocks that are held while a case runs. Each slice (a short period of measuring) has other blocks.
 ///
 /// The cost of an allocation depends on the free block that it gets, for example on whether the block suits a task with
 /// an alignment of 128 bytes: a task that is spawned and awaited takes 250 or 290 ns. A process that frees and
-/// allocates in turn always gets the same block. With another heap layout in each slice, a process gives hundreds of
+/// allocates in turn always gets the same block. With another heap layout in each slice, a process yields hundreds of
 /// samples of this effect instead of a single one, as in Stabilizer (Curtsinger and Berger, ASPLOS 2013).
 struct Held {
     random: Rng,
@@ -167,7 +168,7 @@ impl Worker<'_> {
         Ok(Slice { took: done.took.unwrap_or(elapsed), elapsed, chain, done })
     }
 
-    /// Checks the number of messages that the sink has received.
+    /// Checks whether the sink has received the number of messages that the case has reported.
     fn compare(&self, got: u64, done: &Done) -> Answer<()> {
         if self.mode.writes && done.others_wrote {
             return Ok(());
@@ -269,8 +270,8 @@ impl Worker<'_> {
         Ok(Sample { ns: nanos(took, n), chain })
     }
 
-    /// Pins the thread for the whole slice if the case runs on one core. Otherwise it only moves the thread to the CPU
-    /// of this turn: at a given moment, the cores of a virtual machine are not equally fast.
+    /// Pins the thread for the whole slice if the case runs on one core. Otherwise only moves the thread to the CPU
+    /// of this turn, because at a given moment the cores of a virtual machine are not equally fast.
     fn begin_at(&self, case: usize, place: usize) -> Answer<Option<Pin>> {
         let pin = self.pin(case)?;
         if pin.is_none() {

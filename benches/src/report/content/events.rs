@@ -1,6 +1,6 @@
 //! The sections about events: Rust, C++ and the machine's limits; the Perfetto backend beside the marker backend; and
-//! the effects of names, threads and watches. Then the sections about the crate `tracing`: the original's twelve cases,
-//! and every kind of subscriber.
+//! the effects of names, threads and watches. After these, the sections about the crate `tracing`: the twelve cases
+//! of the original, and every kind of subscriber.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,8 @@ fn digits_of_count(count: f64) -> String {
     if count < 10.0 { digits(count) } else { format!("{count:.0}") }
 }
 
-/// Makes the main plot: off and on, each next to the rows that it is compared with.
+/// Makes the main plot: the cost of an event while tracing is off, and while it is on, each next to the rows
+/// with which it is compared.
 pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     const DRAWN: [&str; 5] = ["begin/10", "begin/1000", "end", "scoped", "int"];
     let line = |label: &str, bench: &str, ids: &[Id], base: Who| {
@@ -186,7 +187,7 @@ fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
     kinds
 }
 
-/// Makes the comparison of all kinds of subscriber.
+/// Makes the section that compares all kinds of subscribers.
 pub(super) fn kinds(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(SUBSCRIBER)?;
     let columns = ["kind"].into_iter().chain(TracingCase::ALL.map(TracingCase::label));
@@ -243,7 +244,7 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text(text))
 }
 
-/// Tells whether a limit belongs to the Perfetto backend.
+/// Returns whether a limit belongs to the Perfetto backend.
 fn is_limit(name: &str) -> bool {
     ["timestamp", "copy_of_990"].contains(&name) || name.starts_with("own_memory")
 }

@@ -10,10 +10,11 @@ use crate::row::environment::{Environment, date};
 use crate::row::{Above, Known, Row, Sink};
 use crate::table::number::{count, percent, ratio, time};
 
-/// A key number: its description, its bench, its row, and the rows that it is compared with, each with a name.
+/// A key number: its description, its bench, its row, and the rows with which it is compared, each with a
+/// name.
 type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// The key numbers, which the README has as well.
+/// The key numbers. The README has the same numbers.
 pub(crate) const LINES: [Line; 6] = [
     ("an event, off", ATRACE, "rust/tracing_off_begin/10", &[("cc/tracing_off_begin/10", "C++")]),
     (
@@ -66,7 +67,8 @@ pub(super) fn about_bench(bench: &Bench) -> Option<String> {
     bench.environment.as_ref().map(|e| conditions(&machine(e), &[e]))
 }
 
-/// Describes the conditions of a run, and what makes the run less certain than a full run on a quiet machine.
+/// Describes the conditions of a run, and what makes the run less reliable than a full run on a quiet
+/// machine.
 pub(crate) fn about_run(here: &Machine) -> String {
     let environments: Vec<&Environment> =
         here.benches.values().filter_map(|bench| bench.environment.as_ref()).collect();
@@ -115,7 +117,7 @@ fn allocations(here: &Machine) -> Finding {
     Finding { what: "allocations an event".to_owned(), value, beside }
 }
 
-/// Summarizes over all workloads whether filtered tracing has a cost.
+/// Summarizes, over all workloads, whether a filter has a cost while tracing is off.
 fn filtered(here: &Machine) -> Option<Finding> {
     let rows = here.benches.values().flat_map(|bench| &bench.rows);
     let is_filtered = |row: &&Row| Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered");
@@ -157,7 +159,7 @@ pub(super) fn warnings(here: &Machine) -> Vec<String> {
     all
 }
 
-/// Returns the doubts about the results of a machine.
+/// Returns the reasons to doubt the results of a machine.
 pub(super) fn doubts(place: &Machine) -> Vec<String> {
     let mut all = Vec::new();
     let unknown = Environment::default();
@@ -241,8 +243,8 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
     all
 }
 
-/// Tells whether a row with tracing on costs about as much as the row with tracing off, which indicates that tracing
-/// was not on. The original's authors warn of this.
+/// Returns a warning if a row with tracing on costs about as much as the row with tracing off, which suggests that
+/// tracing was not on. The authors of the original warn of this.
 fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
     let id = Id::of(&on.id);
     let other = id.with_state(State::Off).filter(|_| id.state() == Some(State::On))?.to_string();

@@ -1,5 +1,5 @@
-//! The tables of `docs/costs.md`. Each part is a table of the report, or some lines of one, and comes from the rows of one
-//! bench.
+//! The tables of `docs/costs.md`. Each is a table of the report, or some lines of such a table, and comes from the
+//! rows of one bench.
 
 use super::{events, findings, rows};
 use crate::catalogue::{ATRACE, BENCHES, SUBSCRIBER};
@@ -7,9 +7,9 @@ use crate::report::input::Machine;
 use crate::report::model::{Part, Section};
 use crate::table::Table;
 
-/// Tables of the page, named as in their marks.
+/// Tables of the page. They have the same name as in their marks on the page.
 pub(crate) struct Made {
-    /// The name.
+    /// The name in the marks.
     pub(crate) name: &'static str,
     /// The bench that measures the rows, or `None` for all benches.
     bench: Option<&'static str>,

@@ -100,7 +100,7 @@ fn is_case(table: &Table, case: &str) -> bool {
     table.rows.iter().any(|row| row.first() == Some(&Cell::name(case)))
 }
 
-/// Returns the mode that the others are compared with: the mode that most rows name.
+/// Returns the mode with which the others are compared: the mode that most rows name.
 fn base(rows: &[Row]) -> &str {
     let mut named: BTreeMap<&str, usize> = BTreeMap::new();
     for base in rows.iter().flat_map(|row| row.above.keys()) {
@@ -166,8 +166,7 @@ pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'
     })
 }
 
-/// For each finding of the original's tables, lists the ratios that show it, and whether our ratios show it as
-/// well.
+/// Lists the ratios that show a finding of the original's tables, and whether our ratios show it as well.
 fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     let compared = |Check { there, of, by, from, to }: &Check| {
         let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
@@ -222,7 +221,7 @@ pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     (all().count() > 0).then_some(table)
 }
 
-/// Names a row, and its field if the field is not the time.
+/// Returns the name of a row, and of its field if the field is not the time.
 fn named(of: &Measured) -> String {
     match of.field {
         Field::Count(name) => format!("{name} of {}", of.id),
@@ -273,7 +272,7 @@ fn computed(of: &Measured, here: &Machine) -> Cell {
 /// percent.
 const PARTS_OF_ALL: [&str; 2] = ["_waiting", "_runnable"];
 
-/// Makes the cell of the nearest number, in our unit and with the name of what it measures.
+/// Makes the cell of the nearest number, in our unit, with the name of the operation that it measures.
 fn nearest(near: &Measured, here: &Machine) -> Cell {
     let (what, unit) = match near.field {
         Field::Time => ("the operation's time", "ns"),
@@ -314,7 +313,7 @@ fn ours(line: &Line, here: &Machine) -> Cell {
     }
 }
 
-/// Tells whether a run of the bench lacks this row for the reason that the line names.
+/// Returns whether a run of the bench lacks this row for the reason that the line names.
 fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
     line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }

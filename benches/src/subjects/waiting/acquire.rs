@@ -78,14 +78,14 @@ impl<F: Future + Send + 'static> Cancel for Unregister<F> {
 /// An acquire that waits in a slot, and is unregistered when it is dropped.
 pub struct Acquire<H: Handler, F: Future + Send + 'static> {
     slots: &'static Slots<F>,
-    /// The semaphore's own future, until the first poll.
+    /// The future of the semaphore, until the first poll.
     start: Option<F>,
     /// The index of the slot.
     index: usize,
     waits: Waits<H, Unregister<F>>,
 }
 
-/// The pinned future is in the slots.
+/// This is `Unpin`, because the pinned future is in the slots.
 impl<H: Handler, F: Future + Send + 'static> Unpin for Acquire<H, F> {}
 
 impl<H: Handler, F: Future + Send + 'static> Acquire<H, F> {
@@ -117,12 +117,12 @@ impl<H: Handler, F: Future + Send + 'static> Future for Acquire<H, F> {
     }
 }
 
-/// Checks that the handler unregisters: of two acquires that wait for the permit `held`, the dropped one gets no
-/// permit, and the remaining one gets it.
+/// Checks that the handler unregisters a dropped acquire: of two acquires that wait for the permit `held`, the
+/// dropped one gets no permit, and the other one gets the permit.
 ///
 /// # Errors
 ///
-/// A description of the failed check.
+/// Returns a description of the check that failed.
 pub fn prove_acquire<H: Handler, F: Future + Send + 'static>(
     held: impl Sized,
     slots: &'static Slots<F>,

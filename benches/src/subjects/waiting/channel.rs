@@ -47,7 +47,7 @@ enum Side {
 
 /// The state that the sender or the receiver has left in the channel.
 struct End<V> {
-    /// How often this end has waited.
+    /// How many times this end has waited.
     ticket: u64,
     /// The element of a waiting sender, or the element that was handed to a waiting receiver.
     element: Option<V>,
@@ -57,7 +57,7 @@ struct End<V> {
 }
 
 impl<V> End<V> {
-    /// Registers another wait.
+    /// Registers that this end waits again.
     fn wait(&mut self, context: &Context<'_>) -> u64 {
         self.ticket += 1;
         self.waker = Some(context.waker().clone());
@@ -115,19 +115,19 @@ pub struct Receiver<V: Send + 'static, H: Handler> {
 }
 
 impl<V: Send + 'static, H: Handler> Sender<V, H> {
-    /// Sends an element. Returns the element if the receiver was dropped.
+    /// Sends an element. The future returns the element if the receiver was dropped.
     pub fn send(&mut self, element: V) -> Sending<'_, V, H> {
         Sending { end: &self.end, element: Some(element), waits: Waits(None) }
     }
 }
 
 impl<V: Send + 'static, H: Handler> Receiver<V, H> {
-    /// Receives an element, or `None` if the sender was dropped and all elements were taken.
+    /// Receives an element. The future returns `None` if the sender was dropped and all elements were taken.
     pub fn receive(&mut self) -> Receiving<'_, V, H> {
         Receiving { end: &self.end, waits: Waits(None) }
     }
 
-    /// Returns how often either end has waited.
+    /// Returns how many times the two ends have waited.
     pub fn waits(&self) -> u64 {
         self.end.0.lock().ends.iter().map(|end| end.ticket).sum()
     }
@@ -136,12 +136,12 @@ impl<V: Send + 'static, H: Handler> Receiver<V, H> {
 /// The future of [`Sender::send`].
 pub struct Sending<'a, V: Send + 'static, H: Handler> {
     end: &'a Handle<V>,
-    /// The element, until the first poll.
+    /// The element to be sent, until the first poll.
     element: Option<V>,
     waits: Waits<H, Unregister<V>>,
 }
 
-/// Nothing is pinned.
+/// This is `Unpin`, because no field is pinned.
 impl<V: Send + 'static, H: Handler> Unpin for Sending<'_, V, H> {}
 
 impl<V: Send + 'static, H: Handler> Future for Sending<'_, V, H> {
@@ -191,7 +191,7 @@ pub struct Receiving<'a, V: Send + 'static, H: Handler> {
     waits: Waits<H, Unregister<V>>,
 }
 
-/// Nothing is pinned.
+/// This is `Unpin`, because no field is pinned.
 impl<V: Send + 'static, H: Handler> Unpin for Receiving<'_, V, H> {}
 
 impl<V: Send + 'static, H: Handler> Future for Receiving<'_, V, H> {
@@ -230,12 +230,12 @@ impl<V: Send + 'static, H: Handler> Future for Receiving<'_, V, H> {
     }
 }
 
-/// Checks that a handler removes the state: the element of a dropped sender is never received, and an element that was
-/// handed to a dropped receiver goes to the next receiver.
+/// Checks that a handler removes the state of a dropped future: the element of a dropped sender is never received,
+/// and an element that was handed to a dropped receiver goes to the next receiver.
 ///
 /// # Errors
 ///
-/// A description of the failed check.
+/// Returns a description of the check that failed.
 pub fn prove_channel<H: Handler>() -> Result<(), String> {
     let mut context = Context::from_waker(Waker::noop());
     let (mut sender, mut receiver) = channel::<u64, H>(0);
@@ -266,7 +266,7 @@ mod tests {
     use super::super::{Boxed, Inline};
     use super::*;
 
-    /// Counts a future that is not ready at its first poll.
+    /// Counts the future in `waited` if it is not ready at its first poll.
     async fn counted<F: Future + Unpin>(waited: &AtomicU64, mut future: F) -> F::Output {
         let mut is_first = true;
         poll_fn(|context| {
@@ -277,7 +277,8 @@ mod tests {
         .await
     }
 
-    /// Sends numbers from one task to another. Returns the received numbers, and how often either end waited.
+    /// Sends numbers from one task to another. Returns the received numbers, and how many times the two ends
+    /// have waited.
     fn through<H: Handler>(capacity: usize, sender_first: bool) -> (Vec<u64>, u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

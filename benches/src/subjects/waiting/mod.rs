@@ -11,7 +11,7 @@ mod channel;
 pub use self::acquire::{Acquire, Slots, prove_acquire};
 pub use self::channel::{Receiver, Receiving, Sender, Sending, channel, prove_channel};
 
-/// The action when a waiting future is cancelled.
+/// The action that is done when a waiting future is cancelled.
 pub trait Cancel: Send + 'static {
     /// Runs the action.
     fn cancel(self);
@@ -19,7 +19,7 @@ pub trait Cancel: Send + 'static {
 
 /// The place where a cancellation handler is stored.
 pub trait Handler: 'static {
-    /// The name in ids.
+    /// The name of this kind of storage in ids.
     const NAME: &'static str;
     /// The form in which a waiting future stores the handler.
     type Kept<C: Cancel>: Send + 'static;
@@ -42,7 +42,7 @@ impl<H: Handler, C: Cancel> Drop for Waits<H, C> {
     }
 }
 
-/// Keeps the handler in the waiting future.
+/// Stores the handler in the waiting future.
 #[derive(Debug)]
 pub enum Inline {}
 
@@ -59,7 +59,7 @@ impl Handler for Inline {
     }
 }
 
-/// Keeps the handler on the heap.
+/// Stores the handler on the heap.
 #[derive(Debug)]
 pub enum Boxed {}
 
