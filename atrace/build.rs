@@ -1,4 +1,4 @@
-//! Passes on what `atrace-sys` found: whether this system has no tracing.
+//! Passes on the result of `atrace-sys`, whether this system has no tracing.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,6 +1,6 @@
-//! Compiles the loops and a libcutils. On hosts, the loops call this libcutils. On Android, this libcutils is only for
-//! linking, because the NDK has none: at run time, the device's library of the same name is loaded. Only a statically
-//! linked executable, which can't load the device's library, contains this libcutils.
+//! Compiles the loops and a libcutils. On a host, the loops call this libcutils. For Android it is only needed for
+//! linking, because the NDK has none: at run time, the library of the same name on the device is loaded. Only a
+//! statically linked executable contains this libcutils, because it can't load the device's library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// The sources for Android, without the properties, which bionic has.
+/// The sources for Android, without the properties, which are in bionic there.
 const ANDROIDS: [&str; 4] = ["trace.cc", "marker.cc", "log.cc", "process.cc"];
 
 /// Reads a variable that cargo always sets.
@@ -63,15 +63,15 @@ fn compiler() -> String {
     String::from_utf8_lossy(&output).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// The code is the same in every profile, so that results do not depend on how the Rust side was
-/// built.
+/// Sets flags so that the code is the same in every profile, and results do not depend on how the Rust side
+/// was built.
 fn cxx(mut build: cc::Build) -> cc::Build {
     build.cpp(true).std("c++20").opt_level(2).force_frame_pointer(false).warnings(true);
     build
 }
 
 /// Compiles the tasks with the compiler that cargo selects. If the host builds for itself, the other one of g++ and
-/// clang++ compiles them, too, if it is installed and supports coroutines.
+/// clang++ also compiles them, provided that it is installed and supports coroutines.
 fn tasks(include: &Path) {
     let compile = |mut build: cc::Build, name: &str| {
         build.file("src/tasks.cc");
@@ -134,8 +134,9 @@ fn build_cutils(include: &Path, directory: &Path) {
     println!("cargo::metadata=libdir={}", directory.display());
 }
 
-/// Builds one shared library like Android's: it exports only the ABI, it is bound when loaded, and no call within the
-/// library can be intercepted by another library (gcc supports such interception by default, clang does not).
+/// Builds one shared library like Android's: it exports only the ABI, its symbols are bound when it is loaded, and no
+/// call within the library can be intercepted by another library (gcc supports such interception by default, clang
+/// does not).
 fn shared_library(directory: &Path, name: &str, sources: &[&str], arguments: &[String]) {
     let mut build = cxx(cc::Build::new());
     build.pic(true);

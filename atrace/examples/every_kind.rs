@@ -1,8 +1,8 @@
 //! Writes every kind of event under ordinary and hostile names, and prints what Perfetto should find in the
 //! trace.
 //!
-//! `.ci/perfetto/every-kind.sh` runs it with a trace buffer of its own, and compares the output with the
-//! result of Perfetto's trace processor. The output is JSON in the form that `.ci/perfetto/check.mjs`
+//! `.ci/perfetto/every-kind.sh` runs this program with a separate trace buffer, and compares the output with
+//! the result of Perfetto's trace processor. The output is JSON in the form that `.ci/perfetto/check.mjs`
 //! reads.
 
 use atrace::control::Control;
@@ -14,7 +14,8 @@ use atrace::{
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// A name, as Perfetto shows it in a begin, at the end of another event, and before another field.
+/// A name, and how Perfetto shows it in three positions: in a begin, at the end of another event, and before
+/// another field.
 struct Name {
     given: String,
     begin: String,
@@ -63,7 +64,8 @@ fn names() -> Vec<Name> {
     ]
 }
 
-/// A text trace has whole microseconds: a slice must be longer than that to differ from an instant.
+/// Waits for more than a microsecond. A text trace has whole microseconds, so a shorter slice would not
+/// differ from an instant.
 fn pause() {
     std::thread::sleep(std::time::Duration::from_micros(20));
 }
@@ -140,12 +142,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A long name on the track `row`, shortened to leave room for the track and its bar.
+/// Returns a long name as it is shown on the track `row`: shortened to leave room for the track and a `|`.
 fn row(name: &str) -> String {
     cut_for_track(name, "row")
 }
 
-/// A long name on the track `moments`, shortened to leave room for the track and its bar.
+/// Returns a long name as it is shown on the track `moments`: shortened to leave room for the track and a
+/// `|`.
 fn moment(name: &str) -> String {
     cut_for_track(name, "moments")
 }

@@ -1,7 +1,7 @@
 //! A tracer for the crate `log`, built on `atrace::tracer`: each record becomes an instant.
 //!
-//! For ATrace the instant's name is `LEVEL target: message`. For Perfetto the name is the message, and the level, the target
-//! and the place in the source are those of the callsite.
+//! For ATrace the instant's name is `LEVEL target: message`. For Perfetto the name is the message, and the level, the
+//! target and the source location are data of the callsite.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ impl Log for Tracer {
     fn flush(&self) {}
 }
 
-/// Out of line, because tracing is off most of the time.
+/// Writes a record as an instant. Not inlined, because tracing is off most of the time.
 #[inline(never)]
 fn write_instant(glance: Glance, record: &Record<'_>) {
     let Some(enabled) = glance.enabled() else { return };

@@ -1,14 +1,15 @@
-//! A small service, traced: threads, requests that wait, queues and failures, to be viewed in
-//! Perfetto.
+//! A small service that is traced, to be viewed in Perfetto: threads, requests that wait, queues and
+//! failures.
 //!
 //! ```text
 //! cargo build -p atrace --example service
 //! atrace run -- target/debug/examples/service
 //! ```
 //!
-//! leaves `service.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on each thread the
-//! slices of its work (`parse`, `render 7`); on a track `requests` a slice for each request's whole life,
-//! most of which is waiting; the counters `waiting` and `answered`; and instants for unusual events.
+//! This command makes the file `service.pftrace`, which <https://ui.perfetto.dev> opens. The trace shows: on
+//! each thread the slices of its work (`parse`, `render 7`); on a track `requests` a slice for each request's
+//! whole life, most of which is waiting; the counters `waiting` and `answered`; and instants for unusual
+//! events.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use tokio::sync::Semaphore;
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Four clients ask ten times each.
+/// The number of clients. Each asks ten times.
 const CLIENTS: i32 = 4;
 const REQUESTS: i32 = 10;
 
 /// The state that all connections share.
 struct Service {
-    /// How many may render at once.
+    /// Limits how many requests may be rendered at the same time.
     renderers: Semaphore,
     waiting: AtomicI32,
     answered: AtomicI32,
@@ -123,7 +124,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Work that blocks; every thirteenth piece of it fails.
+/// Renders an answer, which blocks the thread. Every thirteenth call fails.
 fn render(number: i32) -> Option<String> {
     let _render = begin_scoped_event_args(TAG, format_args!("render {number}"), &[]);
     {
@@ -138,7 +139,7 @@ fn render(number: i32) -> Option<String> {
     Some(format!("{number} drawn\n"))
 }
 
-/// Keeps a processor busy.
+/// Keeps a processor busy for `time`.
 fn work(time: Duration) {
     let start = std::time::Instant::now();
     while start.elapsed() < time {

@@ -1,5 +1,6 @@
-//! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating point.
-//! They are compiled by each of g++ and clang++ that is installed: the two make different coroutines.
+//! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating
+//! point. They are compiled by both g++ and clang++ if both are installed, because the two compilers make different
+//! coroutines.
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
 
@@ -14,9 +15,9 @@ mod ffi {
     /// A compiler of the tasks.
     #[derive(Debug)]
     enum Compiler {
-        /// GNU's g++.
+        /// The compiler g++ of GNU.
         Gcc,
-        /// LLVM's clang++.
+        /// The compiler clang++ of LLVM.
         Clang,
     }
 
@@ -29,36 +30,38 @@ mod ffi {
         CoYield,
     }
 
-    /// The durations of a batch of tasks in nanoseconds, and its results. Each part is the time between two readings of the
-    /// clock, and contains one reading. Creation, resume and destruction follow each other; `total` is the time from the
-    /// first reading to the last.
+    /// The durations of a batch of tasks in nanoseconds, and its results. Each part is the time between two readings
+    /// of the clock, and includes one reading. Creation, resume and destruction follow each other; `total` is the
+    /// time from the first reading to the last.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Batch {
-        /// The whole batch.
+        /// The time of the whole batch.
         total: u64,
-        /// The creation of all tasks: threads or coroutines, which then wait.
+        /// The time of creating all tasks: threads or coroutines, which then wait.
         creation: u64,
-        /// The execution of all tasks, including joining the threads.
+        /// The time of executing all tasks, including joining the threads.
         resume: u64,
-        /// The part of `resume` within the tasks, from the beginning to the end of each computation: one reading for each
-        /// task. 0 unless tasks were timed from within.
+        /// The part of `resume` that the computations took, which includes one reading of the clock for each task. It
+        /// is 0 if the tasks were not timed from within.
         compute: u64,
-        /// The part of `resume` from before each task is resumed to the beginning of its computation, and from its end until
-        /// the task has returned: two readings for each task. 0 unless tasks were timed from within.
+        /// The rest of `resume`: from before each task is resumed to the beginning of its computation, and from the
+        /// end of the computation until the task has returned. It includes two readings of the clock for each task.
+        /// It is 0 if the tasks were not timed from within.
         switches: u64,
-        /// The destruction of all tasks.
+        /// The time of destroying all tasks.
         destruction: u64,
-        /// The sum of their results.
+        /// The sum of the tasks' results.
         sum: f64,
-        /// How many coroutines have ended, or how often the single coroutine was resumed.
+        /// The number of coroutines that have ended, or how many times the single coroutine was resumed.
         resumes: u64,
-        /// How many coroutine frames were allocated on the heap; 0 if the compiler has elided the allocations.
+        /// The number of coroutine frames that were allocated on the heap. It is 0 if the compiler has elided
+        /// the allocations.
         news: u64,
-        /// The bytes of these frames.
+        /// The total size of the coroutine frames that were allocated on the heap, in bytes.
         frame_bytes: u64,
-        /// How many frames were freed.
+        /// The number of coroutine frames that were freed.
         deletes: u64,
-        /// The bytes of the freed frames.
+        /// The total size of the coroutine frames that were freed, in bytes.
         freed_bytes: u64,
     }
 
@@ -72,7 +75,8 @@ mod ffi {
 }
 
 impl Batch {
-    /// Returns the bytes of a frame, or `None` if no frame was allocated, in which case the size is unknown.
+    /// Returns the size of a coroutine frame in bytes, or `None` if no frame was allocated, because the size
+    /// is unknown then.
     pub fn frame(&self) -> Option<f64> {
         (self.news > 0).then(|| self.frame_bytes as f64 / self.news as f64)
     }
@@ -87,7 +91,7 @@ impl Compiler {
         Some(ffi::version(self)).filter(|version| !version.is_empty())
     }
 
-    /// Computes the number `tasks` times in a loop.
+    /// Computes the Fibonacci number `tasks` times in a loop.
     ///
     /// # Errors
     ///
@@ -96,7 +100,8 @@ impl Compiler {
         self.run(ffi::Kind::Sequential, fibonacci, tasks, false)
     }
 
-    /// Computes each number in a `std::thread`. All threads are created, and sleep, before the first thread may compute.
+    /// Computes the number in `tasks` threads (`std::thread`). All threads are created, and sleep, before the first
+    /// thread may compute.
     ///
     /// # Errors
     ///
@@ -106,8 +111,8 @@ impl Compiler {
         self.run(ffi::Kind::Threads, fibonacci, tasks, false)
     }
 
-    /// Computes each number in a coroutine. All coroutines are created before the first is resumed, and destroyed after
-    /// the last has run. If `inside` is set, each is timed from within, too.
+    /// Computes the number in `tasks` coroutines. All coroutines are created before the first one is resumed, and
+    /// destroyed after the last one has run. If `inside` is set, each is timed from within, too.
     ///
     /// # Errors
     ///
@@ -116,8 +121,8 @@ impl Compiler {
         self.run(ffi::Kind::Coroutines, fibonacci, tasks, inside)
     }
 
-    /// Computes all numbers in one coroutine, which yields each number (`co_yield`). If `inside` is set, each computation
-    /// is timed from within, too.
+    /// Computes the number `tasks` times in one coroutine, which yields each result (`co_yield`). If `inside` is set,
+    /// each computation is timed from within, too.
     ///
     /// # Errors
     ///
@@ -182,7 +187,8 @@ mod tests {
         }
     }
 
-    /// The whole is timed by readings of its own, and a part is no difference of other parts.
+    /// The time of the whole batch comes from separate readings of the clock, and no part is computed as the
+    /// difference of other parts.
     #[test]
     fn the_parts_make_up_the_whole() {
         let same = |parts: &[u64], whole: u64| {

@@ -1,9 +1,9 @@
 //! The C++ side of the benches: measures what ATrace costs a C++ program.
 //!
 //! Each function runs one operation `iterations` times in a loop that is entirely C++, with the tag `ATRACE_TAG_APP`.
-//! The caller takes the time. The same loop serves the "off" and the "on" case: the system properties
-//! (`atrace_sys::properties`) decide, and [`enabled_tags`] returns the state. The loops measure these cases of the
-//! original C++ benchmark:
+//! The caller measures the time. The same loop is used while tracing is off and while it is on: the system properties
+//! (`atrace_sys::properties`) determine that, and [`enabled_tags`] returns the state. The loops measure these cases
+//! of the original C++ benchmark:
 //!
 //! | benchmark | properties | function |
 //! |---|---|---|
@@ -12,17 +12,18 @@
 //! | `BM_TracingOnAtraceBegin/10`, `/1000` | on | [`begin`] with a name of 10, 1000 characters |
 //! | `BM_TracingOnAtraceEnd` | on | [`end`] |
 //!
-//! [`coroutines`] has tasks without ATrace, the material of a workload. [`wrapper`] writes events of Rust as AOSP's wrapper does.
+//! [`coroutines`] has tasks without ATrace, for a workload of the benches. [`wrapper`] writes events from Rust as
+//! AOSP's wrapper does.
 //!
 //! # Which libcutils
 //!
 //! On Android, the loops call the device's libcutils, if it has the called functions (see [`missing`]). A host has no
-//! libcutils that traces, so `cutils/` builds two libraries: a `libcutils.so` that works like Android's libcutils, and
-//! a `libproperties.so` with the functions that libcutils takes from bionic. Both are shared libraries, because calls
-//! between libraries are part of the cost.
+//! libcutils that traces, so two libraries are built from `cutils/`: a `libcutils.so` that works like Android's
+//! libcutils, and a `libproperties.so` with the functions that libcutils takes from bionic. Both are shared
+//! libraries, because calls between libraries are part of the cost.
 //!
 //! The library reads its properties like libcutils: if the flags property does not exist at the first call of one of
-//! these functions, the library never notices it. So set the properties first.
+//! these functions, the library never notices it. So set the properties before that.
 //!
 //! # Linking
 //!
@@ -80,15 +81,16 @@ mod ffi {
     }
 }
 
-/// Declares loops over strings, each with the function of libcutils that it calls beside `atrace_get_enabled_tags`. The
-/// bridge takes pointers: its own strings do not end with a NUL, and would have to be copied before each loop.
+/// Declares loops over strings, each with the function of libcutils that it calls in addition to
+/// `atrace_get_enabled_tags`. The strings are passed as pointers: the strings of the bridge to C++ do not end with a
+/// NUL, and would have to be copied before each loop.
 macro_rules! loops {
     ($($(#[$doc:meta])* $name:ident($($string:ident),+) calls $function:literal;)+) => {$(
         $(#[$doc])*
         ///
         /// # Panics
         ///
-        /// If the function is [`missing`].
+        /// Panics if the function is [`missing`].
         #[expect(unsafe_code, reason = "C strings go to C++ as pointers")]
         pub fn $name($($string: &CStr,)+ iterations: u64) {
             must_have($function);
@@ -116,11 +118,11 @@ loops! {
     /// Writes instants on a named track: `atrace_instant_for_track`.
     instant_for_track(track, name) calls "atrace_instant_for_track_body";
 
-    /// Counts from 0 up: `atrace_int`.
+    /// Sets a counter to 0, 1, 2, …: `atrace_int`.
     #[doc(alias = "atrace_int")]
     counter_int(name) calls "atrace_int_body";
 
-    /// Counts from 0 up: `atrace_int64`.
+    /// Sets a counter to 0, 1, 2, …: `atrace_int64`.
     #[doc(alias = "atrace_int64")]
     counter_int64(name) calls "atrace_int64_body";
 
@@ -141,7 +143,7 @@ loops! {
 ///
 /// # Panics
 ///
-/// If `atrace_end_body` is [`missing`].
+/// Panics if `atrace_end_body` is [`missing`].
 #[doc(alias = "BM_TracingOffAtraceEnd")]
 #[doc(alias = "BM_TracingOnAtraceEnd")]
 pub fn end(iterations: u64) {
@@ -149,9 +151,9 @@ pub fn end(iterations: u64) {
     ffi::end(iterations);
 }
 
-/// Returns why `function` of libcutils, such as `atrace_end_body`, can't be called on this device, or `None` if it can.
-/// The device's libcutils may be too old, or from Android 13, whose `atrace_async_for_track_end_body` takes other
-/// arguments.
+/// Returns why `function` of libcutils, such as `atrace_end_body`, can't be called on this device, or `None` if it
+/// can be called. The device's libcutils may be too old, or from Android 13, whose `atrace_async_for_track_end_body`
+/// takes other arguments.
 ///
 /// C++ programs call inline functions of a header, which call `atrace_get_enabled_tags` first. If that function is
 /// missing, every function counts as missing.
@@ -189,8 +191,8 @@ const FUNCTIONS: [&str; 11] = [
     "atrace_int64_body",
 ];
 
-/// The symbol does not show the function's parameters, but the API level does. A statically linked program has the
-/// libcutils that is built here.
+/// Returns whether `atrace_async_for_track_end_body` takes today's parameters. They can't be seen from the symbol,
+/// but are known from the API level. A statically linked program has the libcutils that is built here.
 fn track_end_is_todays() -> bool {
     if cfg!(any(not(target_os = "android"), target_feature = "crt-static")) {
         return true;
@@ -204,22 +206,22 @@ fn must_have(function: &str) {
     }
 }
 
-/// Asks in each iteration whether [`TAG`] is enabled, and returns the number of positive answers.
+/// Checks in each iteration whether [`TAG`] is enabled, and returns how many times it was.
 ///
 /// # Panics
 ///
-/// If `atrace_get_enabled_tags` is [`missing`].
+/// Panics if `atrace_get_enabled_tags` is [`missing`].
 #[doc(alias = "atrace_is_tag_enabled")]
 pub fn is_enabled(iterations: u64) -> u64 {
     must_have(TAGS);
     ffi::is_enabled(iterations)
 }
 
-/// Asks in each iteration which tags are enabled, and returns the last answer.
+/// Gets the enabled tags in each iteration, and returns those of the last iteration.
 ///
 /// # Panics
 ///
-/// If `atrace_get_enabled_tags` is [`missing`].
+/// Panics if `atrace_get_enabled_tags` is [`missing`].
 pub fn get_tags(iterations: u64) -> u64 {
     must_have(TAGS);
     ffi::get_tags(iterations)
@@ -240,7 +242,7 @@ pub struct InlineWrites {
 }
 
 impl InlineWrites {
-    /// Keeps these messages.
+    /// Makes a value with these messages.
     pub fn of<M: AsRef<[u8]>>(messages: &[M]) -> Self {
         let all = messages.iter().map(AsRef::as_ref);
         Self { bytes: all.clone().flatten().copied().collect(), lengths: all.map(<[u8]>::len).collect() }
@@ -257,14 +259,15 @@ impl InlineWrites {
 ///
 /// # Panics
 ///
-/// If `atrace_get_enabled_tags` is [`missing`].
+/// Panics if `atrace_get_enabled_tags` is [`missing`].
 #[doc(alias = "atrace_get_enabled_tags")]
 pub fn enabled_tags() -> u64 {
     must_have(TAGS);
     ffi::enabled_tags()
 }
 
-/// Makes libcutils read the properties again: it does not notice a change that only affects `debug.atrace.app_*`.
+/// Makes libcutils read the properties again. Without this, libcutils does not notice a change that only affects
+/// `debug.atrace.app_*`.
 #[doc(alias = "atrace_update_tags")]
 pub fn update_tags() {
     ffi::update_tags();
@@ -274,7 +277,7 @@ pub fn update_tags() {
 ///
 /// # Panics
 ///
-/// Returns an error if the dynamic linker does not know the path.
+/// Panics if the dynamic linker does not know the path.
 pub fn cutils_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {

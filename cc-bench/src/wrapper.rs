@@ -1,7 +1,7 @@
-//! Events of Rust, written as a wrapper of libcutils such as AOSP's `libatrace_rust` writes them: C functions contain the
-//! inline functions of libcutils' header, and each event makes a C string of the name.
+//! Events that Rust code writes like a wrapper of libcutils such as AOSP's `libatrace_rust`: it calls C functions,
+//! which contain the inline functions of libcutils' header, and makes a C string of the name for each event.
 //!
-//! Callers check with [`missing`](crate::missing) that libcutils has `atrace_end_body`.
+//! The caller must check with [`missing`](crate::missing) that libcutils has `atrace_end_body`.
 
 use std::ffi::{CString, c_char, c_int};
 

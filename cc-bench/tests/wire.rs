@@ -1,4 +1,4 @@
-//! The bytes that the C++ side writes.
+//! Tests the bytes that the C++ side writes.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the tests call libcutils' C functions")]
 

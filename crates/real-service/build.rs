@@ -1,7 +1,7 @@
-//! Tells the code whether this system supports tracing. With the feature `real`, also compiles `service.cc` against
-//! the single C++ file in the crate `perfetto-sdk-sys`.
+//! Tells the code whether this system supports tracing. With the feature `real`, also compiles `service.cc`
+//! together with the single C++ file in the crate `perfetto-sdk-sys`.
 //!
-//! If `ATRACE_REAL_SERVICE` names a program that was built this way before, that program is used instead.
+//! If `ATRACE_REAL_SERVICE` names a program that was built in this way before, that program is used instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

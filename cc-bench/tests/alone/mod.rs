@@ -1,5 +1,5 @@
-//! Runs each test in its own process, because libcutils opens its marker and finds its property once in a process, and
-//! takes both from the environment.
+//! Runs each test in its own process, because libcutils opens its marker and finds its property only once in a
+//! process, by the environment variables.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use atrace_sys::properties::Properties;
 
-/// The environment variable of the process that runs the test itself: the directory of its files.
+/// The environment variable of the process that runs the test itself, with the directory of its files.
 const PLACE: &str = "CC_BENCH_TEST_PLACE";
 
 /// The files of one test, seen from the process that runs it.
@@ -26,7 +26,8 @@ pub(crate) fn alone(name: &str, test: impl FnOnce(&Place)) {
     alone_with(name, |_, _| {}, test);
 }
 
-/// Like [`alone`], but `prepare` can change how the process is started; it also gets the path of the marker.
+/// Does the same as [`alone`], but calls `prepare`, which can change how the process is started. `prepare`
+/// also gets the path of the marker.
 pub(crate) fn alone_with(name: &str, prepare: impl FnOnce(&mut Command, &Path), test: impl FnOnce(&Place)) {
     if let Some(directory) = std::env::var_os(PLACE) {
         let directory = PathBuf::from(directory);
@@ -79,7 +80,7 @@ impl Place {
         String::from_utf8(std::fs::read(&marker).unwrap()[before..].to_vec()).unwrap()
     }
 
-    /// Ends a line in the marker file, because messages have no terminator.
+    /// Writes the end of a line to the marker file, because messages have no terminator.
     pub(crate) fn end_line(&self) {
         OpenOptions::new().append(true).open(self.path("marker")).unwrap().write_all(b"\n").unwrap();
     }

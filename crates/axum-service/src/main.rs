@@ -1,10 +1,10 @@
-//! A small service with a database, as a typical program has it, and clients that send requests to
-//! it.
+//! A small web service with a database, and clients that send requests to it.
 //!
 //! Usage: axum-service [REQUESTS [CONCURRENCY]]
 //!
-//! The service answers that many requests (7,500, 16 at a time), prints how many were answered, and ends. One request runs
-//! 500 searches without an index. To see which request was slow, and where it waited:
+//! The service answers REQUESTS requests (default 7,500), CONCURRENCY at a time (default 16), prints how many were
+//! answered, and ends. One request runs 500 searches without an index. To see which request was slow, and where it
+//! waited:
 //!
 //! ```sh
 //! atrace run -- axum-service
@@ -28,15 +28,15 @@ use tracing::{info, info_span, instrument};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The rows of the table.
+/// The number of rows of the table.
 const ROWS: i64 = 2000;
-/// This one request runs many searches and is slow.
+/// The number of the request that runs many searches and is slow.
 const SELDOM: usize = 500;
 
 #[derive(Deserialize)]
 struct Search {
     word: String,
-    /// The searches look for text in the middle of words, which no index speeds up.
+    /// Whether the searches look for text in the middle of words, for which no index helps.
     #[serde(default)]
     anywhere: bool,
 }
@@ -51,7 +51,7 @@ async fn total(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar("SELECT max(id) FROM words").fetch_one(pool).await
 }
 
-/// Answers how many words match, of how many.
+/// Answers how many words match, and how many there are.
 async fn search(State(pool): State<SqlitePool>, Query(search): Query<Search>) -> Result<String, StatusCode> {
     let before = if search.anywhere { "*[a-z]*[a-z]*[a-z]*" } else { "" };
     let pattern = format!("{before}{}*", search.word);
@@ -74,7 +74,8 @@ async fn database(directory: &std::path::Path) -> Result<SqlitePool, Error> {
     Ok(pool)
 }
 
-/// Sends requests on one connection until `next` has reached `requests`. Returns how many were answered with success.
+/// Sends requests on one connection until `next` has reached `requests`. Returns how many requests were answered with
+/// success.
 async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Result<usize, Error> {
     let mut stream = TcpStream::connect(to).await?;
     let (mut answer, mut answered) = (vec![0; 4096], 0);

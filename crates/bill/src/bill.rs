@@ -1,11 +1,12 @@
-//! What each callsite has cost, from its counts.
+//! What each callsite has cost, estimated from the measurements of a meter.
 
 use crate::estimate::Estimate;
 use crate::raw::{self, Call, Callsite, Kind};
 
-/// What a subscriber's calls have cost, by callsite: a table ([`Display`](std::fmt::Display)) or JSON.
+/// What the calls of a subscriber have cost, by callsite, as a table ([`Display`](std::fmt::Display)) or as
+/// JSON.
 ///
-/// The table has the callsites that cost most; with `{:#}` it has all.
+/// The table has the callsites that have cost the most. With `{:#}` it has all callsites.
 ///
 /// | column | |
 /// |---|---|
@@ -18,10 +19,11 @@ use crate::raw::{self, Call, Callsite, Kind};
 #[derive(Clone, Debug, Default)]
 pub struct Bill {
     pub(crate) subject: String,
-    /// The processor time of the process without what metering has taken, or, where it is unknown, the elapsed time.
+    /// The processor time of the process in nanoseconds, without the time that metering has taken. If it is unknown,
+    /// this is the elapsed time.
     pub(crate) whole_ns: f64,
     pub(crate) is_processor_time: bool,
-    /// The processor time of threads that made no call, if it is known.
+    /// The processor time of the threads that made no call, if it is known.
     pub(crate) others_ns: Option<u64>,
     pub(crate) elapsed_ns: f64,
     pub(crate) metering_ns: f64,
@@ -33,18 +35,18 @@ pub struct Bill {
     pub(crate) lines: Vec<Line>,
 }
 
-/// What a callsite has cost.
+/// The cost of a callsite.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) kind: Kind,
-    /// The name of a span. An event's name is its place, so it has its target.
+    /// The name of a span. An event is named by its source location, so this is the event's target.
     pub(crate) name: String,
-    /// Empty, if the callsite is unknown.
+    /// The target of the callsite. Empty if the callsite is unknown.
     pub(crate) target: String,
     pub(crate) level: u8,
-    /// The number of fields beside an event's message.
+    /// The number of fields, without the message of an event.
     pub(crate) fields: u32,
-    /// The file and the line, if they are known.
+    /// The file and the line of the callsite, if they are known.
     pub(crate) place: Option<(String, u32)>,
     pub(crate) calls: [u64; Call::ALL.len()],
     pub(crate) ns: Estimate,
@@ -54,8 +56,8 @@ pub(crate) struct Line {
 pub(crate) const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Bill {
-    /// Estimates the costs from what a [`Writer`](crate::Writer) of this version has written; `None`, if the bytes are something
-    /// else.
+    /// Estimates the costs from the bytes that a [`Writer`](crate::Writer) of this version has written. Returns
+    /// `None` if the bytes were not written by such a writer.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (process, callsites) = raw::read(bytes)?;
         let all = || callsites.iter().flat_map(|(_, sampled)| sampled);
@@ -119,31 +121,33 @@ impl Line {
         self.calls[call as usize]
     }
 
-    /// Returns whether there was a call.
+    /// Returns whether the callsite was called.
     pub(crate) fn is_used(&self) -> bool {
         self.calls.iter().any(|calls| *calls > 0)
     }
 
-    /// Returns how many spans or events there were; of a span that was created before there was a meter, how often it was entered.
+    /// Returns the number of spans or events. For spans that were created before there was a meter, returns how many
+    /// times they were entered.
     pub(crate) fn uses(&self) -> u64 {
         let uses = [Call::New, Call::Event, Call::Enter].map(|call| self.calls(call));
         uses.into_iter().find(|uses| *uses > 0).unwrap_or_default()
     }
 
-    /// Returns the nanoseconds of one span or event; of all calls, if there were neither.
+    /// Returns the cost of one span or event in nanoseconds. If there were neither, returns the cost of all
+    /// calls.
     pub(crate) fn each_ns(&self) -> f64 {
         let uses = if self.uses() > 0 { self.uses() } else { total(self.calls.into_iter()).max(1) };
         self.ns.sum / uses as f64
     }
 }
 
-/// Shortens a path of a crate from a registry: it then begins with the crate's name.
+/// Shortens a path of a crate from a registry: the result begins with the name of the crate.
 fn short(file: &str) -> &str {
     let of_registry = file.split_once("registry/src/").or_else(|| file.split_once(r"registry\src\"));
     let of_crate = of_registry.and_then(|(_, after)| after.split_once(['/', '\\']));
     of_crate.map_or(file, |(_, path)| path)
 }
 
-/// Names the system's parts that the bill does not have.
+/// The parts of tracing's cost that are not in the bill.
 pub(crate) const NOT_BILLED: &str = "the evaluation of arguments, the caches of `tracing`, threads that write \
     what a call has queued, and what calls displace from the processor's caches";

@@ -1,24 +1,26 @@
-//! Filter directives that would save most.
+//! Suggests filter directives that would save the most.
 //!
-//! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with that text, and disables what is
-//! more verbose than its level. The saving is the sum of those callsites.
+//! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with `target`, and
+//! disables their callsites that are more verbose than `level`. The saving is the sum of the costs of these
+//! callsites.
 
 use crate::bill::{Bill, LEVELS};
 use crate::estimate::Estimate;
 
-/// No more are shown.
+/// The maximum number of directives that are suggested.
 const MOST: usize = 5;
-/// A directive that saves less of the bill is not worth it.
+/// The minimum share of the bill that a suggested directive saves.
 const LEAST: f64 = 0.01;
 
-/// A directive, and what it saves.
+/// A directive, and the cost that it saves.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Directive {
     pub(crate) text: String,
     pub(crate) ns: Estimate,
 }
 
-/// Returns the directives that save most, the best first. Do not add up the savings: one directive may include another.
+/// Returns the directives that save the most, the best first. Their savings must not be added up, because one
+/// directive may include another.
 pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     let known = || bill.lines.iter().filter(|line| line.level > 0);
     let all = known().map(|line| &*line.target);
@@ -46,7 +48,7 @@ pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     found
 }
 
-/// Returns whether `EnvFilter`, which is the stricter one, accepts the target.
+/// Returns whether `EnvFilter` accepts the target. (`EnvFilter` is stricter than `Targets`.)
 fn is_valid(target: &str) -> bool {
     !target.is_empty() && target.chars().all(|char| char.is_ascii_alphanumeric() || "_:-".contains(char))
 }

@@ -1,50 +1,51 @@
-//! Estimates a sum from a random sample: with its interval, at 99 %.
+//! Estimates a sum from a random sample, with its 99 % interval.
 //!
-//! The first calls are all timed, so their sum is exact. Of the others, each is in the sample with the same chance. Their sum is
-//! estimated as their number times the sample's mean; its variance is the sample's, with the correction for a finite
-//! population (W. G. Cochran, "Sampling Techniques", 1977, chapter 2). Student's quantile is approximated as in Abramowitz
-//! and Stegun, 26.7.5.
+//! The first calls are all timed, so their sum is exact. Each of the other calls is in the sample with the same
+//! chance. The sum of these calls is estimated as their number times the mean of the sample. The variance of this sum
+//! is computed from that of the sample, with the correction for a finite population (W. G. Cochran, "Sampling
+//! Techniques", 1977, chapter 2). Student's quantile is approximated as in Abramowitz and Stegun, 26.7.5.
 
-/// What was measured of one kind of call. Times are ticks.
+/// The measurements of one kind of call of a callsite. Times are in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sampled {
-    /// The calls that were counted.
+    /// The number of calls.
     pub calls: u64,
-    /// The calls that were timed in any way.
+    /// The number of calls that were timed, as first calls or as a part of a sample.
     pub timed: u64,
-    /// The timed first calls.
+    /// The number of first calls that were timed.
     pub firsts: u64,
-    /// Their sum.
+    /// The sum of the times of the first calls.
     pub of_firsts: f64,
-    /// Of the others, a sample of calls, in which long ones are 0.
+    /// A sample of the other calls, in which the time of a long call counts as 0. (A long call takes more
+    /// than 10 µs.)
     pub short: Sample,
-    /// How many calls of that sample were long.
+    /// The number of long calls in the sample `short`.
     pub longs: u64,
-    /// The times of long calls, from another sample.
+    /// A separate sample, of the times of long calls.
     pub long: Sample,
-    /// The time of a long call, if the sample of them is empty.
+    /// The time that is assumed for a long call if the sample `long` is empty.
     pub long_at_least: f64,
 }
 
 /// A random sample: its size, its sum, and the sum of its squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Its size.
+    /// The number of values in the sample.
     pub number: u64,
-    /// Its sum.
+    /// The sum of the values.
     pub sum: f64,
-    /// The sum of its squares.
+    /// The sum of the squares of the values.
     pub squares: f64,
 }
 
-/// A sum, and by how much it may be wrong.
+/// An estimated sum, and its variance.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) sum: f64,
     pub(crate) half: f64,
 }
 
-/// The quantile of the normal distribution for 99 % on two sides.
+/// The two-sided quantile of the normal distribution for 99 %.
 const Z: f64 = 2.576;
 
 fn student(freedom: f64) -> f64 {
@@ -68,7 +69,7 @@ impl Sampled {
         first.plus(self.short.estimate(others)).plus(self.of_long(others))
     }
 
-    /// Estimates the sum of the long ones of `all` calls: their share times their mean.
+    /// Estimates the sum of the times of the long calls among `all` calls: their share times their mean.
     fn of_long(&self, all: f64) -> Estimate {
         let (number, share) = (self.short.number as f64, self.longs as f64 / self.short.number as f64);
         let one = match self.long.number {
@@ -85,7 +86,7 @@ impl Sampled {
 }
 
 impl Sample {
-    /// Estimates the mean of infinitely many calls. There must be at least two in the sample.
+    /// Estimates the mean of an infinite number of calls. The sample must have at least two values.
     fn mean(&self) -> Estimate {
         let number = self.number as f64;
         let mean = self.sum / number;
@@ -93,7 +94,7 @@ impl Sample {
         Estimate { sum: mean, half: student(number - 1.0) * (variance / number).sqrt() }
     }
 
-    /// Estimates the sum of `all` calls.
+    /// Estimates the sum of the times of `all` calls.
     fn estimate(&self, all: f64) -> Estimate {
         let Estimate { sum: mean, half } = self.mean();
         let missed = (1.0 - self.number as f64 / all).max(0.0);
@@ -124,7 +125,7 @@ impl Estimate {
 mod tests {
     use super::*;
 
-    /// Random numbers, the same in each run.
+    /// A source of random numbers that are the same in each run.
     struct Random(u64);
 
     impl Random {
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Returns how often the interval holds the truth, for calls whose time is `time`.
+    /// Returns how often the interval contains the true value, for calls whose times `time` returns.
     fn coverage(calls: usize, mut time: impl FnMut(&mut Random) -> f64) -> f64 {
         const FIRSTS: usize = 16;
         let rounds = if cfg!(miri) { 2 } else { 1000 };
@@ -178,7 +179,8 @@ mod tests {
         assert!(skewed >= 0.97 && heavy >= 0.95, "{skewed} {heavy}");
     }
 
-    /// Threads that outnumber the processors: some calls take milliseconds, in which the thread does not have the processor.
+    /// There are more threads than processors, so some calls take milliseconds, during which the thread does not have
+    /// the processor.
     #[test]
     #[cfg_attr(miri, ignore = "slow")]
     fn calls_that_lose_the_processor_are_billed_for_their_processor_time() {

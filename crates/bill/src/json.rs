@@ -1,4 +1,4 @@
-//! The bill as JSON.
+//! Formats the bill as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,11 @@ use crate::raw::{Call, Kind};
 impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
     ///
-    /// Times are in nanoseconds. A time has the members `ns`, `low` and `high`, the bounds at 99 %. `whole_ns` is the processor time of
-    /// the process without what metering has taken; if `whole` is `"elapsed time"`, the system does not report the processor time. `other_threads_ns` is that of threads that made no call, or null; writer threads are among them. `file`,
-    /// `line`, `target` and `level` are missing where they are unknown. `calls` of a callsite counts each kind of call.
+    /// Times are in nanoseconds. A time has the members `ns`, `low` and `high`, the bounds at 99 %. `whole_ns` is the
+    /// processor time of the process without the time that metering has taken. If `whole` is `"elapsed time"`, the
+    /// system does not report the processor time, and `whole_ns` is the elapsed time. `other_threads_ns` is the
+    /// processor time of threads that made no call, such as writer threads, or null. `file`, `line`, `target` and
+    /// `level` are missing if they are unknown. `calls` of a callsite has the number of calls of each kind.
     pub fn to_json(&self) -> String {
         let callsites: Vec<_> = self.lines.iter().map(callsite).collect();
         let directive =

@@ -1,8 +1,8 @@
-//! The bill of a traced program: which callsite costs how much processor time.
+//! The bill of a traced program: how much processor time each callsite costs.
 //!
-//! A meter in the program counts and times the calls of a subscriber (`atrace_subscriber::metered`), and writes the numbers
-//! with [`Writer`]. [`Bill::read`] estimates the costs from them, in the same process or in another one. So a program that
-//! is only asked for its numbers contains neither the estimates nor the table.
+//! A meter in the program counts and times the calls of a subscriber (`atrace_subscriber::metered`), and writes its
+//! measurements with [`Writer`]. From these, [`Bill::read`] estimates the costs, in the same process or in another
+//! one. So a program that only writes measurements contains neither the code of the estimates nor that of the table.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! The numbers of a meter as bytes.
+//! The measurements of a meter, encoded as bytes.
 //!
-//! All numbers have eight bytes, in little-endian order; a text is its length and its UTF-8 bytes. First comes [`MAGIC`], then
-//! [`Process`], and for each callsite its [`Callsite`], a mask of the kinds of calls that were made, and of each of those a
-//! [`Sampled`]. Only a reader of the same version understands them.
+//! All numbers have eight bytes, in little-endian order; a text is encoded as its length and its UTF-8 bytes. The
+//! bytes begin with [`MAGIC`] and a [`Process`]. For each callsite there follow a [`Callsite`], a mask of the kinds
+//! of calls that were made, and a [`Sampled`] for each of these kinds. Only a reader of the same version can read the
+//! bytes.
 
 use crate::estimate::{Sample, Sampled};
 
@@ -11,26 +12,26 @@ const MAGIC: u64 = u64::from_le_bytes(*b"ATRbill1");
 /// The kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// `enabled` and `event_enabled`.
+    /// A call of `enabled` or `event_enabled`.
     Check,
-    /// `new_span`.
+    /// A call of `new_span`.
     New,
-    /// `enter`.
+    /// A call of `enter`.
     Enter,
-    /// `exit`.
+    /// A call of `exit`.
     Exit,
-    /// `record` and `record_follows_from`.
+    /// A call of `record` or `record_follows_from`.
     Record,
-    /// `event`.
+    /// A call of `event`.
     Event,
-    /// `clone_span`.
+    /// A call of `clone_span`.
     Clone,
-    /// `try_close`.
+    /// A call of `try_close`.
     Close,
 }
 
 impl Call {
-    /// All kinds, by their numbers.
+    /// All kinds of calls, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Check,
         Self::New,
@@ -43,62 +44,62 @@ impl Call {
     ];
 }
 
-/// What a meter knows of its process. Times without a unit are ticks.
+/// The facts about a process that its meter knows. Times without a unit are in ticks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process<'a> {
-    /// What was metered, for people.
+    /// A description for users of what was metered.
     pub subject: &'a str,
-    /// The nanoseconds of a tick.
+    /// The duration of a tick in nanoseconds.
     pub ns_per_tick: f64,
-    /// The processor time since the meter was made, if the system tells it.
+    /// The processor time of the process since the meter was made, if the system reports it.
     pub processor_ns: Option<u64>,
-    /// The processor time of threads that made no call, if the system tells it.
+    /// The processor time of the threads that made no call, if the system reports it.
     pub others_ns: Option<u64>,
     /// The time since the meter was made.
     pub elapsed_ns: u64,
-    /// What metering takes for a call that is not timed.
+    /// The time that metering adds to a call that is not timed.
     pub untimed_ns: f64,
-    /// What metering takes more for a timed call.
+    /// The additional time that metering takes for a timed call.
     pub timing_ns: f64,
 }
 
-/// What a callsite is.
+/// The kind of a callsite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// The calls whose callsite is unknown.
+    /// No callsite: this stands for all calls whose callsite is unknown.
     #[default]
     Unknown,
-    /// A span.
+    /// A span of the program.
     Span,
-    /// An event.
+    /// An event of the program.
     Event,
 }
 
 /// A callsite, as the program describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callsite<'a> {
-    /// What it is.
+    /// The kind of the callsite.
     pub kind: Kind,
-    /// From 1, `error`, to 5, `trace`.
+    /// The level of the callsite, from 1 (`error`) to 5 (`trace`).
     pub level: u8,
-    /// The number of fields beside an event's message.
+    /// The number of fields, without the message of an event.
     pub fields: u32,
-    /// Its name.
+    /// The name of the callsite.
     pub name: &'a str,
-    /// Its target.
+    /// The target of the callsite.
     pub target: &'a str,
-    /// Its file, or nothing.
+    /// The source file of the callsite. Empty if it is unknown.
     pub file: &'a str,
-    /// Its line in the file.
+    /// The line of the callsite in the source file.
     pub line: u32,
 }
 
-/// Writes the numbers of a meter.
+/// Encodes the measurements of a meter.
 #[derive(Debug)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins with the process.
+    /// Begins with the facts about the process.
     pub fn new(process: &Process<'_>) -> Self {
         let mut new = Self(Vec::new());
         new.number(MAGIC);
@@ -112,7 +113,7 @@ impl Writer {
         new
     }
 
-    /// Adds a callsite, with what was measured of each kind of call.
+    /// Adds a callsite. `sampled` returns the measurements of each kind of call.
     pub fn callsite(&mut self, callsite: &Callsite<'_>, sampled: impl Fn(Call) -> Sampled) {
         let numbers = [callsite.kind as u32, u32::from(callsite.level), callsite.fields, callsite.line];
         numbers.iter().for_each(|it| self.number(u64::from(*it)));
@@ -143,10 +144,11 @@ impl Writer {
     }
 }
 
-/// The callsites of a process, each with what was measured of its calls.
+/// The callsites of a process, each with the measurements of its calls, by the kind of call.
 type Callsites<'a> = Vec<(Callsite<'a>, [Sampled; Call::ALL.len()])>;
 
-/// Reads what a [`Writer`] wrote; `None`, if the bytes are something else.
+/// Reads the bytes that a [`Writer`] has written. Returns `None` if the bytes were not written by such a
+/// writer.
 pub(crate) fn read(bytes: &[u8]) -> Option<(Process<'_>, Callsites<'_>)> {
     let mut reader = Reader(bytes);
     if reader.number()? != MAGIC {
@@ -235,7 +237,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns what `Reader::sampled` reads.
+/// Returns the numbers that `Reader::sampled` reads.
 fn numbers_of(it: &Sampled) -> [u64; 12] {
     let of = |it: Sample| [it.number, it.sum.to_bits(), it.squares.to_bits()];
     let ([short, sum, squares], [long, of_long, long_squares]) = (of(it.short), of(it.long));

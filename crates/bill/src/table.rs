@@ -1,4 +1,4 @@
-//! The bill as a table.
+//! Formats the bill as a table.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -7,7 +7,7 @@ use crate::directives;
 use crate::estimate::Estimate;
 use crate::raw::{Call, Kind};
 
-/// So many callsites are shown.
+/// The maximum number of callsites that are shown.
 const MOST: usize = 30;
 /// A callsite that costs less than this share of the bill is not shown.
 const LEAST: f64 = 0.000_5;
@@ -75,7 +75,7 @@ impl Bill {
         ]
     }
 
-    /// Returns a share of the whole, with its interval if there is one.
+    /// Returns a share of the whole, with its interval if it has one.
     fn share(&self, ns: Estimate) -> String {
         let [low, sum, high] = [ns.low(), ns.sum, ns.high()].map(|ns| 100.0 * ns / self.whole_ns);
         if sum == 0.0 {
@@ -87,7 +87,7 @@ impl Bill {
 }
 
 impl Line {
-    /// Returns what one use of the callsite consists of.
+    /// Returns a description of the calls that one span or event consists of.
     fn kind(&self) -> String {
         let uses = self.uses().max(1);
         let mut parts = Vec::new();
@@ -197,7 +197,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Callsite, Process, Sample, Sampled, Writer};
 
-    /// So many calls, of which each tenth was timed: half took a fifth less than the mean, half a fifth more.
+    /// Returns the measurements of `number` calls of which every tenth was timed: half of these took a fifth
+    /// less than the mean, and half a fifth more.
     fn calls(number: u64, mean: f64) -> Sampled {
         let samples = number / 10;
         let sum = mean * samples as f64;

@@ -3,7 +3,7 @@
 //!
 //! Each file in `tests/` includes a source file of a library unchanged (`#[path]`). The included file finds loom's
 //! types in `crate::sync`, where the library has the types of the standard library. So a modelled file must use
-//! `crate::sync` for everything that threads share, must have no statics, and must construct its types in functions
+//! `crate::sync` for all data that threads share, must have no statics, and must construct its types in functions
 //! that need not be `const`.
 //!
-//! Run with `cargo test -p atrace-models`. `LOOM_LOG=trace` prints a counterexample.
+//! Run the models with `cargo test -p atrace-models`. `LOOM_LOG=trace` prints a counterexample.

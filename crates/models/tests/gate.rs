@@ -24,17 +24,17 @@ struct World {
     gate: Gate,
     nothing: &'static AtomicU32,
     area: &'static AtomicU32,
-    /// Zero until the property exists.
+    /// The serial of the property, which is zero until the property exists.
     property: &'static AtomicU32,
     value: AtomicU64,
-    /// Stands for the patterns of programs: a value without a serial.
+    /// A value without a serial, which takes the place of the patterns of programs.
     pattern: AtomicU64,
-    /// The published state of the gate, and the turn of the thread that writes it.
+    /// The state that was last published, and the turn of the thread that publishes it.
     said: AtomicU64,
     turn: Turn,
 }
 
-/// The words must live as long as the program, so every world is leaked.
+/// Returns a world. It is leaked, because the words must exist as long as the program.
 fn world(property: u32) -> &'static World {
     let nothing = leak(AtomicU32::new(0));
     leak(World {
@@ -55,7 +55,7 @@ fn world(property: u32) -> &'static World {
 }
 
 impl World {
-    /// Sets or creates the property: the value first, then the serials.
+    /// Sets the property, or creates it: stores the value first, and then the serials.
     fn set(&self, value: u64, serial: u32) {
         self.value.store(value, Ordering::Relaxed);
         self.property.store(serial, Ordering::Release);
@@ -83,14 +83,15 @@ impl World {
         self.gate.read(self.nothing, || self.serial(), find)
     }
 
-    /// The check that an event does.
+    /// Does the check that each event does.
     fn is_on(&self) -> bool {
         let (local, _) = self.gate.look();
         let found = if local & CHANGED != 0 { self.read().0 } else { local };
         found & ON != 0
     }
 
-    /// An earlier version with a fault: every reader sets the word that is compared.
+    /// Reads as an earlier version with a fault did: every reader sets the reference to the serial that the
+    /// gate compares.
     fn read_as_it_was(&self) {
         let claim = u64::from(self.gate.claims.fetch_add(1, Ordering::Relaxed)) << SERIAL_SHIFT | CLAIMED;
         self.gate.local.swap(claim, Ordering::AcqRel);
@@ -101,7 +102,7 @@ impl World {
         let _ = self.gate.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// A version with a fault: reads the tags before the serial.
+    /// Reads as a version with a fault: the tags before the serial.
     fn read_the_wrong_way_round(&self) {
         let found = std::cell::Cell::new(0);
         let watch = || {
@@ -150,8 +151,8 @@ fn tags_read_before_the_serial_are_old() {
     });
 }
 
-/// The property is created between the reads of two threads, and later gets a serial that the store's word has at
-/// that time.
+/// The property is created between the reads of two threads. Later it gets the same serial as the word of the
+/// store had at that time.
 fn the_word_compared_is_that_of_the_serial(read: fn(&World)) {
     model(3, move || {
         let world = world(0);
@@ -179,7 +180,7 @@ fn a_word_set_outside_the_claim_is_that_of_another_serial() {
     the_word_compared_is_that_of_the_serial(World::read_as_it_was);
 }
 
-/// A change without a serial is noticed because the program announces it.
+/// A change that has no serial is noticed because the program announces it.
 fn the_slower_reader_does_not_overwrite(publish: fn(&World)) {
     model(3, move || {
         let world = world(2);

@@ -19,7 +19,7 @@ use claim::{Begun, Claim};
 
 const BEGUN: Begun = Begun { lane: 3, is_nested: true };
 
-/// A slot: its holders, the claim, and what the begin of the life writes.
+/// A slot: its holders, the claim of the life, and the data that the begin of the life writes.
 struct Slot {
     life: slots::Life,
     claim: Claim,
@@ -40,7 +40,7 @@ impl Slot {
         (Arc::new(slot), generation)
     }
 
-    /// Returns how often the life was begun. Loom finds a write at the same time.
+    /// Returns how many times the life was begun. If a life is begun at the same time, loom reports that.
     fn begins(&self) -> u32 {
         self.begin.with(|_| self.begun.load(Ordering::Relaxed))
     }
@@ -49,7 +49,7 @@ impl Slot {
         self.begin.with_mut(|_| self.begun.store(begins, Ordering::Relaxed));
     }
 
-    /// Begins the life if the span is alive and nobody else has.
+    /// Begins the life, if the span is alive and no other thread has begun its life.
     fn begin(&self, generation: u32) {
         if self.life.hold(generation) {
             if self.claim.take(generation) {
@@ -60,7 +60,7 @@ impl Slot {
         }
     }
 
-    /// Removes a holder. The last one ends the life, and makes another span in the slot.
+    /// Removes a holder. The last holder ends the life, and creates another span in the slot.
     fn release(&self, generation: u32) {
         if self.life.release(generation) {
             let begun = self.claim.begun(generation);

@@ -1,5 +1,5 @@
 //! Model of Perfetto's backend: which thread may write into a chunk, and how a chunk gets to the service and back.
-//! crates/atrace-perfetto/src/presence.rs, handed.rs and abi.rs.
+//! The files are presence.rs, handed.rs and abi.rs in crates/atrace-perfetto/src.
 
 #![allow(unsafe_code, reason = "what only one thread may touch is what the models are about")]
 
@@ -20,7 +20,8 @@ mod sync {
     pub(crate) use super::common::sync::atomic;
     use atomic::{Ordering, fence};
 
-    /// The kernel turns this into a full fence while another thread executes the heavy fence.
+    /// A compiler barrier. The kernel turns it into a full fence while another thread executes the heavy
+    /// fence.
     pub(crate) fn light_fence() {
         fence(Ordering::SeqCst);
     }
@@ -35,8 +36,8 @@ use loom::thread;
 use presence::{Epoch, Found, Presence};
 use sync::atomic::{AtomicU32, Ordering};
 
-/// A thread slot, a session, and the slot's writer for it: the number of the session that it wrote for, and the
-/// number of its events.
+/// A thread slot, a session, and the slot's writer for that session, which has the number of the session for
+/// which it wrote last, and the number of its events.
 struct Place {
     presence: Presence,
     epoch: Epoch,
@@ -55,7 +56,8 @@ impl Place {
         leak(place)
     }
 
-    /// Writes an event. Returns the number of the session that it was written for.
+    /// Writes an event. Returns the number of the session for which it was written, or `None` if it was not
+    /// written.
     fn write(&self) -> Option<u32> {
         assert_eq!(self.presence.enter(), Found::Entered);
         let epoch = self.epoch.now();
@@ -74,8 +76,8 @@ impl Place {
         is_open.then_some(epoch)
     }
 
-    /// Takes the written events as the socket thread, after the session was closed. Returns `None` if the thread is
-    /// pinned.
+    /// Takes the written events, as the socket thread does after the session was closed. Returns `None` if the
+    /// thread is pinned.
     fn reclaim(&self) -> Option<(u32, u32)> {
         // SAFETY: as above.
         (!self.presence.is_inside())
@@ -117,7 +119,8 @@ fn the_next_session_at_a_place_begins_with_an_empty_writer() {
     });
 }
 
-/// A thread slot changes its owner while the session ends. The socket thread sees what the first owner wrote.
+/// A thread slot changes its owner while the session ends. The socket thread sees all data that the first
+/// owner has written.
 #[test]
 fn a_place_that_was_given_back_is_seen_as_it_was_left() {
     model(3, || {
@@ -138,8 +141,8 @@ fn a_place_that_was_given_back_is_seen_as_it_was_left() {
     });
 }
 
-/// The service asks for the state of a session to be cleared. A thread that sees the new epoch also sees what was
-/// stored before, and knows that the session is the same.
+/// The service asks for the state of a session to be cleared. A thread that sees the new epoch also sees the data
+/// that was stored before, and knows that the session is the same.
 #[test]
 fn a_session_whose_state_is_cleared_is_the_same_session() {
     model(3, || {

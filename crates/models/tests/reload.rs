@@ -1,4 +1,4 @@
-//! Model of making libcutils reload its tags: atrace/src/sink/reload.rs.
+//! Model of reloading libcutils' tags: atrace/src/sink/reload.rs.
 
 mod common;
 use common::{leak, model, sync};
@@ -29,8 +29,8 @@ impl Library {
         })
     }
 
-    /// Like libcutils: no lock spans the two operations. (The value is read directly: a load that sees it late is the
-    /// same as setting it later.)
+    /// Reads and stores the tags as libcutils does: no lock is held during both operations. (The value is read
+    /// directly: a load that sees it late is the same as setting it later.)
     fn update_tags(&self) {
         let value = self.value.fetch_add(0, Ordering::Acquire);
         self.mask.store(value, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Library {
         (serial, serial)
     }
 
-    /// Returns the tags, if they are certain.
+    /// Returns the tags if they are known to be current.
     fn tags(&self) -> Option<u64> {
         self.reload.follow(1, || self.now(), || self.update_tags())?;
         Some(self.mask.load(Ordering::Relaxed))
@@ -98,7 +98,7 @@ fn a_thread_that_was_slow_left_the_mask_old() {
     the_mask_is_current(Library::tags_as_they_were);
 }
 
-/// Other functions make the library read the properties, too.
+/// Functions that do not change a serial make the library read the properties, too.
 #[test]
 fn what_no_serial_tells_is_followed_up() {
     model(3, || {
@@ -111,7 +111,7 @@ fn what_no_serial_tells_is_followed_up() {
     });
 }
 
-/// A child does not have the thread of its parent that was reading.
+/// A forked child does not have the thread of its parent that was reading.
 #[test]
 fn a_child_is_current() {
     model(3, || {

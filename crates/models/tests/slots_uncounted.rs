@@ -1,4 +1,5 @@
-//! The same model with a head whose count of changes never changes. The model must find the fault (the ABA problem).
+//! The model of `slots.rs`, with a head whose count of changes never changes. This model must find the fault (the
+//! ABA problem).
 
 #[path = "slots/exchange.rs"]
 mod exchange;

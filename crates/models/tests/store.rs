@@ -9,7 +9,7 @@ mod sync {
 mod area;
 
 mod layout {
-    //! As small as possible: a torn value consists of two different letters.
+    //! The sizes are as small as possible: a torn value consists of two different letters.
     pub(crate) const MAGIC: [u8; 1] = *b"A";
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const KEY_ROOM: usize = 2;
@@ -55,7 +55,7 @@ impl Key {
 
 const KEYS: [Key; CAPACITY] = [Key(*b"k\0"), Key(*b"l\0")];
 
-/// A value: the same letter twice, or nothing.
+/// A value: the same letter twice, or no letter.
 #[derive(Default)]
 struct Value(Vec<u8>);
 
@@ -107,7 +107,7 @@ impl Store {
         assert!(Writable::new(&self.area).set(key, &Value(vec![digit; 2])).is_ok());
     }
 
-    /// Reads a property and its serial; `None` if it does not exist.
+    /// Reads a property and its serial. Returns `None` if the property does not exist.
     fn get(&self, key: &Key) -> Option<(u32, u32)> {
         let entry = self.area.find(key).unwrap()?;
         let (serial, value) = entry.read().unwrap();
@@ -171,7 +171,7 @@ fn what_is_announced_is_there() {
     });
 }
 
-/// A new value of an existing property is announced by the area's serial, too.
+/// A new value of an existing property is also announced by the serial of the area.
 #[test]
 fn what_is_announced_is_in_force() {
     model(|| {
@@ -190,7 +190,7 @@ fn what_is_announced_is_in_force() {
     });
 }
 
-/// The serial that announced a value may be another writer's.
+/// The serial that announced a value may be that of another writer.
 #[test]
 fn writers_take_turns() {
     model(|| {

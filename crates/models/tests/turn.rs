@@ -75,7 +75,7 @@ fn who_only_leaves_is_forgotten() {
     });
 }
 
-/// A child finds the turn taken by a thread that it does not have.
+/// In a forked child, the turn is taken by a thread that does not exist in the child.
 #[test]
 fn a_child_does_not_wait_for_its_parent() {
     model(3, || {
@@ -102,7 +102,7 @@ fn text(byte: u8) -> [u8; 16] {
     [byte; 16]
 }
 
-/// Reads as the doctor does: the page, then its beginning again.
+/// Reads the page as the doctor does: first the page, and then its beginning again.
 fn read(page: &Page) -> Option<[u64; 2]> {
     let sequence = page.sequence.load(Ordering::Acquire);
     let words = [0, 1].map(|at| page.words[at].load(Ordering::Relaxed));

@@ -130,7 +130,7 @@ impl Rebuilder {
         self.notifier.remove(watch.unwrap());
     }
 
-    /// The work of the watch's thread.
+    /// Does the work of the watch's thread.
     fn look(&self, switched: fn(&Self, u64)) {
         self.notifier.notify(|| self.tags.load(Ordering::Acquire), |(), _, tags| switched(self, tags));
     }
@@ -172,7 +172,8 @@ fn a_dropped_watch_overwrote_what_is_newer() {
     });
 }
 
-/// A callsite asks while tracing is switched, and stores the answer at any later time.
+/// A callsite queries whether it is enabled while tracing is switched, and stores the answer at any later
+/// time.
 fn an_old_answer_is_known_of(ask: fn(&Queries) -> u64, switch: fn(&Queries), is_open: fn(&Queries) -> bool) {
     model(3, move || {
         let queries = leak(queries());
@@ -209,7 +210,7 @@ fn with_release_and_acquire_neither_saw_the_other() {
     );
 }
 
-/// Settled questions stay settled, and a later question is open.
+/// Queries that were settled stay settled, and a later query is open.
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {

@@ -14,7 +14,8 @@ use fastrand::Rng;
 /// The confidence of every interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A row is noisy if half its interval exceeds this fraction of its median, and also exceeds [`NOISY_NS`].
+/// A result is noisy if half of its interval exceeds this fraction of its median, and also exceeds
+/// [`NOISY_NS`].
 pub const NOISY_RATIO: f64 = 0.05;
 
 /// Half an interval of at most this many nanoseconds is never noisy, however small the median.
@@ -46,7 +47,8 @@ impl Interval {
         Self::at(samples, CONFIDENCE)
     }
 
-    /// Like [`of`](Self::of), with another confidence than 95 %. A higher confidence takes more samples.
+    /// Does the same as [`of`](Self::of), with another confidence than 95 %. A higher confidence requires
+    /// more samples.
     pub fn at(samples: &[f64], confidence: f64) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|x| !x.is_finite()) {
             return None;
@@ -125,13 +127,14 @@ impl Interval {
         (self.high - self.low) / 2.0
     }
 
-    /// Returns half the width of the interval as a fraction of the median; infinite for a median of 0.
+    /// Returns half the width of the interval as a fraction of the median. The fraction is infinite if the
+    /// median is 0.
     pub fn relative(&self) -> f64 {
         let half = self.half_width();
         if half == 0.0 { 0.0 } else { half / self.median.abs() }
     }
 
-    /// Tells whether the interval, in nanoseconds, is too wide for a useful result.
+    /// Returns whether the interval, in nanoseconds, is too wide for a useful result.
     pub fn is_noisy(&self) -> bool {
         !self.sure || (self.relative() > NOISY_RATIO && self.half_width() > NOISY_NS)
     }

@@ -57,7 +57,7 @@ impl Looks {
     }
 }
 
-/// Tells whether the comparison can end: the interval of the difference is sure and narrow.
+/// Returns whether the comparison can end, because the interval of the difference is sure and narrow.
 pub fn is_decided(difference: Interval) -> bool {
     difference.sure && difference.half_width() <= TIGHT.max(TIGHT_PART * difference.median.abs())
 }

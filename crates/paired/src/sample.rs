@@ -18,7 +18,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Makes a sample without information about the processor's speed.
+    /// Makes a sample with no information about the processor's speed.
     pub fn of(ns: f64) -> Self {
         Self { ns, chain: [1.0; 2] }
     }
@@ -47,7 +47,7 @@ impl Sample {
     }
 }
 
-/// Tells whether the processor had the same speed before and after all of these slices.
+/// Returns whether the processor had the same speed before and after all of these slices.
 pub fn equally_fast(all: &[Sample]) -> bool {
     let chains = || all.iter().flat_map(|sample| sample.chain);
     let least = chains().fold(f64::INFINITY, f64::min);
@@ -128,8 +128,9 @@ pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
     })
 }
 
-/// Returns the interval that `median` makes of converted times. If it is outside the range of the measured times, the time
-/// of the operation does not follow the processor's speed, and the interval is made of the measured times.
+/// Returns the interval that `median` computes from times that are converted to the reference speed. If the result is
+/// outside of the range of the measured times, the time of the operation does not depend on the processor's speed,
+/// and the interval is computed from the measured times instead.
 pub fn in_range(
     samples: &[Sample],
     median: impl Fn(fn(&Sample, f64) -> f64) -> Option<Interval>,

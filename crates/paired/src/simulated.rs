@@ -1,5 +1,5 @@
-//! Simulated machines, on which the true difference is known. A rule that decides about comparisons is tested by running
-//! it on them.
+//! Simulated machines, on which the true difference is known. On such machines, rules that decide about comparisons
+//! are tested.
 
 use fastrand::Rng;
 
@@ -8,7 +8,7 @@ use crate::sample::Sample;
 /// A simulated machine, with its disturbances. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// What disturbs it.
+    /// A description of the disturbances.
     pub name: &'static str,
     /// A slower state that comes and goes.
     pub slow: Option<Slow>,
@@ -21,7 +21,7 @@ pub struct Machine {
     pub stops: f64,
 }
 
-/// A state in which everything takes longer.
+/// A state of the machine in which all work takes longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Slow {
     /// The factor by which an operation is slower.
@@ -75,18 +75,19 @@ pub struct Simulated {
     is_slow: bool,
     drift: f64,
     is_burst: bool,
-    /// When the current slow or normal state ends, and when the current burst or pause ends.
+    /// The time when the current slow or normal state ends, and the time when the current burst or pause
+    /// ends.
     until: [f64; 2],
 }
 
 impl Simulated {
-    /// Creates a machine whose disturbances follow from `seed`.
+    /// Creates a machine whose disturbances are random numbers from `seed`.
     pub fn new(machine: Machine, seed: u64) -> Self {
         let random = Rng::with_seed(seed);
         Self { machine, random, now: 0.0, is_slow: false, drift: 1.0, is_burst: false, until: [0.0; 2] }
     }
 
-    /// Returns a random factor near 1 for the variation between runs. Outliers only slow down.
+    /// Returns a random factor near 1 for the variation between runs. Outliers only make a run slower.
     fn jitter(&mut self, part: f64) -> f64 {
         let normal = (0..4).map(|_| self.random.f64() - 0.5).sum::<f64>() * 1.7;
         let outlier = if self.random.f64() < 0.02 { self.random.f64() } else { 0.0 };

@@ -1,5 +1,5 @@
-//! A shared library that traces, for tests of programs that load and unload it. It contains its own copies of `atrace`
-//! and of std, as each such library does.
+//! A shared library that traces, for tests of programs that load and unload it. It contains its own copies of
+//! `atrace` and of std, as every such library does.
 
 #![expect(unsafe_code, reason = "its functions are looked up by name")]
 
@@ -13,7 +13,7 @@ pub extern "C" fn plugin_event() {
     atrace_instant(AtraceTag::App, "plugin");
 }
 
-/// Returns whether events are on.
+/// Returns whether tracing is on.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_is_on() -> bool {
     atrace_is_tag_enabled(AtraceTag::App)
@@ -37,7 +37,7 @@ pub extern "C" fn plugin_end() {
     atrace_end(AtraceTag::App);
 }
 
-/// Returns the time that an event of now has in Perfetto's memory.
+/// Returns the timestamp that an event gets in Perfetto's memory if it is written now.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_now() -> u64 {
     atrace_perfetto::clock::now()

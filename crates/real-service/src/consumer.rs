@@ -26,8 +26,8 @@ pub struct Config {
     pub track_event: Vec<(u32, u64)>,
     /// Further fields of the `DataSourceConfig`.
     pub source: Vec<(u32, u64)>,
-    /// The interval at which the producers must clear their incremental state, in milliseconds; 0
-    /// means never.
+    /// The interval at which the producers must clear their incremental state, in milliseconds. 0 means that
+    /// they never must.
     pub clear_ms: u64,
     /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers) names.
     pub producer: Vec<(u32, u64)>,
@@ -35,7 +35,7 @@ pub struct Config {
     pub producers: Vec<String>,
     /// Whether producers of other machines are traced, too.
     pub all_machines: bool,
-    /// The file that the service writes the trace to, several times a second, while the session runs.
+    /// The file to which the service writes the trace, several times a second, while the session runs.
     pub file: Option<PathBuf>,
 }
 
@@ -178,7 +178,7 @@ impl Session {
         });
     }
 
-    /// Receives frames until `what` returns a value for one of them.
+    /// Receives frames until `what` returns a value for a frame.
     fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> T {
         loop {
             while let Some((frame, len)) = wire::split(&self.inbox).expect("a frame") {

@@ -1,8 +1,8 @@
 //! Runs Perfetto's own tracing service for tests: a [`Service`], and a [`Session`] of it. A [`Setup`] runs a test's
 //! program as a producer of the service.
 //!
-//! The service is the C++ one, compiled with the feature `real`. The trace is read here packet by packet, and by
-//! Perfetto's trace processor if `.ci/perfetto/setup.sh` has fetched it.
+//! The service is the C++ one, compiled with the feature `real`. This crate reads the trace packet by packet.
+//! Perfetto's trace processor reads it, too, if `.ci/perfetto/setup.sh` has fetched that program.
 #![cfg(not(no_tracing))]
 
 mod consumer;

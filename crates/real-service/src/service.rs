@@ -4,12 +4,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Returns the service's program, or `None` without the feature `real`.
+/// Returns the path of the service's program, or `None` without the feature `real`.
 pub fn program() -> Option<&'static Path> {
     option_env!("REAL_SERVICE").map(Path::new)
 }
 
-/// A tracing service on private sockets. It is killed on drop.
+/// A tracing service on private sockets. Dropping this kills the service.
 #[derive(Debug)]
 pub struct Service {
     directory: PathBuf,
@@ -17,14 +17,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts the service with its sockets in `directory`. If there is no program, says that the test is skipped, and
-    /// returns `None`.
+    /// Starts the service with its sockets in `directory`. If the program of the service was not built, prints that
+    /// the test is skipped, and returns `None`.
     pub fn start(directory: &Path) -> Option<Self> {
         Self::start_for_relays(directory, None)
     }
 
-    /// Starts the service as [`start`](Self::start) does. It also listens for relays of other machines at this port of
-    /// the loopback interface.
+    /// Starts the service as [`start`](Self::start) does. The service also listens at this port of the loopback
+    /// interface, for relays that act as if they came from other machines.
     pub fn start_for_relays(directory: &Path, port: Option<u16>) -> Option<Self> {
         let Some(program) = program() else {
             // Not `eprintln!`, whose output libtest hides.
@@ -66,7 +66,7 @@ impl Service {
         Self::consumers_in(&self.directory)
     }
 
-    /// Returns the process id.
+    /// Returns the process id of the service.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -12,12 +12,12 @@ use crate::{Config, Service, Session, Trace, processed};
 const PROGRAM: &str = "ATRACE_TEST_PROGRAM";
 const DIRECTORY: &str = "ATRACE_TEST_DIRECTORY";
 
-/// Tells whether this process is the program of the test with this name.
+/// Returns whether this process is the program of the test with this name.
 pub fn is_program(test: &str) -> bool {
     std::env::var(PROGRAM).is_ok_and(|present| present == test)
 }
 
-/// Returns a path in the test's directory. To be called in the program.
+/// Returns a path in the test's directory. Only the program may call this.
 ///
 /// # Panics
 ///
@@ -26,7 +26,7 @@ pub fn place(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(DIRECTORY).expect("it is the program")).join(name)
 }
 
-/// Waits until a condition becomes true that depends on another process.
+/// Waits until `is_so` returns true, which depends on another process.
 ///
 /// # Panics
 ///
@@ -39,25 +39,25 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Tells the other side, the program or its test, that a step is done.
+/// Tells the other process (the program or its test) that a step is done, by creating the file `place`.
 ///
 /// # Panics
 ///
-/// If the file can't be written.
+/// Panics if the file can't be written.
 pub fn step(place: &Path) {
     std::fs::write(place, "").expect("it can be written");
 }
 
-/// Waits until the other side has done the step.
+/// Waits until the file `place` exists, which the other process creates when it has done its step.
 ///
 /// # Panics
 ///
-/// Panics if the step is not done within half a minute.
+/// Panics if the file does not exist after half a minute.
 pub fn wait_for(place: &Path) {
     until(&place.display().to_string(), || place.exists());
 }
 
-/// A directory, a service in it, and a program that is its producer.
+/// A directory, a service with its sockets in the directory, and a program that is a producer of the service.
 #[derive(Debug)]
 pub struct Setup {
     /// The service.
@@ -67,8 +67,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Starts a service for the test with this name. If there is no service, says that the test is skipped, and
-    /// returns `None`.
+    /// Starts a service for the test with this name. If the service's program was not built, prints that the
+    /// test is skipped, and returns `None`.
     pub fn start(test: &'static str) -> Option<Self> {
         Self::start_for_relays(test, None)
     }
@@ -85,7 +85,7 @@ impl Setup {
         self.directory.path()
     }
 
-    /// Returns a path in that directory.
+    /// Returns a path in the directory of the test.
     pub fn place(&self, name: &str) -> PathBuf {
         self.directory().join(name)
     }
@@ -112,7 +112,7 @@ impl Setup {
         session.stop()
     }
 
-    /// Returns the rows of the trace processor's answers to these statements; see [`processed`].
+    /// Returns the trace processor's answers to these statements; see [`processed`].
     pub fn rows(&self, trace: &Trace, statements: &[&str]) -> Option<Vec<String>> {
         let path = self.place("trace");
         trace.save(&path).expect("it can be written");

@@ -1,4 +1,4 @@
-//! A recorded trace: its events, and what Perfetto's trace processor reads in it.
+//! A recorded trace: its events, and the results of Perfetto's trace processor for it.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
@@ -22,7 +22,7 @@ pub struct Event {
     pub sequence: u64,
     /// The timestamp in nanoseconds of `CLOCK_BOOTTIME`.
     pub time: u64,
-    /// The type: 1 begin, 2 end, 3 instant, 4 counter.
+    /// The type: 1 for a begin, 2 for an end, 3 for an instant, 4 for a counter.
     pub kind: u64,
     /// The name, either from the packet itself or interned.
     pub name: Option<Vec<u8>>,
@@ -30,9 +30,9 @@ pub struct Event {
     pub is_interned: bool,
     /// The names of the categories.
     pub categories: Vec<String>,
-    /// The number of the track, if it is not the thread's.
+    /// The number of the event's track, if that is not the thread's track.
     pub track: Option<u64>,
-    /// A counter's value.
+    /// The value of a counter.
     pub value: Option<i64>,
     /// The arguments: names and values as text.
     pub args: Vec<(String, String)>,
@@ -52,16 +52,16 @@ impl Event {
 /// The losses that a trace reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// How often a producer reported a loss.
+    /// The number of times that a producer reported a loss.
     pub told: usize,
-    /// How often the service found a chunk missing.
+    /// The number of times that the service found a chunk missing.
     pub found: usize,
 }
 
 /// A bit in `previous_packet_dropped`: the producer reports that its memory was full.
 const SHARED_MEMORY_FULL: u64 = 256;
 
-/// The incremental state of a sequence.
+/// The incremental state of a sequence: the definitions that its later packets need.
 #[derive(Default)]
 struct State {
     is_valid: bool,
@@ -94,7 +94,8 @@ impl State {
         }
     }
 
-    /// Returns the name and value of an argument; `?` for a number without a definition.
+    /// Returns the name and the value of an argument. In place of a number without a definition, they are
+    /// `?`.
     fn argument(&self, annotation: &[u8]) -> (String, String) {
         let unknown = || "?".to_owned();
         let (mut name, mut shown) = (unknown(), unknown());
@@ -124,7 +125,7 @@ impl Trace {
     ///
     /// # Panics
     ///
-    /// If the file is not a trace.
+    /// Panics if the file is not a trace.
     pub fn open(path: &Path) -> Self {
         let bytes = std::fs::read(path).expect("a file");
         let mut packets = Reader::new(&bytes);
@@ -201,7 +202,8 @@ impl Trace {
             .collect()
     }
 
-    /// Returns the numbers of the tracks that are described for a process, and those for its threads with the threads' ids.
+    /// Returns the numbers of the tracks that are described for a process, and the numbers of the tracks of its
+    /// threads, with the threads' ids.
     pub fn tracks_of(&self, pid: u64) -> (HashSet<u64>, HashSet<(u64, u64)>) {
         let (mut processes, mut threads) = (HashSet::new(), HashSet::new());
         for track in self.packets.iter().filter_map(|packet| Reader::first(packet, 60)) {
@@ -237,8 +239,8 @@ impl Trace {
         self.packets.iter().filter(is_state).count()
     }
 
-    /// Counts the losses that producers reported, and those that only the service found. The service marks the
-    /// first packet of every sequence as following a loss; these marks don't count.
+    /// Counts the losses that producers reported, and those that only the service found. (The service marks
+    /// the first packet of every sequence as if it followed a loss. These marks are not counted.)
     pub fn losses(&self) -> Losses {
         let mut known = HashSet::new();
         let mut losses = Losses::default();
@@ -264,7 +266,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// The errors of writing a file.
+    /// Returns the error of writing the file.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         for packet in &self.packets {
@@ -290,7 +292,7 @@ pub const WRONG: &str =
 ///
 /// # Panics
 ///
-/// If the trace processor can't read the trace.
+/// Panics if the trace processor can't read the trace.
 pub fn processed(trace: &Path, statements: &[&str]) -> Option<Vec<String>> {
     // The tests of several crates include this file.
     let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();

@@ -1,4 +1,5 @@
-//! Common parts of the models: loom's `sync` types, the workspace's own `AtomicRef` on top of them, and bounds.
+//! Common parts of the models: loom's `sync` types, the workspace's own `AtomicRef` with an atomic pointer of
+//! loom, and bounds.
 
 #![allow(dead_code, unreachable_pub, reason = "each model uses a part of this")]
 
@@ -6,7 +7,7 @@
 pub mod sync {
     pub use loom::sync::*;
 
-    /// Like the `AtomicRef` of `atrace-sys`, with loom's pointer.
+    /// The same as the `AtomicRef` of `atrace-sys`, with an atomic pointer of loom.
     #[derive(Debug)]
     pub struct AtomicRef<T: 'static>(atomic::AtomicPtr<T>);
 
