@@ -1,4 +1,4 @@
-//! Spans and events allocate no memory.
+//! Tests that spans and events allocate no memory.
 
 mod common;
 mod counting;
@@ -147,7 +147,8 @@ fn async_slices_alone_allocate_nothing() {
     run(&name);
 }
 
-/// Lives of spans with and without fields, and of children that nest and that do not. The first ones make slots and lanes.
+/// Lives of spans with and without fields, and of children that nest and that do not. Only the first lives allocate
+/// slots and lanes.
 #[test]
 fn lives_allocate_nothing() {
     let name = case!({

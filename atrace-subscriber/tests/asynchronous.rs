@@ -1,4 +1,4 @@
-//! Spans across threads and `await`s, and the async slices of spans' whole lives.
+//! Tests spans that cross threads and `await`s, and the async slices that show the whole lives of spans.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `ATRACE_FILTER`: the user's filter of spans and events, without a change of the program.
+//! Tests `ATRACE_FILTER`, a filter of spans and events that the user can set without changing the program.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn write_events() {
     }
 }
 
-/// Runs the case in each role with this filter. Returns the role, the messages and the output.
+/// Runs the case in each role with this filter. Calls `look` with the role, the messages and the output.
 fn in_each_role(case: &str, filter: &str, look: impl Fn(Role, Vec<String>, String)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };

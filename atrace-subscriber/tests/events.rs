@@ -1,4 +1,4 @@
-//! Events: what is written for them.
+//! Tests what is written for events.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fmt;
 use common::{Place, Role, case, in_each_role, install, on};
 use tracing::{Level, debug, error, event, info, info_span, trace, warn};
 
-/// A value whose formatting runs this closure.
+/// A value whose formatting calls this closure.
 struct Doing<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Debug for Doing<F> {

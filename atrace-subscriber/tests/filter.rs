@@ -1,4 +1,4 @@
-//! Filter mode: `tracing`'s interest cache follows the switch.
+//! Tests filters: the interest cache of `tracing` follows the switches of tracing.
 
 mod common;
 #[allow(dead_code, unreachable_pub, reason = "it is of the tests of Perfetto's own service, too")]
@@ -25,8 +25,8 @@ use tracing_subscriber::prelude::*;
 
 use crate::trace::Trace;
 
-/// The ways to cost nothing while off: alone; over a registry, with a filter for this layer; for the whole stack,
-/// like AOSP's.
+/// The three ways in which a program costs nothing while tracing is off: with the subscriber alone; over a
+/// registry, with a filter for this layer only; and with a filter for the whole stack, like AOSP's.
 
 #[test]
 fn switched_again_and_again_events_follow_at_once() {
@@ -107,7 +107,8 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
     });
 }
 
-/// A filter for one backend ignores what is on for the other backend, and misses no switch of its own.
+/// A filter for one backend ignores tags that are enabled for the other backend, and notices every switch for
+/// its own.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_filter_of_one_way_follows_that_way_alone() {
@@ -284,7 +285,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Other {
     }
 }
 
-/// Writes an event and a span of each of two levels.
+/// Writes an event and a span at each of two levels.
 fn trace() {
     info!("info");
     debug!("debug");
@@ -408,13 +409,14 @@ fn no_span_is_missed_for_what_was_asked_before() {
     });
 }
 
-/// A callsite that is created at run time, and asked as `tracing`'s macros do.
+/// A callsite that is created at run time, and queried in the same way as the callsites of `tracing`'s
+/// macros.
 struct Made {
     interest: AtomicU8,
     metadata: OnceLock<Metadata<'static>>,
-    /// The number of answers that were stored.
+    /// How many answers of the subscribers the callsite has cached.
     stored: AtomicUsize,
-    /// Called before an answer is stored.
+    /// A function that is called before an answer is stored.
     before: fn(),
 }
 
@@ -523,12 +525,13 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
 }
 
 thread_local! {
-    /// On a thread that sets this, an answer waits here before it is stored.
+    /// A channel on which a thread waits before it stores an answer. It is set only on threads that are to be
+    /// delayed.
     static STALL: std::cell::RefCell<Option<std::sync::mpsc::Receiver<()>>> =
         const { std::cell::RefCell::new(None) };
 }
 
-/// The question may be asked long before the switch, and the answer stored long after it.
+/// The query may be answered long before the switch, and the answer stored long after it.
 #[test]
 fn an_answer_that_is_stored_late_does_not_stay() {
     let name = case!({
@@ -557,7 +560,7 @@ fn an_answer_that_is_stored_late_does_not_stay() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Only our own rebuilds ask. Then a single rebuild is enough.
+/// Only rebuilds by this crate query the subscribers here. In that case a single rebuild is enough.
 #[test]
 fn where_nobody_asks_a_switch_rebuilds_once() {
     let name = case!({
@@ -580,7 +583,7 @@ fn where_nobody_asks_a_switch_rebuilds_once() {
     place.run(&name, Role::Alone);
 }
 
-/// A layer that runs a function when it is asked about a callsite of this target, while it is armed.
+/// A layer that calls a function when it is queried about a callsite of this target, while it is armed.
 struct Asked(&'static AtomicUsize, fn());
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Asked {
@@ -823,7 +826,8 @@ fn a_child_forked_at_any_moment_follows() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Of all reasons why a child does not trace, this one can't be seen from outside.
+/// Among all reasons why a child does not trace, the missing watch is the only one that can't be seen from
+/// outside.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_doctor_finds_a_filter_that_nobody_tells() {

@@ -1,4 +1,5 @@
-//! Forked children wait for no thread of their parent. Each fork happens in the middle of an operation.
+//! Tests that forked children wait for no thread of their parent. Each fork happens in the middle of an
+//! operation.
 //!
 //! Each child has an alarm, which only ends a child that hangs.
 
@@ -44,7 +45,7 @@ impl tracing::Callsite for Callsite {
     }
 }
 
-/// Returns the metadata of a new callsite. `tracing` itself need not know it.
+/// Returns the metadata of a new callsite, which need not be registered with `tracing`.
 fn metadata(fields: &'static [&'static str]) -> &'static Metadata<'static> {
     let fields = FieldSet::new(fields, tracing::callsite::Identifier(&Callsite));
     let metadata = Metadata::new("span", "target", Level::INFO, None, None, None, fields, Kind::SPAN);

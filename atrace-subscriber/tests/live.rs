@@ -1,5 +1,5 @@
-//! Live spans: which exist, where they were created, and which threads are inside, while they are dumped from
-//! everywhere.
+//! Tests live spans: which spans exist, where they were created, and which threads are inside, while other
+//! threads make dumps.
 
 mod counting;
 
@@ -59,7 +59,8 @@ fn drawn(dump: &Dump) -> String {
     text.lines().map(|line| line.split("  live  ").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Tells other threads to stop when it is dropped, also if the test fails. Otherwise they would run forever.
+/// Tells other threads to stop when it is dropped, even if the test fails. Without this, they would run
+/// forever.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -314,7 +315,7 @@ fn a_line_is_a_line_whatever_is_in_it() {
     });
 }
 
-/// Dumps in each callback, above or below the layer that is dumped.
+/// A layer that makes a dump in each of its callbacks. It is above or below the layer whose spans are dumped.
 struct Dumps {
     live: Handle,
     seen: Arc<Mutex<Vec<usize>>>,
@@ -367,7 +368,7 @@ fn a_dump_within_a_callback_waits_for_nobody() {
     assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }
 
-/// A value whose formatting runs this closure.
+/// A value whose formatting calls this closure.
 struct Does<F>(F);
 
 impl<F: Fn()> fmt::Debug for Does<F> {
@@ -471,7 +472,7 @@ fn no_memory_is_asked_for_again() {
     }
 }
 
-/// Eight threads create, enter, record and close spans. Another thread dumps all the time.
+/// Eight threads create, enter, record and close spans. Another thread makes dumps all the time.
 #[test]
 fn a_dump_is_right_while_eight_threads_trace() {
     static OVER: AtomicBool = AtomicBool::new(false);

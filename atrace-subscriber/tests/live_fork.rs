@@ -1,5 +1,5 @@
-//! Forked children know their own spans. The tests run one at a time: `tracing` itself takes locks when it learns of
-//! a subscriber or a callsite, and a thread of another test could hold them during a fork.
+//! Tests that forked children know their own spans. The tests run one at a time: `tracing` itself takes locks when
+//! it learns of a subscriber or a callsite, and a thread of another test could hold them during a fork.
 
 #![allow(unsafe_code, reason = "processes are forked")]
 
@@ -29,14 +29,15 @@ fn in_fork(body: impl FnOnce()) {
     assert_eq!((ended, status), (child, 0), "the child failed, or hung until its alarm");
 }
 
-/// One callsite for all spans, so that none is new to a child.
+/// Creates a span. All spans have the same callsite, so that none is new to a child.
 fn span(of: &'static str) -> Span {
     info_span!("span", of)
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Tells other threads to stop when it is dropped, also if the test fails. Otherwise they would run forever.
+/// Tells other threads to stop when it is dropped, even if the test fails. Without this, they would run
+/// forever.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -96,7 +97,8 @@ fn a_child_begins_with_none() {
     assert!(live.dump().is_empty());
 }
 
-/// Threads that look up symbols hold a lock for milliseconds. No thread releases it in a child.
+/// Threads that look up symbols hold a lock for milliseconds. In a forked child, no thread releases that
+/// lock.
 #[test]
 fn a_child_looks_symbols_up_or_does_without() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +155,7 @@ fn a_child_looks_symbols_up_or_does_without() {
     });
 }
 
-/// A thread that creates layers holds the list of all layers most of the time.
+/// A thread that creates layers all the time holds the lock of the list of all layers most of the time.
 #[test]
 fn a_child_dumps_all_layers_that_it_has_spans_of() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

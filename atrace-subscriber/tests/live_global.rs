@@ -1,5 +1,5 @@
-//! The process's global dispatcher. Spans that are created while another span is formatted go to it, too. There is a
-//! single test, because there is one such dispatcher.
+//! Tests the process's global dispatcher, to which spans also go that are created while another span is formatted.
+//! There is a single test, because a process has only one global dispatcher.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use atrace_subscriber::live::{self, LiveLayer};
 use tracing::info_span;
 use tracing_subscriber::prelude::*;
 
-/// A value whose formatting runs this closure.
+/// A value whose formatting calls this closure.
 struct Does<F>(F);
 
 impl<F: Fn()> fmt::Debug for Does<F> {

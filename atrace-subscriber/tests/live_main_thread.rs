@@ -1,5 +1,5 @@
-//! The main thread's stack, which grows. The thread library tells its maximum size. This test runs without the test
-//! harness, which runs tests on other threads.
+//! Tests the stack of the main thread, which grows. The thread library reports the maximum size of that stack. This
+//! test runs without the test harness, which runs tests on other threads.
 
 #![allow(unsafe_code, reason = "limits are set, and a stack is switched to")]
 
@@ -58,7 +58,7 @@ mod on_linux {
     }
 
     /// Makes both walks from one call in a loop. The compiler can't split the call in two, because it does not know
-    /// the number of rounds. So both walks return to the same address, and are equal from the first frame to the
+    /// the number of rounds. So both walks have the same return address, and are equal from the first frame to the
     /// last.
     #[inline(never)]
     fn both() -> [Vec<usize>; 2] {
@@ -76,7 +76,7 @@ mod on_linux {
         assert_eq!(pointers, unwound[..pointers.len()]);
     }
 
-    /// A walk is right at each depth, also where the stack was never used before.
+    /// A walk is right at each depth, even where the stack was never used before.
     fn grows() {
         #[inline(never)]
         fn deeper(calls: u32) {
@@ -93,8 +93,8 @@ mod on_linux {
         check(both());
     }
 
-    /// With an unlimited stack, the heap counts as memory that the main thread's stack may grow into. Then a
-    /// coroutine on a stack in the heap has frame pointers that lead nowhere.
+    /// With an unlimited stack, the heap counts as memory into which the main thread's stack may grow. A
+    /// coroutine whose stack is in the heap then has frame pointers that lead nowhere.
     fn unlimited() {
         check(both());
         check(both());

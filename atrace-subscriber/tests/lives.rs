@@ -1,5 +1,5 @@
-//! Lives of asynchronous spans, through Perfetto's backend: one slice each, on lanes where they nest, with numbers that join
-//! them with their parents and their polls.
+//! Tests the lives of asynchronous spans (slices from their creation until they close) through Perfetto's backend:
+//! each span has one such slice, the slices nest on lanes, and numbers join them with their parents and polls.
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
@@ -38,7 +38,7 @@ mod cases {
         end: Option<u64>,
         args: HashMap<String, String>,
         flows: Vec<u64>,
-        /// The number of the life that it is drawn in.
+        /// The number of the life within which this life is drawn.
         inside: Option<String>,
         process: u64,
     }
@@ -53,8 +53,9 @@ mod cases {
         }
     }
 
-    /// Returns the slices of all named tracks as a reader builds them: events in the order of their times, and each end closes
-    /// the innermost slice. Fails if an end has no begin, or if the arguments of an end are of another slice.
+    /// Returns the slices of all named tracks as a reader builds them: events in the order of their times, and each
+    /// end closes the innermost slice. Panics if an end has no begin, or if the arguments of an end belong to another
+    /// slice.
     fn lives(events: &[Event]) -> Vec<Life> {
         let mut events: Vec<_> = events.iter().filter(|event| event.track.is_some()).collect();
         events.sort_by_key(|event| event.time);
@@ -107,7 +108,7 @@ mod cases {
         recorded_and(options, body, |_| ())
     }
 
-    /// Does the same, and passes the path of each trace to `look`.
+    /// Does the same as [`recorded`], and passes the path of each trace to `look`.
     fn recorded_and(
         options: impl Fn(bool) -> Dispatch,
         body: impl Fn(),
@@ -152,7 +153,7 @@ mod cases {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Pends `times` times.
+    /// A future that is pending `times` times.
     async fn pend(mut times: u32) {
         poll_fn(|_| {
             times = times.saturating_sub(1);
@@ -248,7 +249,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Whatever a callsite's spans were before.
+    /// A span has a life if it is asynchronous, whatever the earlier spans of its callsite were.
     #[test]
     fn a_span_is_what_it_does_not_what_its_callsite_did() {
         let name = case!({
@@ -327,8 +328,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Sixteen requests at a time, on four threads. Their trees are those of the program, and there are as many lanes as
-    /// requests at the same time.
+    /// Sixteen requests at a time, on four threads. Their trees are those of the program, and there are as many lanes
+    /// as there are requests at the same time.
     #[test]
     fn lanes_follow_concurrency_and_parents_are_found_by_numbers() {
         const REQUESTS: u32 = 500;
@@ -420,7 +421,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// What a program may do with spans beside polling futures.
+    /// Tests what a program may do with spans besides polling futures.
     #[test]
     fn lives_nest_and_end_whatever_is_done() {
         let name = case!({
@@ -480,7 +481,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A session that begins while a span is alive gets no end of it.
+    /// If a session begins while a span is alive, it does not get the end of the span's life.
     #[test]
     fn a_life_ends_only_where_it_began() {
         let name = case!({
@@ -515,7 +516,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A thread that has left a span does nothing more: the life is in the trace nevertheless.
+    /// A thread has left a span and does nothing more. The life of the span is in the trace nevertheless.
     #[test]
     fn the_life_of_a_span_that_hangs_is_in_the_trace() {
         let name = case!({
@@ -543,7 +544,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Returns the trace of a case that a service records, and that is killed after it was idle for this time.
+    /// Returns the trace of a case that a service records. The case is killed after it was idle for the time
+    /// `idle`.
     fn killed(case: &str, idle: Duration) -> Trace {
         let place = common::Place::file();
         let socket = place.path("socket");
@@ -599,7 +601,7 @@ mod cases {
         }
     }
 
-    /// A layer that holds the span `child` while it is told that `other` closes.
+    /// A layer that holds the span `child` while it is told that the span `other` closes.
     struct Holding(Arc<Holder>);
 
     struct Holder {
@@ -633,8 +635,8 @@ mod cases {
         }
     }
 
-    /// The registry then forgets the parent's data only with itself: the parent closes while another span's close is reported
-    /// on the same thread.
+    /// The registry then removes the parent's data only together with the parent: the parent closes while the close
+    /// of another span is reported on the same thread.
     #[test]
     fn a_life_ends_though_another_layer_held_a_child_of_its_span() {
         let name = case!({
@@ -675,7 +677,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A child has its parent's spans, but they are not in its trace.
+    /// A forked child has copies of its parent's spans, but they are not in the child's trace.
     #[test]
     fn a_child_ends_no_life_of_its_parents() {
         let name = case!({

@@ -1,4 +1,4 @@
-//! A program that uses the crate `log` alone: its records are events.
+//! Tests a program that uses only the crate `log`, whose records become events.
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! The bill of a metered subscriber: counts, order, and what must not happen.
+//! Tests the bill of a metered subscriber: its counts, its order, and that metering disturbs nothing.
 
 mod counting;
 
@@ -19,12 +19,13 @@ use tracing::{Dispatch, Event, Metadata, debug, info, info_span, trace, warn};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 
-/// Wants everything but trace, gives each span an id, and is slow for targets that end with `slow`.
+/// A subscriber that wants all callsites except those of level trace, gives each span an id, and is slow for
+/// targets that end with `slow`.
 #[derive(Default)]
 struct Plain {
     last: AtomicU64,
     reached: AtomicU64,
-    /// The next spans have ids again from 1 on.
+    /// The number of ids that are given before they begin at 1 again, but at least 2^40.
     reuses: u64,
 }
 
@@ -175,10 +176,10 @@ fn everything_is_passed_on() {
     });
 }
 
-/// Takes time while it is formatted, and traces.
+/// A value whose formatting takes time and writes an event.
 struct Traces;
 
-/// Works for a time of this thread's.
+/// Uses processor time of this thread.
 fn work() {
     (0..30_000_u64).for_each(|number| _ = black_box(number));
 }
@@ -195,7 +196,7 @@ impl fmt::Debug for Traces {
 
 static NESTED: std::sync::OnceLock<Dispatch> = std::sync::OnceLock::new();
 
-/// Sends an event directly to the subscriber, whose field takes long.
+/// Sends an event, one of whose fields takes long to format, directly to the subscriber.
 fn nested_event(dispatch: &Dispatch) {
     struct Works;
     impl fmt::Debug for Works {
@@ -323,7 +324,7 @@ fn spans_beyond_the_table_are_unknown_and_reused_ids_are_not() {
     assert!(!all.contains_key("unknown"));
 }
 
-/// Waits in each event.
+/// A subscriber that waits in each event.
 struct Waits;
 
 impl Subscriber for Waits {
@@ -396,7 +397,7 @@ fn after_the_start_nothing_is_allocated() {
 
 const ROLE: &str = "METERED_TEST_ROLE";
 
-/// What the processes of the test below do, by [`ROLE`].
+/// Does the work of the processes that the tests below start, as selected by [`ROLE`].
 fn work_of_process(role: &str) {
     let work = || {
         for round in 0..100 {

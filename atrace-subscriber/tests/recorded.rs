@@ -1,5 +1,5 @@
-//! Fields that are recorded while a slice is open, through Perfetto's backend: the slice's end has them, wherever and
-//! whenever it ends.
+//! Tests fields that are recorded while a slice is open, through Perfetto's backend: the end of the slice has these
+//! fields, wherever and whenever the slice ends.
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
@@ -42,7 +42,8 @@ mod cases {
         vec![("later".to_owned(), number.to_string())]
     }
 
-    /// In the same chunk and in a later one, and if the reader was told of the callsite long before.
+    /// The end has the fields if it is in the same chunk as the begin, in a later chunk, or if the reader got
+    /// the callsite's data long before.
     #[test]
     fn every_end_has_what_was_recorded() {
         const SPANS: u64 = 3000;
@@ -69,7 +70,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Alone and in a stack: by the field of OpenTelemetry, by another one, given later, and not at all.
+    /// A span is named by the field of OpenTelemetry, by another field, by a field that is recorded later, or
+    /// by no field; with the subscriber alone and in a stack.
     #[test]
     fn a_field_may_name_a_span() {
         let name = case!({
@@ -112,7 +114,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A reader knows callsites per thread.
+    /// A reader knows the callsites of each thread separately.
     #[test]
     fn an_async_slice_that_ends_on_another_thread_has_what_was_recorded() {
         let name = case!({

@@ -1,7 +1,7 @@
-//! Signal handlers that create spans, at any moment of the code that they interrupt.
+//! Tests signal handlers that create spans, at any point of the code that they interrupt.
 //!
-//! Only for the subscriber alone: a registry has a list for each thread, and panics when it is interrupted while it
-//! changes that list.
+//! This is only possible with the subscriber alone: a registry has a list for each thread, and panics if it is
+//! interrupted while it changes that list.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "signal handlers are installed")]
@@ -134,8 +134,8 @@ extern "C" fn one_span(_: libc::c_int) {
     info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
 }
 
-/// Enters and leaves spans inside this many others: in order, in another order, and so many in the order of their
-/// entry that some ends have to wait.
+/// Enters and leaves spans inside this many others: in reverse order, in another order, and, with many spans, in
+/// the order of their entry, so that some ends are pending.
 #[cfg(target_arch = "x86_64")]
 fn stepped(around: usize) {
     install(libc::SIGTRAP, one_span);
@@ -194,7 +194,7 @@ fn a_handler_may_run_between_any_two_instructions_deep_down() {
     is_whole(&name, 30);
 }
 
-/// Set when the next registration of a destructor is to be interrupted; and the number of registrations since then.
+/// Whether the next registration of a destructor is to be interrupted; and the number of registrations since then.
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
@@ -202,7 +202,7 @@ static NOTED: AtomicU64 = AtomicU64::new(0);
 /// before the registration.
 ///
 /// # Safety
-/// The same as for the C library's function, which gets all arguments.
+/// The caller must obey the rules of the C library's function, which gets all arguments.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __cxa_thread_atexit_impl(
     destructor: *mut libc::c_void,
@@ -226,7 +226,7 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
-/// A handler may leave spans in another order. It must not register a destructor then.
+/// A handler may leave spans in another order. When it does so, it must not register a destructor.
 #[test]
 fn spans_left_in_another_order_note_no_destructor() {
     let name = case!({
@@ -248,7 +248,7 @@ fn spans_left_in_another_order_note_no_destructor() {
     balanced(&place.messages());
 }
 
-/// A destructor that is registered twice would run twice.
+/// A destructor must not be registered twice, because it would run twice.
 #[test]
 fn a_handler_notes_no_destructor_that_is_being_noted() {
     let name = case!({

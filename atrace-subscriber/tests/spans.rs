@@ -1,4 +1,4 @@
-//! Spans: what is written for them.
+//! Tests what is written for spans.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Place, Role, balanced, case, in_each_role, install, off_in_each_rol
 use tracing::{Span, debug_span, error_span, info, info_span, instrument, span, trace_span};
 use tracing_subscriber::prelude::*;
 
-/// In a text, the fields follow the name.
+/// In the text, the fields follow the name that a field has given to the span.
 #[test]
 fn a_field_may_name_a_span() {
     let name = case!({
@@ -712,8 +712,8 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     });
 }
 
-/// Two ends are pending. For the younger one, a single slice begins again, which is worth it. For the older one,
-/// three would have to, which is not.
+/// Two ends are pending. To write the younger one, a single slice has to end and begin again, so it is written.
+/// To write the older one, three slices would have to, so it is not written yet.
 #[test]
 fn a_slice_whose_end_goes_on_waiting_ends_with_the_one_above_it() {
     let name = case!({

@@ -1,4 +1,4 @@
-//! Many threads, while tracing is switched on and off.
+//! Tests many threads while tracing is switched on and off.
 
 mod common;
 
@@ -24,10 +24,10 @@ impl Chance {
     }
 }
 
-/// How many slices a storm writes at least.
+/// The minimum number of slices that a storm writes.
 const SLICES: usize = 200;
 
-/// About how many slices this process has written.
+/// The approximate number of slices that this process has written.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 /// Enters a span, and counts it if its slice is written.
@@ -56,7 +56,7 @@ fn at_random(chance: &mut Chance, thread: usize, open: &mut Vec<tracing::span::E
     }
 }
 
-/// Switches at random for two seconds, or longer on a machine that has written little by then.
+/// Switches tracing at random for two seconds, or for longer on a machine that has written little by then.
 fn switch_at_random(over: &AtomicBool) {
     let mut chance = Chance(7);
     let start = Instant::now();
@@ -128,7 +128,8 @@ fn slices_are_balanced_while_it_is_switched_in_async_mode() {
     is_balanced(&name);
 }
 
-/// The threads trace while the lock is not taken for a switch. So each knows whether tracing is on.
+/// Runs threads that trace only while no other thread holds the lock for a switch. So each of them knows
+/// whether tracing is on.
 fn exactly(settled: impl Fn(bool) + Sync) {
     let is_on_lock = RwLock::new(false);
     let over = AtomicBool::new(false);

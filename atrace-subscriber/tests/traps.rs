@@ -1,7 +1,8 @@
-//! Spans and events of callsites that `tracing` knows call no allocator and no lock. This holds for the subscriber
-//! alone, which a signal handler may use. (`tracing` takes a lock for a new callsite, and a registry allocates.)
+//! Tests that spans and events of callsites that `tracing` knows call no allocator and no lock. This is promised
+//! for the subscriber alone, which a signal handler may use. (`tracing` takes a lock for a new callsite, and a
+//! registry allocates.)
 //!
-//! `atrace/tests/traps/traps.c` lists the calls that are noticed.
+//! `atrace/tests/traps/traps.c` lists the functions whose calls are noticed.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "a library's functions are found by their names, and children forked")]
 
@@ -40,7 +41,7 @@ const KINDS: &[(&str, fn())] = &[
 ];
 
 type State = (&'static str, fn(fn()));
-/// The state before the event. `tracing` knows the callsites in every state, because each kind of event is run once
+/// The states before an event. `tracing` knows the callsites in every state, because each kind of event is run once
 /// at the start.
 const STATES: &[State] = &[
     ("another one", |event| {

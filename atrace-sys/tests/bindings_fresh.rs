@@ -1,9 +1,10 @@
-//! The committed bindings are those that the header gives. Runs with the feature `bindgen` only.
+//! Tests that the committed bindings are those that bindgen makes from the header. Runs only with the feature
+//! `bindgen`.
 #![cfg(feature = "bindgen")]
 
 use std::io::Write as _;
 
-/// Set to 1, the test writes the committed file anew in place of comparing.
+/// The variable which, if it is 1, makes the test write the committed file instead of comparing it.
 const UPDATE: &str = "ATRACE_SYS_UPDATE_BINDINGS";
 
 #[test]

@@ -1,7 +1,8 @@
-//! What a forked child finds of its parent's.
+//! Tests what a forked child inherits from its parent.
 //!
-//! A process of its own, with one test: a bare `clone` copies the C library's locks as they are, so no other thread may
-//! be forking or allocating meanwhile. Of glibc's, who forks holds `atfork_lock`, for which the child would wait for ever.
+//! This is a test program of its own, with one test: a bare `clone` copies the locks of the C
+//! library in their present state, so no other thread may be forking or allocating meanwhile. In glibc, for example,
+//! a thread that forks holds `atfork_lock`, for which the child would wait forever.
 #![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "forks as C does it")]
 
@@ -15,14 +16,14 @@ fn fork() -> libc::pid_t {
     unsafe { libc::fork() }
 }
 
-/// A fork that libc does not hear of.
+/// Forks the process by a bare `clone`, which libc does not notice.
 fn bare_clone() -> libc::pid_t {
     // SAFETY: no flags but the signal at the end; and as above.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     libc::pid_t::try_from(child).unwrap()
 }
 
-/// Forks by `how`; returns whether the child's `body` was true.
+/// Forks the process by `how`. Returns whether `body` returned true in the child.
 fn in_child(how: fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> bool {
     let child = how();
     assert!(child >= 0);
@@ -46,7 +47,8 @@ fn nothing_of_the_parents_is_a_childs() {
     a_child_takes_the_turn_of_its_parent();
 }
 
-/// As under qemu's user mode, which answers 0 to any advice.
+/// Tests a kernel that accepts the advice to wipe pages and does not follow it, as qemu's user mode does,
+/// which returns 0 for any advice.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes() {
     let heeds_no_advice = || {
@@ -86,7 +88,7 @@ fn a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(ways: &[fn() -> 
     assert!(std::ptr::eq(PLACE.get().unwrap(), parents) && generation() == by);
 }
 
-/// The child is forked while its parent works.
+/// The child is forked while its parent is doing the work.
 fn a_child_takes_the_turn_of_its_parent() {
     static TURN: Turn = Turn::new();
     let mut times = 0;

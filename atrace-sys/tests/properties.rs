@@ -1,8 +1,8 @@
-//! System properties on a host, with real files, threads and processes.
+//! Tests system properties on a host, with real files, threads and processes.
 //!
-//! A test that needs a second process runs this program again, as [`helper`], with a role in the environment. The
-//! store that [`Properties::open`] keeps is one per process, so only helpers open it. That `ATRACE_PROPERTIES` is
-//! ignored under `AT_SECURE` is not tested: it would take a set-user-id program.
+//! A test that needs a second process runs this program again, as [`helper`], with a role in the environment.
+//! [`Properties::open`] keeps one store per process, so only helpers call it. No test checks that
+//! `ATRACE_PROPERTIES` is ignored under `AT_SECURE`, because that would take a set-user-id program.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "signals, forks and how often a thread slept, as C does it")]
 
@@ -22,7 +22,7 @@ const SIZE: u64 = 98368;
 const ROLE: &str = "PROPERTIES_TEST_ROLE";
 const STORE: &str = "ATRACE_PROPERTIES";
 
-/// A directory for one store, removed with what is in it.
+/// A directory for one store. Dropping this removes the directory with all its files.
 struct Place(TempDir);
 
 impl Place {
@@ -45,7 +45,7 @@ impl Place {
         error.kind()
     }
 
-    /// Only the store is there: no temporary file.
+    /// Checks that the directory has only the store, and no temporary file.
     fn assert_tidy(&self) {
         let names: Vec<_> =
             fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -57,7 +57,7 @@ fn text(properties: &Properties, key: &str) -> Option<String> {
     properties.get(key).unwrap().map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Becomes, in another process, what the role says.
+/// Returns the command that runs a role of [`helper`] in another process.
 fn start(role: &str, store: Option<&Path>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "helper", "--nocapture", "--test-threads=1"]).env(ROLE, role);
@@ -66,9 +66,9 @@ fn start(role: &str, store: Option<&Path>) -> Command {
     command
 }
 
-/// Waits until the helper has printed `word` at the start of a line, and returns the rest of it.
+/// Waits until the helper has printed `word` at the start of a line, and returns the rest of that line.
 ///
-/// The test harness prints lines of its own, one of them right before the helper's first.
+/// The test harness prints lines of its own, the last one right before the first line of the helper.
 fn expect(child: &mut Child, word: &str) -> String {
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     for line in lines {
@@ -85,7 +85,7 @@ fn finish(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// How often this thread went to sleep.
+/// Returns how many times this thread has gone to sleep.
 fn sleeps() -> i64 {
     // SAFETY: numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -94,7 +94,7 @@ fn sleeps() -> i64 {
     usage.ru_nvcsw
 }
 
-/// Not a test: what the tests above start as another process.
+/// Does the work of the processes that the tests start. This is not a test itself.
 #[test]
 fn helper() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -228,7 +228,7 @@ fn a_store_is_created_set_and_read() {
     }
 }
 
-/// A C++ reader is written against this layout.
+/// The layout must be as documented, because a reader in C++ was written for it.
 #[test]
 fn the_layout_is_as_documented() {
     let place = Place::new();
@@ -494,7 +494,7 @@ fn damage_while_open_is_an_error_and_no_more() {
     assert_eq!(text(&properties, "b").as_deref(), Some("2"), "what can still be found is");
 }
 
-/// A small generator of random numbers: the same on each run, so that a failure can be repeated.
+/// A small generator of random numbers that are the same in each run, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -673,11 +673,11 @@ fn all_who_create_at_once_get_the_same_file() {
     place.assert_tidy();
 }
 
-/// A helper that would go on for ever.
+/// A helper that would never end by itself. Dropping this kills it.
 struct Endless(Child);
 
 impl Endless {
-    /// Stops it where it is.
+    /// Stops the helper (`SIGSTOP`) wherever it is.
     fn stop(&self) {
         let (id, mut status) = (libc::pid_t::try_from(self.0.id()).unwrap(), 0);
         // SAFETY: a child of ours that was not waited for.
@@ -807,11 +807,11 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
     place.assert_tidy();
 }
 
-/// Removes the store of a user who does not exist outside this test.
+/// The store of a user who does not exist outside of this test. Dropping this removes the store.
 struct UserStore(u32);
 
 impl UserStore {
-    /// Picks a user id that no process or file has; `None` without root's rights.
+    /// Chooses a user id that no process and no file has. Returns `None` without root's rights.
     fn new(offset: u32) -> Option<Self> {
         let uid = 1_900_000_000 + offset * 10_000_000 + std::process::id();
         let probe = tempfile::NamedTempFile::new().unwrap();
@@ -831,7 +831,8 @@ impl UserStore {
         self.path().parent().unwrap().to_owned()
     }
 
-    /// Starts a helper as that user, from a copy of this program that they can reach.
+    /// Returns the command that starts a helper as that user, from a copy of this program that the user can
+    /// read.
     fn start(&self, place: &Place, role: &str) -> Command {
         let program = place.0.path().join("program");
         if !program.exists() {

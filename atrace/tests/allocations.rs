@@ -1,4 +1,5 @@
-//! An event allocates no memory, whether tracing is on or off. Nor does reading properties that have changed.
+//! Tests that an event allocates no memory, whether tracing is on or off, and that reading changed properties
+//! allocates none either.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! How the libraries of each Android version handle events. Small stand-ins take the place of these libraries.
+//! Tests how the libraries of each Android version handle events. Small stand-ins take the place of these
+//! libraries.
 //!
 //! The API level comes from the same property as on Android: `ro.build.version.sdk`.
 #![cfg(target_os = "linux")]
@@ -101,7 +102,8 @@ mod cases {
         }
     }
 
-    /// The API level is older than the function itself. Its form is unknown, so the function is not called.
+    /// The API level is older than the function itself. So the function's parameters are unknown, and it is
+    /// not called.
     #[test]
     fn an_end_on_a_track_of_unknown_form_is_written_in_its_place() {
         let name = case!({
@@ -143,7 +145,7 @@ mod cases {
         }
     }
 
-    /// Asks until libandroid has given the same answer for long enough, if nothing changes meanwhile.
+    /// Asks libandroid until it has given the same answer for long enough, if nothing changes meanwhile.
     fn settle() {
         for _ in 0..2 {
             let _ = atrace_get_enabled_tags();

@@ -1,4 +1,4 @@
-//! A process that was initialized, and then gave up the right to make system calls.
+//! Tests a process that was initialized and has then given up the right to make system calls.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -17,7 +17,7 @@ mod cases {
     const ALLOWED: [libc::c_long; 4] =
         [libc::SYS_write, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_exit_group];
 
-    /// After this call, any other system call ends the process.
+    /// Confines the process: after this call, any other system call ends it.
     fn confine(also: &[libc::c_long]) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -115,7 +115,7 @@ mod cases {
         assert_eq!(place.messages(), expected(ran.said("CHILD")[0]));
     }
 
-    /// For a file, the size limit must be checked.
+    /// If the marker is a regular file, an event after a switch must check the limit of the size of files.
     #[test]
     fn a_switch_looks_at_the_limit_of_a_file() {
         let name = case!({ is_followed(&[libc::SYS_prlimit64]) });

@@ -1,4 +1,5 @@
-//! Switching through the properties: what is written, what is listed, and what is left afterwards.
+//! Tests switching through the properties: the properties that are set, the patterns that are listed, and the
+//! state that is left at the end.
 
 mod common;
 
@@ -262,7 +263,7 @@ fn a_process_of_any_name_can_be_switched() {
     }
 }
 
-/// `cargo test` itself creates long paths.
+/// Uses a program with a long path, as `cargo test` creates them.
 #[test]
 fn a_program_deep_in_the_file_system_can_be_switched() {
     let name = case!({
@@ -300,7 +301,8 @@ fn another_process_switches_this_one() {
     assert!(common::end_of(child).status.success());
 }
 
-/// For many that switch at once: on a busy machine one may wait for the lock for longer than usual.
+/// Returns a control for many processes that change the properties at the same time: on a busy machine one of
+/// them may wait for the lock for longer than usual.
 fn patient() -> Control {
     control().patience(Duration::from_secs(100))
 }
@@ -394,7 +396,8 @@ fn processes_that_switch_themselves_leave_nothing_on() {
     assert_eq!(keys[0], "debug.atrace.app_0");
 }
 
-/// Patterns of other processes stay on, exactly once, at whatever point the switching process is killed.
+/// The patterns of other processes stay listed exactly once, at whatever point the process that changes the
+/// list is killed.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "there is no lock between processes")]
 fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
@@ -563,8 +566,8 @@ fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     assert_eq!(place.run(&name).said("ON"), ["false"]);
 }
 
-/// No process takes the lock away from its holder. If a switch can't be made in time, nothing is changed, and the
-/// caller gets an error.
+/// No process takes the lock from the process that holds it. If the properties can't be changed in time, they are
+/// not changed, and the caller gets an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
@@ -591,7 +594,7 @@ fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
     assert_eq!(ran.stderr.matches("could not take a switch back").count(), 1, "{}", ran.stderr);
 }
 
-/// Returns how often this thread has gone to sleep.
+/// Returns how many times this thread has gone to sleep.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn sleeps() -> i64 {

@@ -1,4 +1,4 @@
-//! Forked children trace under their own process id, and slices of their parent are not theirs.
+//! Tests that forked children trace under their own process id, and do not end slices of their parent.
 
 mod common;
 
@@ -15,14 +15,15 @@ mod cases {
 
     /// Forks. The child calls `body` and ends. Returns the child's process id if the child succeeded.
     ///
-    /// A forked child of a program with threads may do little in general. Here it does what the test is about.
+    /// In general, a forked child of a program with threads may only call async-signal-safe functions. Here it
+    /// also does the work of the test.
     fn in_fork(body: impl FnOnce()) -> i32 {
         // SAFETY: see above. The child ends without returning from here.
         let child = unsafe { libc::fork() };
         finish(child, body)
     }
 
-    /// The same with the bare system call, which libc and its handlers do not notice.
+    /// Does the same as [`in_fork`] by the bare system call, which libc and its fork handlers do not notice.
     fn in_clone(body: impl FnOnce()) -> i32 {
         // SAFETY: without flags except the signal at the end, the call is a fork.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
@@ -202,7 +203,7 @@ mod cases {
             STOP.store(true, Ordering::Relaxed);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
 
-            /// The child's work takes no lock, except atrace's if there were one, and allocates nothing.
+            /// Does work in a child that allocates nothing and takes no lock, unless `atrace` takes one.
             fn in_clone_or_fork() {
                 in_fork(|| {
                     atrace_set_tracing_enabled(true);

@@ -1,4 +1,5 @@
-//! Events in signal handlers that interrupt the allocator or another event, and in children that such handlers fork.
+//! Tests events in signal handlers that interrupt the allocator or another event, and in children that such handlers
+//! fork.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -63,7 +64,7 @@ mod cases {
         }
     }
 
-    /// Allocates and frees until this many signals have come.
+    /// Allocates and frees memory until this many signals have arrived.
     fn allocate_until(signals: &AtomicU32) {
         let mut kept = Vec::new();
         let mut size = 1_usize;
@@ -137,7 +138,7 @@ mod cases {
         common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", place.path("nobody")));
     }
 
-    /// Nothing could be opened. No event tries again or formats an error.
+    /// The library could open no file. No event tries again to open one, or formats an error.
     #[test]
     fn events_in_a_handler_without_descriptors_do_no_harm() {
         let name = case!({
@@ -179,7 +180,7 @@ mod cases {
     /// The process that [`fork_here`] forked. In that process it is 0, and there is no timer.
     static CHILD: AtomicI32 = AtomicI32::new(-1);
 
-    /// Tells whether all signals have come.
+    /// Returns whether all signals have arrived.
     fn is_over(written: u64) -> bool {
         let child = CHILD.load(Ordering::Relaxed);
         (child == 0 && written > 5000) || (child > 0 && SIGNALED.load(Ordering::Relaxed) > 60)

@@ -1,5 +1,6 @@
-//! The modules of this crate, of `atrace-perfetto` and of `atrace-bill` depend on each other in one direction: each only on modules
-//! before it in the lists below. The test reads the names after `crate::` in their sources, without their tests.
+//! The modules of this crate, of `atrace-perfetto` and of `atrace-bill` depend on each other in one direction: each
+//! module depends only on modules before it in the lists below. The test reads the names after `crate::` in their
+//! sources, without their tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

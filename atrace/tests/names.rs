@@ -1,4 +1,5 @@
-//! Names that could damage a trace, from the event to the trace. (The encoder's own tests are next to it.)
+//! Tests names that could damage a trace, on the whole way from the event to the trace. (The encoder's own
+//! tests are next to it.)
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! How a marker is opened: from which paths, with which flags, and with which descriptor number.
+//! Tests how a marker is opened: by which paths, with which flags, and with which descriptor number.
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Resources that can't be had when the library is loaded, but perhaps later: calls other than events try again, and
-//! events never do.
+//! Tests resources that are missing when the library is loaded, but may be available later: functions that write no
+//! events try again to open them, and events never do.
 
 mod common;
 
@@ -86,7 +86,8 @@ mod cases {
         assert_eq!(place.text(), expected);
     }
 
-    /// Only the watch asks again: a subscriber that its watch notifies writes no events while tracing is off.
+    /// Only the watch tries again: a subscriber that its watch notifies writes no events while tracing is
+    /// off.
     #[test]
     fn a_watch_asks_by_itself() {
         let name = case!({

@@ -1,4 +1,4 @@
-//! A test's resources in the kernel are removed with the test's process, however it ends.
+//! Tests that the kernel's resources of a test are removed with the test's process, no matter how it ends.
 
 #![cfg(target_os = "linux")]
 

@@ -1,5 +1,5 @@
-//! A shared library that traces, in a program that loads and unloads it. The library keeps itself loaded. Otherwise the code of
-//! its threads, fork handlers and thread keys would be gone when they run.
+//! Tests a shared library that traces, in a program that loads and unloads it. The library keeps itself loaded:
+//! otherwise the code of its threads, fork handlers and thread keys would be unmapped when they run.
 #![cfg(all(target_os = "linux", not(target_feature = "crt-static")))]
 
 mod common;
@@ -111,8 +111,8 @@ mod cases {
         std::thread::sleep(pause);
     }
 
-    /// In Perfetto, a process is one track and each thread is one, however many copies of the library write to them, also in
-    /// a forked child.
+    /// In Perfetto, a process is one track and each thread is one track, no matter how many copies of the library
+    /// write to them. This is also true in a forked child.
     #[test]
     fn the_program_and_the_plugin_write_to_the_same_tracks() {
         let name = case!({

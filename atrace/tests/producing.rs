@@ -1,5 +1,5 @@
-//! The costs of a process that is connected to Perfetto's service, and the rules that it follows: its memory, its
-//! user's variables, the processor's counter, and its children.
+//! Tests what a process costs that is connected to Perfetto's service, and the rules that it follows for its
+//! memory, its user's variables, the processor's counter, and its children.
 
 #![cfg(not(no_tracing))]
 
@@ -189,7 +189,8 @@ mod cases {
         assert_eq!(events.len(), 6, "{events:?}");
     }
 
-    /// A child that libc does not know of has no socket thread, and must not write in its parent's name.
+    /// A child that libc does not know of has no socket thread, and must not write events under its parent's
+    /// id.
     #[test]
     fn the_child_of_a_bare_clone_is_off() {
         let name = case!({ parent_of_a_bare_clone() });
@@ -307,7 +308,7 @@ mod cases {
     fn a_handler_does_not_wait_for_a_session() {
         /// `RUSAGE_THREAD`, which the crate `libc` does not have for Android.
         const THREAD: libc::c_int = 1;
-        /// Returns how often the thread has slept.
+        /// Returns how many times the thread has slept.
         fn sleeps() -> i64 {
             // SAFETY: zeros are valid for these numbers, and the kernel fills them.
             unsafe {

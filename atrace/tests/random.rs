@@ -1,10 +1,10 @@
-//! Random programs against a model: a trace contains exactly the events that the program wrote, except for those that
-//! the program was told are lost.
+//! Tests random programs against a model: a trace contains exactly the events that the program wrote, except those of
+//! which the program knows that they are lost.
 //!
 //! The memory is small and the events come in bursts, so that many are lost and there is room again. The program
 //! knows which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost) before and after
-//! each. All others must be in the service's trace, in their order, with their arguments. All of them must be in the
-//! program's recordings of itself, which begin and end in the middle.
+//! each event. All other events must be in the service's trace, in their order, with their arguments. The program's
+//! recordings of itself, which begin and end in the middle, must contain all events of their time.
 
 #![cfg(not(no_tracing))]
 
@@ -33,7 +33,7 @@ mod cases {
 
     const TAGS: [AtraceTag; 3] =
         [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
-    /// How deeply threads start other threads.
+    /// How many levels deep threads start other threads.
     const LEVELS: usize = 3;
 
     static NAMES: [Name; LEVELS] = [Name::new("L0 a name"), Name::new("L1 a name"), Name::new("L2 a name")];
@@ -42,8 +42,8 @@ mod cases {
         perfetto::status().lost()
     }
 
-    /// The expected content of a trace: for each level of threads, the lines of its events. The part after `@` stands
-    /// for a track.
+    /// The expected content of a trace: for each level of threads, the lines of its events. In a line, the part after
+    /// `@` is the track.
     #[derive(Default)]
     struct Expected {
         lines: [Vec<String>; LEVELS],
@@ -90,7 +90,7 @@ mod cases {
             format!("L{level} {} {}", self.serial, "n".repeat(len as usize))
         }
 
-        /// Does something that writes one event. Returns whether the event was lost.
+        /// Calls `body`, which writes one event. Returns whether the event was lost.
         fn event(&mut self, level: usize, line: &str, body: impl FnOnce()) -> bool {
             let before = lost();
             body();
@@ -614,7 +614,7 @@ mod cases {
             Self { at, begins }
         }
 
-        /// Tells whether these slices are open at this event, in the order of their begins.
+        /// Returns whether these slices are open at this event, in the order of their begins.
         fn has(&self, event: &str, open: &[String]) -> bool {
             let (mut left, mut next) = (open.iter().rev().peekable(), self.at[event]);
             while let Some((line, before)) = next.map(|next| &self.begins[next]) {

@@ -1,8 +1,8 @@
-//! A producer behind Perfetto's relay, which forwards bytes to the service of another machine but no descriptors. That
-//! service gets the chunks' bytes in the commits.
+//! Tests a producer behind Perfetto's relay, which forwards bytes, but no descriptors, to the service of another
+//! machine. That service gets the bytes of the chunks in the commits.
 //!
-//! The service here is a stand-in that shares no code with this workspace's own. It answers as Google's does on a TCP
-//! socket, and keeps chunks by its rules.
+//! The service here is a stand-in that shares no code with this workspace's own. It answers as Google's service does
+//! on a TCP socket, and stores chunks by the same rules.
 
 #![cfg(not(no_tracing))]
 
@@ -29,7 +29,7 @@ mod cases {
     use crate::trace::{Event, Losses, Trace};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// In the order of Google's service. A method's number is its index plus 1.
+    /// The methods in the order of Google's service. The number of a method is its index plus 1.
     const METHODS: [&str; 12] = [
         "InitializeConnection",
         "RegisterDataSource",
@@ -47,7 +47,7 @@ mod cases {
     const INSTANCE: u64 = 7;
     const BUFFER: u64 = 300;
 
-    /// A chunk as the service has it: how many of its packets are whole, and its bytes behind the header.
+    /// A chunk as the service has it: the number of its finished packets, and the bytes behind its header.
     #[derive(Debug)]
     struct Chunk {
         is_complete: bool,
@@ -55,15 +55,15 @@ mod cases {
         bytes: Vec<u8>,
     }
 
-    /// What the service has got of one connection.
+    /// The data that the service has received on one connection.
     #[derive(Debug, Default)]
     struct Host {
         /// The number of the request whose replies are commands.
         commands: u64,
         registered: Vec<u64>,
-        /// By writer and number.
+        /// The chunks, by the number of the writer and the number of the chunk.
         chunks: BTreeMap<(u16, u32), Chunk>,
-        /// How many times a chunk came that its thread was writing.
+        /// How many times a chunk arrived that its thread was still writing.
         incomplete: usize,
         flushed: u64,
         has_stopped: bool,
@@ -118,7 +118,7 @@ mod cases {
             }
         }
 
-        /// Returns the trace of what has arrived until now.
+        /// Returns the trace of the data that has arrived so far.
         fn trace(&self) -> Trace {
             let mut packets = Vec::new();
             for ((writer, _), chunk) in &self.chunks {
@@ -141,12 +141,12 @@ mod cases {
         }
     }
 
-    /// The relay and the service, which answers each connection.
+    /// The relay and the service in one, which answers all connections.
     #[derive(Clone)]
     struct Service {
         host: Arc<Mutex<Host>>,
         connections: Arc<AtomicUsize>,
-        /// How many connections ended because a descriptor came.
+        /// How many connections were ended because a descriptor arrived.
         refused: Arc<AtomicUsize>,
         stream: Arc<Mutex<Option<UnixStream>>>,
     }
@@ -172,7 +172,7 @@ mod cases {
             service
         }
 
-        /// Serves a connection to its end. Like the relay, ends it if a descriptor comes.
+        /// Serves a connection until it ends. Like the relay, ends the connection if a descriptor arrives.
         fn serve(&self, stream: &UnixStream) {
             let socket = Socket::new(stream.try_clone().unwrap().into());
             let (mut inbox, mut more) = (Vec::new(), [0; 4096]);
@@ -241,13 +241,13 @@ mod cases {
             self.send(wire::reply_to(&mut bytes, request, true, Some(command)).unwrap());
         }
 
-        /// Has the producer commit all that it has written, and waits until it has.
+        /// Asks the producer to commit all events that it has written, and waits until it has done so.
         fn flush(&self, request: u64) {
             self.command(5, |flush| _ = flush.number(1, INSTANCE).number(2, request));
             until("the flush is answered", || self.host.lock().unwrap().flushed == request);
         }
 
-        /// Checks that there was one connection, after this many that the relay refused.
+        /// Checks that there was exactly one connection after `refused` connections that the relay has ended.
         fn had_one_connection(&self, refused: usize) {
             let counts = [&self.refused, &self.connections].map(|count| count.load(Ordering::SeqCst));
             assert_eq!(counts, [refused, refused + 1]);
@@ -259,7 +259,7 @@ mod cases {
             until("the session has stopped", || self.host.lock().unwrap().has_stopped);
         }
 
-        /// Returns the events that have arrived, and checks that the trace says of no loss.
+        /// Returns the events that have arrived. Checks that the trace reports no loss.
         fn events(&self) -> Vec<Event> {
             let trace = self.host.lock().unwrap().trace();
             assert_eq!(trace.losses(), Losses::default());
@@ -267,7 +267,8 @@ mod cases {
         }
     }
 
-    /// How many events of each kind a thread writes at once. All together fit into the memory.
+    /// The number of events of each kind that a thread writes at once. All of them together fit into the
+    /// memory.
     const EVENTS: usize = 1500;
     const THREADS: usize = 4;
 
@@ -373,7 +374,7 @@ mod cases {
         assert!(host.chunks.values().all(|chunk| chunk.is_complete));
     }
 
-    /// Nobody can read the open chunks of a process that has ended.
+    /// The open chunks of a process that has ended can't be read any more.
     #[test]
     fn a_program_that_ends_sends_its_last_events() {
         let name = case!({
@@ -391,8 +392,8 @@ mod cases {
         service.had_one_connection(0);
     }
 
-    /// The service asks again and again for what busy threads have so far. It never gets a chunk before the one that
-    /// precedes it ([`Host::take`] checks that).
+    /// The service asks again and again for the events that busy threads have written so far. It never gets a chunk
+    /// before the previous chunk of the same thread ([`Host::take`] checks that).
     #[test]
     fn flushes_of_busy_threads_leave_no_gap() {
         let name = case!({

@@ -1,4 +1,4 @@
-//! A service that restarts or hangs: the costs for its producers, and what they report.
+//! Tests a service that restarts or hangs: what that costs its producers, and what they report.
 
 #![cfg(not(no_tracing))]
 
@@ -114,7 +114,7 @@ mod cases {
         assert!(kib[1] - kib[0] < 4096, "{ran:?}");
     }
 
-    /// The state that the doctor and `atrace status` show.
+    /// Tests the state of the connection that the doctor and `atrace status` show.
     #[test]
     fn the_state_page_says_how_the_connection_stands() {
         let name = case!({

@@ -1,4 +1,5 @@
-//! The host closes the marker's descriptor, and its number then refers to a file, socket or pipe of the host.
+//! Tests a program that closes the marker's descriptor, after which the descriptor's number refers to a file,
+//! socket or pipe of the program.
 
 mod common;
 
@@ -15,7 +16,8 @@ mod cases {
     use crate::common::{self, Place, case, control, descriptor_of, descriptors, limit, limited};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The maximum number of a thread's events that may go astray. The crate's documentation promises it.
+    /// The maximum number of a thread's events that may be written to the wrong file. The crate's
+    /// documentation promises this number.
     const BOUND: usize = 256;
 
     fn marker() -> PathBuf {
@@ -99,7 +101,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// With one `open`, a file of the host may get the number. With two, one number is left for the marker.
+    /// If only one number is free, a file of the program may get the marker's number. If two are free, one is
+    /// left for the marker.
     #[test]
     fn the_number_is_the_highest_that_the_limit_allows() {
         let name = case!({
@@ -130,7 +133,8 @@ mod cases {
         }
     }
 
-    /// Returns how many events went to the file that now has the marker's number. `read` returns the number so far.
+    /// Returns how many events were written to the file that now has the marker's number. `read` returns how many
+    /// the file has.
     fn goes_astray(own: RawFd, mut read: impl FnMut() -> usize) -> usize {
         let before = descriptors().len();
         put(own, number());

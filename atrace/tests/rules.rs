@@ -1,4 +1,4 @@
-//! libcutils' rules for the properties, as a whole process follows them.
+//! Tests that a whole process follows libcutils' rules for the properties.
 
 mod common;
 
@@ -260,7 +260,8 @@ fn parking_is_exact_while_threads_update() {
     Place::file().on().run(&name);
 }
 
-/// A store that can't be used: tracing is off, one line names the store, and nothing crashes.
+/// Tests a store that can't be used: tracing is off, one line names the store, and the program does not
+/// crash.
 fn refused(case: &str, reason: &str, prepare: impl FnOnce(&Place)) {
     let place = Place::file();
     prepare(&place);
@@ -350,7 +351,7 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
     assert!(place.text().starts_with(&format!("B|{}|before", ran.pid)));
 }
 
-/// The store's file is deleted. Processes that have it open keep it, and nothing is written to another file.
+/// The store's file is deleted. Processes that have it open keep using it, and write to no other file.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_deleted_store_stays_as_it_was() {

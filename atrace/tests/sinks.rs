@@ -1,4 +1,4 @@
-//! Where events go, which targets are refused, and what happens when a target fails.
+//! Tests where events go, which destinations are refused, and what happens when a destination fails.
 
 mod common;
 
@@ -22,7 +22,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Checks a program with an invalid setting: nothing is traced, nothing is harmed, and the reason is reported.
+    /// Checks a program with an invalid setting: no event is recorded, the program is not affected, and the reason
+    /// is reported.
     fn is_off() {
         let before = descriptors();
         for _ in 0..3 {
@@ -225,7 +226,7 @@ mod cases {
         refused(with_inherited(&name, &place, &open, &identity(&pipe)), "is a pipe");
     }
 
-    /// Calls all public functions, each with an errno that must be preserved.
+    /// Calls all public functions, each with an errno that it must preserve.
     fn errno_is_kept(state: &str) {
         let mut number = 1000;
         let mut keeps = |what: &str, call: &mut dyn FnMut()| {
@@ -326,7 +327,7 @@ mod cases {
         assert_eq!(ran.stderr, "");
     }
 
-    /// A mount of a test. It is unmounted on drop, also if the test fails.
+    /// A mount of a test. Dropping this unmounts it, even if the test fails.
     struct Mounted(std::ffi::CString);
 
     impl Drop for Mounted {
@@ -446,7 +447,7 @@ mod cases {
         assert!(text.starts_with("atrace: ATRACE_BACKEND=wrong") && text.lines().count() == 1, "{text:?}");
     }
 
-    /// Closes everything except the standard descriptors, as some programs do at their start, and opens files.
+    /// Closes all descriptors except the standard ones, as some programs do at their start, and opens files.
     fn close_and_open(directory: &Path) -> Vec<File> {
         common::close_all();
         (0..20).map(|number| File::create_new(directory.join(format!("own{number}"))).unwrap()).collect()
@@ -503,7 +504,7 @@ mod cases {
         assert_eq!(place.messages().len(), 203);
     }
 
-    /// The marker is gone, or another file has its path: nothing is written to that file.
+    /// The marker was removed, or another file has its path. No message must be written to that file.
     #[test]
     fn a_marker_that_was_replaced_is_not_opened_again() {
         let name = case!({

@@ -1,4 +1,4 @@
-//! Events on small stacks: those of signal handlers, and of threads with little stack.
+//! Tests events on small stacks: those of signal handlers, and those of threads with little stack.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -13,11 +13,11 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// What an event and a switch need on a signal stack, besides what the kernel stores there. The crate's documentation
-    /// promises this.
+    /// The number of bytes of a signal stack that an event needs, even if it notices a switch, in addition to the
+    /// data that the kernel stores there. The crate's documentation promises this number.
     const NEED: usize = if cfg!(debug_assertions) { 16 << 10 } else { 8 << 10 };
 
-    /// Returns memory of this size, at least, with a guard page below it.
+    /// Returns memory of at least this size, with a guard page below it.
     fn guarded(size: usize) -> *mut libc::c_void {
         // SAFETY: the mapping is new and never unmapped. The first page of it is protected.
         unsafe {
@@ -31,7 +31,7 @@ mod cases {
         }
     }
 
-    /// The address of the stack frame that the events are written from.
+    /// The address of the stack frame from which the events are written.
     static FRAME: AtomicUsize = AtomicUsize::new(0);
 
     fn events() {
@@ -54,7 +54,8 @@ mod cases {
         all.iter().for_each(|event| event());
     }
 
-    /// Calls `then` after each of these switches, whose events notice it: off, on, and on with all tags.
+    /// Switches tracing off, on, and on with all tags. Calls `then`, whose events notice the switch, after
+    /// each of these.
     fn switched(then: impl Fn()) {
         then();
         let on = control().enable("*").unwrap();
@@ -67,8 +68,8 @@ mod cases {
 
     /// Handles signals on a stack of the promised size.
     ///
-    /// The kernel says how much it stores there at most. It stores less while a processor's registers are not all in use.
-    /// So what the handler needs is also measured.
+    /// The kernel reports the maximum size of the data that it stores there. It stores less while not all registers
+    /// of the processor are in use. So the part of the stack that the handler uses is also measured.
     fn handled() {
         extern "C" fn on_signal(_: libc::c_int) {
             events();
@@ -121,7 +122,7 @@ mod cases {
         println!("{} bytes", Place::file().run(&name).said("NEEDED")[0]);
     }
 
-    /// The C library needs a part of the stack for itself: the more, the larger the pages and the registers are.
+    /// The C library needs a part of the stack for itself, which grows with the size of pages and registers.
     #[test]
     fn a_thread_with_little_stack_notices_a_switch() {
         let name = case!({

@@ -1,5 +1,5 @@
-//! A thread that is stopped in the middle of an event makes no other thread wait, and harms nothing when it
-//! continues.
+//! Tests that a thread that is stopped in the middle of an event makes no other thread wait, and that it
+//! harms nothing when it continues.
 
 #![cfg(not(no_tracing))]
 
@@ -32,7 +32,8 @@ mod cases {
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
-    /// The thread's events whose functions have returned, and the handler's events that were lost.
+    /// The number of events of the thread whose functions have returned, and the number of events of the
+    /// handler that were lost.
     static RETURNED: AtomicU64 = AtomicU64::new(0);
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 

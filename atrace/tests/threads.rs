@@ -1,4 +1,4 @@
-//! Many threads trace while tracing is switched: no event is lost, unbalanced or late.
+//! Tests many threads that write events while tracing is switched: no event is lost, unbalanced or late.
 
 mod common;
 
@@ -221,7 +221,8 @@ fn nothing_is_lost_while_it_stays_on() {
     assert!(next.values().all(|count| *count == 2000), "{next:?}");
 }
 
-/// Threads end, and destructors of their thread-local values trace, even after other values are gone.
+/// Threads end, and destructors of their thread-local values trace, even after other thread-local values were
+/// destroyed.
 #[test]
 fn a_thread_traces_to_its_very_end() {
     let name = case!({

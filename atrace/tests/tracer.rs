@@ -1,4 +1,4 @@
-//! The example tracer, for the crate `log`, through both backends.
+//! Tests the example tracer for the crate `log`, with both backends.
 #![cfg(target_os = "linux")]
 
 mod common;

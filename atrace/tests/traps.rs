@@ -1,8 +1,9 @@
-//! No event calls the allocator, a lock, the dynamic linker, the environment, or a thread function of the C library:
-//! every kind of event, in every state, with every backend.
+//! Tests that no event calls the allocator, a lock, the dynamic linker, the environment, or a thread function of the
+//! C library: every kind of event, in every state, with every backend.
 //!
-//! A library that is loaded before all others (`traps/traps.c`) counts calls of these functions by a thread that asks
-//! for it. Calls by libcutils and libandroid themselves don't count; the stand-ins used here make none.
+//! A library that is loaded before all others (`traps/traps.c`) counts the calls of these functions by a thread that
+//! asks for it. Calls by libcutils and libandroid themselves are not counted; the stand-ins in this test make no such
+//! calls.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -28,7 +29,7 @@ mod cases {
     const TAG: AtraceTag = AtraceTag::App;
     static NAME: Name = Name::new("a name");
 
-    /// Every kind of event; slices include their ends.
+    /// Every kind of event, by name. Slices include their ends.
     const KINDS: &[(&str, fn())] = &[
         ("is it on", || {
             atrace_is_tag_enabled(TAG);
@@ -85,7 +86,7 @@ mod cases {
         ("f64", || atrace_f64(TAG, "counter", 1.5)),
     ];
 
-    /// The state before the event.
+    /// The name of a state, and a function that calls an event in this state.
     type State = (&'static str, fn(fn()));
     const STATES: &[State] = &[
         ("the first of the process", |event| trapped(event)),
@@ -266,7 +267,7 @@ mod cases {
         command
     }
 
-    /// A library that counts nothing would let everything pass.
+    /// The library counts calls. If it counted none, the other tests would always pass.
     #[test]
     fn the_traps_trap() {
         let name = case!({
@@ -348,7 +349,7 @@ mod cases {
         common::run(&mut command);
     }
 
-    /// There is no service, or one that never answers.
+    /// There is no service, or a service that never answers.
     #[test]
     fn without_a_service() {
         let name = case!({

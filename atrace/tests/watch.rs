@@ -1,4 +1,4 @@
-//! Watches: callbacks when the enabled tags change.
+//! Tests watches, which call functions when the enabled tags change.
 
 mod common;
 
@@ -228,8 +228,8 @@ fn a_callback_may_do_what_it_likes() {
     Place::file().run(&name);
 }
 
-/// A watch without descriptors traces nothing. It does not make other threads write to a descriptor that they don't
-/// have.
+/// Tests a watch without descriptors. It writes no event, and does not make other threads write to a descriptor
+/// that they do not have.
 #[test]
 fn a_thread_without_descriptors_disturbs_no_other() {
     let name = case!({
@@ -308,7 +308,8 @@ fn a_callback_finds_in_the_watch_what_it_is_told() {
     Place::file().run(&name);
 }
 
-/// A thread that is not woken sleeps for ten seconds, so all of them together would exceed a case's time limit.
+/// A thread that is not woken sleeps for ten seconds, so many such threads together would exceed the time limit
+/// of a case.
 #[test]
 fn a_thread_that_is_to_stop_is_woken() {
     let name = case!({
@@ -388,7 +389,8 @@ fn a_child_has_watches_of_its_own() {
     Place::file().run(&name);
 }
 
-/// Whatever else wakes the threads, and however many there are.
+/// Ticks come at their interval even if the threads also wake for other reasons, and however many threads
+/// there are.
 #[test]
 fn ticks_have_their_time_between_them() {
     let name = case!({

@@ -1,4 +1,5 @@
-//! Every function of the protocol, byte by byte, in a file and in the kernel's trace; and the tags that enable them.
+//! Tests the bytes that every function of the API writes, in a file and in the kernel's trace; and the tags that
+//! enable the functions.
 
 mod common;
 
@@ -10,7 +11,7 @@ use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Calls every function that writes, in all its forms.
+/// Calls every function that writes events, in all its forms.
 fn write_everything() {
     macro_rules! three {
         ($plain:ident($($before:literal,)? _ $(, $after:expr)?), $any:ident($(, $more:expr)*), $name:literal) => {
@@ -277,7 +278,7 @@ fn a_scoped_event_ends_exactly_if_it_began() {
 }
 
 mod methods {
-    //! `trace_method!` where a `mod atrace` shadows the crate, and the crate goes by another name.
+    //! Uses `trace_method!` where a module named `atrace` hides the crate, and the crate has another name.
 
     extern crate atrace as renamed;
     use super::common;
@@ -285,7 +286,7 @@ mod methods {
 
     #[allow(dead_code)]
     mod atrace {
-        //! Nothing of what the macro needs.
+        //! This module has none of the items that the macro uses.
     }
     #[allow(dead_code)]
     struct Option;

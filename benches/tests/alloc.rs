@@ -1,4 +1,5 @@
-//! Allocations and page faults are counted exactly. This test does not use libtest, whose threads allocate at any time.
+//! Tests that allocations and page faults are counted exactly. This test does not use libtest, whose threads allocate
+//! at any time.
 
 use std::hint::black_box;
 
@@ -78,7 +79,8 @@ fn main() {
     println!("alloc: all counts are exact");
 }
 
-/// Page faults equal the number of touched pages, including the pages of a thread that has ended.
+/// The number of page faults equals the number of touched pages, including the pages of a thread that has
+/// ended.
 fn faults() {
     let of = |f: &dyn Fn()| {
         let once = || {

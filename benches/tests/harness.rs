@@ -1,9 +1,9 @@
-//! Records what the harness finds on this machine of what is known: the difference between the same thing twice, and an extra
-//! that was added.
+//! Records how well the harness finds known differences on this machine: the difference between two equal cases, and
+//! an additional piece of work of known cost.
 //!
-//! The tests check that there were rounds, that the events arrived, and that the intervals are well formed. They do not judge
-//! how large an error is, which depends on the machine and its load: `measure::simulation` judges the statistics, on simulated
-//! machines whose truth is known.
+//! The tests check that there were rounds, that the events arrived, and that the intervals are well formed. They do
+//! not judge how large an error is, which depends on the machine and its load: `measure::simulation` tests the
+//! statistics on simulated machines, where the true result is known.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
 #[allow(unreachable_pub, reason = "other test programs use it, too")]
@@ -26,16 +26,17 @@ use atrace_benches::row::Sink;
 use atrace_benches::stats::Interval;
 use atrace_cli::tracefs::Instance;
 
-/// Serializes the measurements, because each needs the machine for itself.
+/// Returns a lock that only one measurement holds at a time, because each needs the machine for itself.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Measures for two seconds, and keeps the error beside what it should be at most, in a file under `target`.
+/// Measures for two seconds, and records the error and the maximum that it should have, in a file under
+/// `target`.
 ///
-/// The error itself decides nothing: beside a marker it was once sure and 15 ns too large on a loaded machine, for a reason
-/// that is not known.
+/// The test does not fail because of a large error: next to a write to the marker, an error on a loaded machine was
+/// once 15 ns with a narrow interval, for a reason that is not known.
 fn record_error(
     what: &str,
     allowed: f64,
@@ -83,13 +84,13 @@ fn twice(config: Config, run: &dyn Fn(u64)) -> Measured {
     paired.run()
 }
 
-/// Takes about eighty nanoseconds.
+/// Runs an operation that takes about eighty nanoseconds.
 fn base(n: u64) {
     chain::run::<4>(n);
 }
 
-/// The error of the extra that was found, in nanoseconds or, if `relative`, in parts of the extra:
-/// `base and extra` should take as much more than `base` as `extra` takes by itself.
+/// Returns the error of the additional work (`extra`) that was found, in nanoseconds or, if `relative`, as a
+/// fraction of that work: `base and extra` should take as much more than `base` as `extra` takes by itself.
 fn extra_error(measured: &Measured, relative: bool) -> Interval {
     let rounds = |id: &str| measured.rounds(id).unwrap();
     let (base, both, extra) = (rounds("base"), rounds("base and extra"), rounds("extra"));
@@ -112,18 +113,18 @@ fn extra_on_a_chain(config: Config) -> Measured {
     paired.run()
 }
 
-/// Has the processor finish what came before: reading the clock waits for that, and whoever uses
-/// what this returns waits for the reading.
+/// Makes the processor finish all earlier work: reading the clock waits for that work, and code that uses the
+/// returned value waits for the reading.
 ///
-/// Without it, most of the extra runs while the kernel is being entered or left, and really costs
-/// only a few nanoseconds: a harness that found all of it would be wrong.
+/// Without this, most of the additional work runs while the processor enters or leaves the kernel, and really
+/// costs only a few nanoseconds: a harness that found its whole cost would be wrong.
 #[inline(never)]
 fn fence(since: Instant) -> u64 {
     u64::from(black_box(since.elapsed()).subsec_nanos())
 }
 
-/// The same with and without the block, on one file: two of a kind can differ by nanoseconds, for
-/// where they lie in memory.
+/// Measures writes with and without the additional work, to the same file: writes to two equal files can
+/// differ by nanoseconds, because of where the files are in memory.
 fn extra_on_a_write(config: Config, path: &Path) -> Measured {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     let start = Instant::now();
@@ -147,7 +148,7 @@ fn extra_on_a_write(config: Config, path: &Path) -> Measured {
 /// Keeps the machine busy with this many threads while `f` runs.
 fn beside_noise(threads: usize, f: impl FnOnce()) {
     let stop = AtomicBool::new(false);
-    /// Ends the noise even if an assertion fails.
+    /// Ends the load when it is dropped, even if an assertion fails.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {

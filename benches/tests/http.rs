@@ -1,6 +1,7 @@
-//! The HTTP server of the bench `threads` answers its client, leaves no connections behind, and ends with its starter.
+//! Tests that the HTTP server of the bench `threads` answers its client, leaves no connections behind, and ends with
+//! the process that started it.
 //!
-//! No libtest: this binary starts itself as the server.
+//! This test does not use libtest: the binary starts itself as the server.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use atrace_benches::subjects::http::{Exchange, Server, get, serve};
 
-/// Set in the process that is the server.
+/// The environment variable that is set in the server's process.
 const SERVER: &str = "ATRACE_BENCHES_TEST_SERVER";
 
 fn main() {
@@ -62,7 +63,7 @@ fn ends_when_its_starter_does_and_is_killed_when_dropped() {
     assert!(get(address, 0, 1).is_err());
 }
 
-/// What is said of this answer to the question for 42, in pieces.
+/// Returns the result of receiving this answer to the request for 42, in pieces of `piece` bytes.
 fn received(answer: &[u8], piece: usize) -> std::io::Result<bool> {
     let mut exchange = Exchange::new(0, 42);
     let mut complete = false;

@@ -1,4 +1,4 @@
-//! Tests that the report shows what was measured, whatever the files contain, and that its comparison fails exactly
+//! Tests that the report shows the measurements, whatever the files contain, and that its comparison fails exactly
 //! when it should.
 
 use std::fs;
@@ -10,7 +10,7 @@ use atrace_benches::catalogue::{EVENTS, Id, LITERALS, State, Who, published};
 use atrace_benches::row::{self, Above, Row, Sink, Versus};
 use atrace_benches::stats::Interval;
 
-/// A directory of measured files, and the reports made from it.
+/// A directory of files with measurements, and the reports that are made from it.
 struct Ground {
     dir: tempfile::TempDir,
 }
@@ -48,7 +48,7 @@ impl Ground {
         fs::write(path, content).unwrap();
     }
 
-    /// Leaves the report where `.ci/run` looks at it in a browser.
+    /// Copies the report to the place where `.ci/run` examines it in a browser.
     fn keep(&self, name: &str) {
         let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&to).unwrap();
@@ -79,7 +79,7 @@ impl Ground {
         }
     }
 
-    /// Runs it with what was found, and expects this status and these words in what it prints.
+    /// Runs `report` on the files, and expects this exit status and these words in the output.
     #[track_caller]
     fn expect(&self, args: &str, status: i32, words: &[&str]) -> Ran {
         let ran = self.run(args);
@@ -96,7 +96,8 @@ impl Ground {
     }
 }
 
-/// What a page says: a line for each heading, paragraph, entry and row of a table, with bars between its cells.
+/// Returns the text of a page: a line for each heading, paragraph, entry and row of a table, with bars between
+/// the cells.
 fn text_of(html: &str) -> String {
     let mut text = html.to_owned();
     for (tag, sign) in [
@@ -224,7 +225,7 @@ fn a_run_is_told() {
     assert!(svg.starts_with("<svg ") && svg.contains("xmlns=\"http://www.w3.org/2000/svg\""));
 }
 
-/// The table of a part of report.json, whether it is folded or not.
+/// Returns the table of a part of report.json, whether it is folded or not.
 fn table(part: &serde_json::Value) -> Option<&serde_json::Value> {
     part.get("table").or_else(|| part.pointer("/folded/1"))
 }
@@ -264,7 +265,7 @@ fn every_table_has_its_form_and_every_cell_a_number_or_a_reason() {
     }
 }
 
-/// What stands between the marks of costs in a text.
+/// Returns the part of a text between the marks of costs.
 fn costs(text: &str) -> &str {
     let begin = text.find("<!-- costs ").expect("the mark is there");
     let end = text.find("<!-- /costs -->").expect("its end is there");

@@ -1,6 +1,6 @@
-//! Tests that nothing of a bench remains, however the bench ends.
+//! Tests that no resource of a bench remains, however the bench ends.
 //!
-//! This test does not use libtest: the binary runs itself as the bench (`HELPER` selects which), and a supervised
+//! This test does not use libtest: the binary runs itself as a bench, which `HELPER` selects, and a supervised
 //! process must have one thread.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The work of the bench once it is supervised.
+/// Does the work of the bench in the supervised process.
 fn bench(helper: &str, session: &Session) -> ExitCode {
     match helper {
         "processes" => return report_rows(session),
@@ -92,7 +92,7 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A run of this binary as a bench, and what it said.
+/// A run of this binary as a bench, and its output.
 struct Run {
     parent: Child,
     said: Vec<String>,
@@ -100,7 +100,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts the helper; waits until it is ready.
+    /// Starts the helper, and waits until it is ready.
     fn start(helper: &str, sink: &str) -> Self {
         // Signals that this process ignores, as under `nohup`, would be ignored there, too.
         let mut command = Command::new("env");
@@ -148,7 +148,8 @@ impl Run {
     }
 }
 
-/// Whether benches write to the ring buffer of the whole system, the only one that a libcutils of Android's knows.
+/// Whether benches write to the ring buffer of the whole system, which is the only one that Android's libcutils
+/// can use.
 const SHARES_ITS_BUFFER: bool = cfg!(all(target_os = "android", not(target_feature = "crt-static")));
 
 /// The ring buffer of the whole system, switched off until this is dropped.
@@ -171,18 +172,19 @@ impl Drop for Off {
     }
 }
 
-/// Whether a marker is that of the whole system.
+/// Returns whether a marker is that of the whole system.
 fn everyones(marker: &Path) -> bool {
     marker.parent().is_some_and(|parent| parent.ends_with("tracing"))
 }
 
-/// Whether the ring buffer is on, where it is everyone's.
+/// Returns whether the ring buffer is on, or `None` if it is not that of the whole system.
 fn is_on(run: &Run) -> Option<bool> {
     let marker = PathBuf::from(run.word("marker"));
     everyones(&marker).then(|| fs::read_to_string(marker.with_file_name("tracing_on")).unwrap().trim() == "1")
 }
 
-/// Runs a helper, does something to it, and returns how it ended after checking that all is gone.
+/// Runs a helper and calls `act`. Returns the exit status of the helper, after checking that no resource
+/// remains.
 fn ended(helper: &str, sink: &str, act: impl FnOnce(&Run)) -> Option<i32> {
     let run = Run::start(helper, sink);
     assert_eq!(run.word("backend"), "");
@@ -306,7 +308,7 @@ fn what_a_killed_parent_leaves_is_swept() {
     fs::remove_dir_all(&things[0]).unwrap();
 }
 
-/// The bench that starts itself once more, for its rows.
+/// Runs as the bench that starts itself once more and gets rows from that process.
 fn report_rows(session: &Session) -> ExitCode {
     if session.args.mode.is_some() {
         println!("a line of the child");
@@ -330,7 +332,7 @@ fn a_child_reports_its_rows() {
     assert_eq!(said.matches("a line of the child\n").count(), 1, "{said}");
 }
 
-/// The bench that starts a reader, and a process that writes for it.
+/// Runs as the bench that starts a reader, and a process that writes events for it.
 fn read(session: &Session) -> ExitCode {
     const EVENTS: u64 = 5000;
     if session.args.mode.is_none() {

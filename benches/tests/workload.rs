@@ -1,6 +1,7 @@
-//! Tests that the harness of the workloads measures what each mode adds, and detects a wrong workload.
+//! Tests that the harness of the workloads measures the cost that each mode adds, and detects a workload with
+//! wrong results.
 //!
-//! This test does not use libtest: the binary runs itself as benches (`HELPER` selects which), with a process for each
+//! This test does not use libtest: the binary runs itself as a bench, which `HELPER` selects, with a process for each
 //! mode.
 
 #[path = "../../atrace/tests/common/buffer.rs"]
@@ -46,24 +47,24 @@ fn helper() -> Option<String> {
     std::env::var(HELPER).ok()
 }
 
-/// Set in a mode of this test's own.
+/// Whether this process has the slower mode that only this test has.
 static SLOWER: AtomicBool = AtomicBool::new(false);
 
 /// A workload whose results are known.
 struct Known;
 
-/// A number of events that is certain to lose some.
+/// A number of events that is so large that some are certainly lost.
 const BURST: u64 = 200_000;
 /// The number of additional cases that write nothing.
 const QUIET: u64 = 8;
 
-/// Tells the modes that the fixture exists.
+/// The environment variable that tells the processes of the modes that the fixture exists.
 const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
 
-/// In the bench, while the fixture is there.
+/// Whether the fixture exists, in the process of the bench.
 static ATTENDED: AtomicBool = AtomicBool::new(false);
 
-/// What leaves when it is dropped.
+/// A value that records that it was dropped.
 struct Guest;
 
 impl Drop for Guest {
@@ -223,7 +224,7 @@ impl Workload for Known {
     }
 }
 
-/// Runs this binary as a bench that is wrong in this way.
+/// Runs this binary as a bench with the fault `wrong`.
 fn bench(wrong: &str, arguments: &[&str], rows: &Path) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env(HELPER, wrong).env("ATRACE_OVERHEAD_DIR", rows);

@@ -1,12 +1,12 @@
-//! Test cases in separate processes, whose messages are read back from the kernel.
+//! Runs test cases in separate processes, whose messages are read back from the kernel.
 //!
 //! The global subscriber, `tracing`'s interest cache and the backend belong to the process. So a test runs its case
-//! in a separate process: the same program, with the same test selected, a variable that makes it the case, and a
-//! private tracefs instance and property store. Only root can create an instance; other users see that the test is
-//! skipped.
+//! in a separate process: the same program, with the same test selected, an environment variable that makes the
+//! process run the case, and a private tracefs instance and property store. Only root can create an instance; other
+//! users see that the test is skipped.
 //!
-//! Android has one property store for all. A test with a [`Place`] has the store's lock, and tests of this and other
-//! programs wait for it.
+//! Android has one property store for all processes. A test with a [`Place`] has the store's lock, and tests of this
+//! and other programs wait for it.
 
 #![allow(
     dead_code,
@@ -71,7 +71,7 @@ pub fn role() -> Role {
     ROLES.into_iter().find(|it| format!("{it:?}") == role).unwrap_or(Role::Alone)
 }
 
-/// A ring buffer and a property store, which are removed on drop.
+/// A ring buffer and a property store. Dropping this removes both.
 pub struct Place(cases::Place);
 
 impl Place {
@@ -81,7 +81,7 @@ impl Place {
         Some(Self(place))
     }
 
-    /// Switches on all processes that use this store.
+    /// Switches tracing on for all processes that use this store.
     pub fn on(self) -> Self {
         Self(self.0.on())
     }
@@ -94,7 +94,7 @@ impl Place {
         self.0.instance()
     }
 
-    /// Returns the messages in order, with the threads that wrote them. Fails if the kernel lost any.
+    /// Returns the messages in order, with the threads that wrote them. Panics if the kernel has lost any.
     pub fn messages(&self) -> Vec<Message> {
         assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
         self.instance()
@@ -133,7 +133,8 @@ fn said(ran: &cases::Ran) -> String {
     format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr)
 }
 
-/// Runs the case in every role, each time switched on and in a new place, and checks the messages.
+/// Runs the case in every role, each time in a new place and with tracing on. Passes the role and the texts
+/// of the messages to `look`.
 pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -143,7 +144,7 @@ pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     }
 }
 
-/// Runs the case in every role, switched off at first. The case switches itself.
+/// Runs the case in every role, with tracing off at first. The case itself switches tracing.
 pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -170,7 +171,7 @@ pub fn end_of(child: Child) -> (bool, String) {
     (ran.status.success(), said(&ran))
 }
 
-/// Returns the subscriber in filter mode, in the role of the case.
+/// Returns the subscriber with a filter, in the role of the case.
 pub fn filtered() -> Dispatch {
     match role() {
         Role::Alone => AtraceSubscriber::default().with_filter().into(),
@@ -192,12 +193,12 @@ pub fn settled(on: bool) -> Duration {
     })
 }
 
-/// Switches this process on until the returned value is dropped.
+/// Switches tracing on for this process until the returned value is dropped.
 pub fn on() -> atrace::control::Switched {
     Control::open().unwrap().enable_this_process().unwrap()
 }
 
-/// Checks that every begin of every thread has its end, and that no end is without begin. Returns the number of
+/// Checks that every begin of every thread has its end, and that no end lacks a begin. Returns the number of
 /// begins.
 pub fn balanced(messages: &[Message]) -> usize {
     let mut open = std::collections::HashMap::<u32, Vec<&str>>::new();

@@ -1,4 +1,4 @@
-//! A ring buffer of the kernel that is removed with the process that created it, no matter how that process ends.
+//! A ring buffer of the kernel. It is removed with the process that created it, no matter how that process ends.
 //!
 //! A killed process removes nothing, and an instance can't be removed while another process has one of its files
 //! open. So each instance has a shell that removes it when the test no longer needs it, or when the shell's input
@@ -31,7 +31,7 @@ pub struct Buffer {
 impl Buffer {
     /// # Errors
     ///
-    /// If the instance can't be created.
+    /// Returns an error if the instance can't be created.
     pub fn create(prefix: &str) -> io::Result<Self> {
         // In a separate process group: Ctrl-C ends the test, but not the shell.
         let mut shell = Command::new("sh")

@@ -1,12 +1,13 @@
-//! Test cases in separate processes, with private places for what they write.
+//! Runs test cases in separate processes, each with its own marker and property store.
 //!
 //! The backend, the enabled tags and the watches belong to the process, and the first event fixes a part of them for
-//! good. So a test runs its case in a separate process: the same program, with the same test selected, a variable
-//! that makes it the case, and a private marker and property store. The tests that need the kernel's marker create a
-//! tracefs instance each. Only root can do that; other users see that these tests are skipped.
+//! good. So a test runs its case in a separate process: the same program, with the same test selected, an
+//! environment variable that makes the process run the case, and a private marker and property store. The tests that
+//! need the kernel's marker create a tracefs instance each. Only root can do that; other users see that these tests
+//! are skipped.
 //!
-//! Android has one property store for all. A test with a [`Place`] has the store's lock, and tests of this and other
-//! programs wait for it.
+//! Android has one property store for all processes. A test with a [`Place`] has the store's lock, and tests of this
+//! and other programs wait for it.
 
 #![allow(
     dead_code,
@@ -37,10 +38,12 @@ use self::buffer::Buffer;
 
 const CASE: &str = "ATRACE_TEST_CASE";
 
-/// A hang is a failure. No test needs this long otherwise, even on a machine that emulates another or is busy.
+/// How long a test may take. No test needs this long, even on a machine that emulates another or is busy, so a
+/// test that takes longer hangs, and fails.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Runs the block and returns, if this process is the case of this test. Otherwise evaluates to the test's name.
+/// If this process was started to run the case of this test, runs the block and returns. Otherwise evaluates to
+/// the test's name.
 macro_rules! case {
     ($case:block) => {{
         fn here() {}
@@ -57,8 +60,9 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// Executes this case once more, under a filter that answers to `MADV_WIPEONFORK` as a kernel before 4.14 does, unless that
-/// has happened already. Before the first event is too late: the library asks the kernel before `main`.
+/// Executes this case once more, under a filter that answers to `MADV_WIPEONFORK` as a kernel before 4.14 does,
+/// unless that has happened already. The filter must exist when the program starts, because the library asks the
+/// kernel before `main`.
 #[allow(
     dead_code,
     unsafe_code,
@@ -107,13 +111,13 @@ pub fn is_case(name: &str) -> bool {
     std::env::var_os(CASE).is_some_and(|case| case == name)
 }
 
-/// The target of a case's events.
+/// The destination of a case's events.
 enum Marker {
     File,
     Kernel(Buffer),
 }
 
-/// A directory with a property store and a marker. All of them are removed on drop.
+/// A directory with a property store and a marker. Dropping this removes all of them.
 pub struct Place {
     directory: tempfile::TempDir,
     marker: Marker,
@@ -142,14 +146,15 @@ fn turn() -> Option<Arc<File>> {
 }
 
 impl Place {
-    /// Events go to a file, one after another.
+    /// Makes a place whose marker is a file, to which messages are appended.
     pub fn file() -> Self {
         let place = Self { _turn: turn(), directory: tempfile::tempdir().unwrap(), marker: Marker::File };
         std::fs::write(place.marker(), "").unwrap();
         place
     }
 
-    /// Events go to a ring buffer of the kernel. Returns `None`, and says why, if none can be created.
+    /// Makes a place whose marker belongs to a ring buffer of the kernel. If no buffer can be created, prints
+    /// why and returns `None`.
     pub fn kernel(test: &str) -> Option<Self> {
         match Buffer::create("atrace-test") {
             Ok(buffer) => {
@@ -164,7 +169,7 @@ impl Place {
         }
     }
 
-    /// Switches on all processes that use this store, as applications.
+    /// Switches tracing on for all processes that use this store.
     pub fn on(self) -> Self {
         self.control().enable("*").unwrap().keep();
         self
@@ -211,19 +216,19 @@ impl Place {
         String::from_utf8(std::fs::read(self.path("marker")).unwrap()).unwrap()
     }
 
-    /// Returns the messages in the ring buffer. Fails if the kernel lost any.
+    /// Returns the messages in the ring buffer. Panics if the kernel has lost any.
     pub fn messages(&self) -> Vec<String> {
         assert_eq!(self.instance().stats().unwrap().lost(), 0, "the ring buffer is too small for this test");
         let messages = self.instance().markers().unwrap();
         messages.map(|marker| String::from_utf8(marker.payload).unwrap()).collect()
     }
 
-    /// Returns the process that will be the case, not started yet.
+    /// Returns the command that runs the case in a process.
     pub fn command(&self, case: &str) -> Command {
         self.command_of(&std::env::current_exe().unwrap(), case)
     }
 
-    /// The same for another path of this program.
+    /// Returns the same command, with another path of this program.
     pub fn command_of(&self, program: &Path, case: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in
@@ -281,7 +286,7 @@ impl Ran {
         self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
     }
 
-    /// Returns the numbers of events written and lost, from the command's output.
+    /// Returns how many events were written and how many were lost, from the command's output.
     pub fn told(&self) -> (u64, u64) {
         let line = self.stderr.lines().find(|line| line.contains(" events written")).unwrap();
         let (written, lost) = line.split_once(" events written, ").unwrap();
@@ -302,7 +307,7 @@ pub fn run(command: &mut Command) -> Ran {
     ran
 }
 
-/// Waits for the end of a case, however it ends.
+/// Waits for the end of a case, whether it succeeds or not.
 pub fn end_of(mut child: Child) -> Ran {
     fn reader(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
         std::thread::spawn(move || {
@@ -346,8 +351,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(copied.success(), "{}", to.as_ref().display());
 }
 
-/// Waits until the condition is true, and returns how long it took. A long time is no failure; a condition that never
-/// becomes true is.
+/// Waits until the condition is true, and returns how long it took. The test fails only if the condition never
+/// becomes true.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
@@ -430,7 +435,8 @@ pub fn free_descriptors() {
     }
 }
 
-/// Returns the open descriptors of this process, except the one used for looking and that of the published state.
+/// Returns the open descriptors of this process, except the one that this function uses and that of the published
+/// state.
 pub fn descriptors() -> Vec<(i32, PathBuf)> {
     let mut all: Vec<_> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -447,8 +453,8 @@ pub fn descriptors() -> Vec<(i32, PathBuf)> {
     all
 }
 
-/// Closes all descriptors except the standard ones, as some programs do at their start. Nothing in this process may use
-/// them any more. `close_range(2)` would need Linux 5.9.
+/// Closes all descriptors except the standard ones, as some programs do at their start. No code of this process may
+/// use these descriptors any more. `close_range(2)` would need Linux 5.9.
 pub fn close_all() {
     // The directory's own descriptor is closed when all names are read.
     let all: Vec<_> =
@@ -470,8 +476,8 @@ pub fn descriptor_of(path: &Path) -> Option<i32> {
     descriptors().into_iter().find(|(_, other)| other == path).map(|(number, _)| number)
 }
 
-/// Says that a test, or a part of it, was skipped. Writes past the test harness, which hides the output of tests that
-/// pass.
+/// Prints that a test, or a part of it, was skipped. Writes past the test harness, which hides the output of tests
+/// that pass.
 pub fn skipped(test: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "skipped {test}: {reason}");
@@ -526,7 +532,8 @@ pub fn os(text: impl AsRef<OsStr>) -> OsString {
     text.as_ref().to_owned()
 }
 
-/// Returns a TCP connection with bytes that no one reads. Its last close blocks for 40 seconds because of that.
+/// Returns a TCP connection with bytes that no one reads. Because of them, the last `close` of the connection
+/// blocks for 40 seconds.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn lingering() -> std::os::fd::OwnedFd {
     use std::io::Write as _;

@@ -1,4 +1,5 @@
-//! `atrace record` and programs that already run and never asked for a connection, as an ordinary user.
+//! Tests `atrace record` with programs that already run and never asked for a connection, as an ordinary
+//! user.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -22,10 +23,10 @@ mod cases {
     use crate::here::{Here, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// A user without an account.
+    /// The id of a user without an account.
     const USER: u32 = 48_151;
 
-    /// A directory of a user, with the socket of `record`, its file, and a property store.
+    /// The directory of a user, with the socket of `record`, its output file, and a property store.
     struct Place(Here);
 
     impl Place {
@@ -69,8 +70,8 @@ mod cases {
             record
         }
 
-        /// Records until there are events of all these names, or the time is over. Returns how long that took, and what
-        /// the command said.
+        /// Records until there are events with all these names, or the time is over. Returns how long that took, and
+        /// the result of the command.
         fn recorded(&self, pattern: &str, names: &[&str], time: Option<Duration>) -> (Duration, Ran) {
             let child = self.record(pattern).spawn().unwrap();
             let live = self.path(&format!(".out.{}", child.id()));
@@ -92,7 +93,7 @@ mod cases {
         }
     }
 
-    /// A program that runs as long as its file is there, also if the test fails.
+    /// A program that runs as long as its file exists. Dropping this ends it, even if the test fails.
     struct Running(Option<Child>, PathBuf);
 
     impl Running {
@@ -129,7 +130,7 @@ mod cases {
         }
     }
 
-    /// The program of the README: nothing in it knows of Perfetto.
+    /// Tests the program of the README, which has no code for Perfetto.
     #[test]
     fn a_program_with_the_subscriber_is_found_while_it_runs() {
         let name = case!({
@@ -155,7 +156,7 @@ mod cases {
         assert!(ran.status.success(), "{ran:?}");
     }
 
-    /// A filter of a stack has its own thread, and the connection comes from another.
+    /// The filter of a stack has its own thread, and another thread makes the connection.
     #[test]
     fn a_program_with_a_layer_is_found() {
         let name = case!({
@@ -169,7 +170,7 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// The parent is gone when the recording begins, and was never connected.
+    /// The parent of the daemon has ended when the recording begins, and was never connected.
     #[test]
     fn a_daemon_is_found() {
         let name = case!({
@@ -190,7 +191,8 @@ mod cases {
         running.end();
     }
 
-    /// Its only event waits for the answer of the service, which is there before the program.
+    /// The only event of the program waits for the answer of the service, which was started before the
+    /// program.
     #[test]
     fn a_program_that_ends_at_once_is_recorded() {
         let name = case!({
@@ -209,8 +211,8 @@ mod cases {
         assert!(ran.stderr.contains("1 events written, none lost"), "{ran:?}");
     }
 
-    /// Ends the process at any of the calls that a connection takes, and at those that events in Perfetto's memory take. With
-    /// `all` this applies to all threads of the process.
+    /// Makes the kernel end the process at any system call that a connection takes, and at those that events in
+    /// Perfetto's memory take. With `all` this applies to all threads of the process.
     fn confine(all: bool) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];

@@ -1,6 +1,6 @@
-//! `atrace run` under attack by programs that it serves. The command must end when it is told to, and must not use
-//! memory or descriptors without limit. As root, the attacks come from a program of another user, as under `sudo`;
-//! otherwise from a program of this user.
+//! `atrace run` under attack by programs that it serves. When the command is asked to end, it must end, and it
+//! must not use memory or descriptors without limit. As root, the attacks come from a program of another user, as
+//! under `sudo`; otherwise from a program of this user.
 //!
 //! The service limits the cost of an attack by processes of the user that it serves. It does not promise that other
 //! programs of that user are still recorded meanwhile.
@@ -36,14 +36,15 @@ mod cases {
     use crate::trace::Trace;
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The limit for the command's end after it was told to, and for its memory in addition to a ring. Both are the
-    /// documented promise plus a margin for an unoptimized build. On a busy machine, the command has longer (`slowness`).
+    /// How long the command may take to end after it was asked to, and how much memory it may use in addition to a
+    /// ring. Both are the documented promise plus a margin for an unoptimized build. On a busy machine, the command
+    /// has longer (`slowness`).
     const ENDS: Duration = Duration::from_secs(6);
     const MEMORY_MIB: u64 = 200;
     const DESCRIPTORS: usize = 256;
 
-    /// In the case: forks an attacker, which outlives this program and waits to be killed. Then traces like an honest
-    /// program.
+    /// In the case's process: forks an attacker, which outlives this program and waits to be killed. Then traces like
+    /// an honest program.
     fn play(attack: fn(&Path, &dyn Fn())) {
         let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
         if std::env::var_os("HONEST").is_some() {
@@ -111,7 +112,8 @@ mod cases {
             command
         }
 
-        /// Runs an honest program of the same user. Its output tells whether it was recorded, as far as it knows.
+        /// Runs an honest program of the same user. The program prints whether it was recorded, as far as it
+        /// knows.
         fn honest(&self, case: &str) -> Ran {
             let mut command = self.0.cleared(&self.0.path("program"), case);
             command.args([case, "--exact", "--nocapture", "--test-threads=1"]).env("HONEST", "1");
@@ -132,7 +134,7 @@ mod cases {
         ended_after: Duration,
         memory_mib: u64,
         descriptors: usize,
-        /// The share of one processor that was used after the attack had begun.
+        /// The share of one processor that the command used after the attack had begun.
         processor: f64,
         /// Whether an honest program was recorded during the attack.
         honest: bool,
@@ -149,7 +151,7 @@ mod cases {
         }
     }
 
-    /// The command and the program that it runs. Both are killed on drop, in case the test fails.
+    /// The command and the program that it runs. Dropping this kills both, in case the test fails.
     struct Served(Option<Child>);
 
     impl Served {
@@ -176,7 +178,7 @@ mod cases {
         }
     }
 
-    /// The process id of an attacker, which is killed on drop.
+    /// The process id of an attacker. Dropping this kills the attacker.
     struct Attacker(libc::pid_t);
 
     impl Drop for Attacker {
@@ -190,7 +192,7 @@ mod cases {
         fs::read_dir(format!("/proc/{}/fd", child.id())).map_or(0, Iterator::count)
     }
 
-    /// Returns the largest memory that the process had.
+    /// Returns the maximum memory that the process has had, in MiB.
     fn memory_mib(child: &Child) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -218,13 +220,13 @@ mod cases {
         start.elapsed().as_secs_f64() / (worked() - before)
     }
 
-    /// Runs the case under the command for a while, then tells the command to end. The attacker does not end by
-    /// itself.
+    /// Runs the case under the command for a while, and then asks the command to end. The attacker does not end
+    /// by itself.
     fn bear(case: &str, options: &[&str], time: Duration, with_honest: bool) -> Borne {
         bear_with(case, options, time, with_honest, 1024)
     }
 
-    /// The same with a limit for descriptors, which the attacker raises for itself.
+    /// Does the same as [`bear`] with a limit for descriptors, which the attacker raises for itself.
     fn bear_with(case: &str, options: &[&str], time: Duration, with_honest: bool, limit: u64) -> Borne {
         let place = Place::new();
         let mut command = place.run(case, options);
@@ -340,7 +342,7 @@ mod cases {
         producer.memory.seen.state(page, 0) != Some(State::Complete)
     }
 
-    /// Each of 1,009 writers has a packet that continues in its next chunk, endlessly.
+    /// Attacks with 1,009 writers, each of which has a packet that continues in its next chunk, endlessly.
     fn continues(socket: &Path, ready: &dyn Fn()) {
         let mut producers = [large(socket), large(socket)];
         for number in 0.. {
@@ -379,8 +381,8 @@ mod cases {
         bear(&name, &[], 5 * SHORT / 2, false).is_bounded(MEMORY_MIB);
     }
 
-    /// 60 connections, each with 14,000 chunks that wait for patches, and frames full of patches for the last of
-    /// them.
+    /// Attacks with 60 connections, each of which has 14,000 chunks that wait for patches, and frames full of
+    /// patches for the last of these chunks.
     fn waits(socket: &Path, ready: &dyn Fn()) {
         const PAGES: u32 = 1024;
         let producers: Vec<_> = (0..60)
@@ -428,7 +430,7 @@ mod cases {
         bear(&name, &[], SHORT, false).is_bounded(MEMORY_MIB);
     }
 
-    /// Each connection sends a descriptor, but no complete frame.
+    /// Attacks with connections that send a descriptor, but no complete frame.
     fn descriptors_unasked(socket: &Path, ready: &dyn Fn()) {
         let file = memory(PAGE, SEALS);
         let connections: Vec<_> = (0..503)
@@ -521,7 +523,7 @@ mod cases {
         }
     }
 
-    /// All attacks at once, each repeated by a separate process.
+    /// Does all attacks at once, each repeated by a separate process.
     fn storms(socket: &Path, ready: &dyn Fn()) {
         for attack in [lingers, continues, waits, descriptors_unasked, greets, floods] {
             // SAFETY: the child attacks, and ends with its parent.

@@ -1,4 +1,5 @@
-//! `atrace run` on a busy machine. This is a test program of its own, because its load would disturb other tests.
+//! Tests `atrace run` on a busy machine. This is a separate test program, because its load would disturb other
+//! tests.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -21,7 +22,7 @@ mod cases {
     use crate::trace::Trace;
 
     /// Programs that end at once are recorded while other processes use all processors. The events in the trace and
-    /// those reported as lost are together exactly those that were written.
+    /// the events that are reported as lost are together exactly the events that were written.
     #[test]
     fn on_a_busy_machine_every_event_is_recorded() {
         let name = case!({

@@ -1,5 +1,5 @@
-//! The command `atrace`, from its start to the file that it saves: as root on the kernel's own buffers, and the
-//! messages that a user without rights gets.
+//! Tests the command `atrace`, from its start to the file that it saves: as root with the kernel's own buffers,
+//! and the messages that a user without rights gets.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -29,7 +29,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// It is neither the name of a program nor a pattern.
+    /// An unknown option is taken neither for the name of a program nor for a pattern.
     #[test]
     fn an_unknown_option_is_refused() {
         let name = case!({ println!("STARTED") });
@@ -205,7 +205,8 @@ mod cases {
         assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is not a user"), "{ran:?}");
     }
 
-    /// The kernel takes the highest number for "leave unchanged", so the program would keep root's ids.
+    /// The caller's id is the highest number, which the kernel takes for "leave unchanged", so the program
+    /// would keep root's ids.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_caller_that_is_no_user_is_refused() {
@@ -286,7 +287,7 @@ mod cases {
         assert_eq!(here.files(), ["out"]);
     }
 
-    /// Runs without tracefs, in a separate mount namespace.
+    /// Runs the command without tracefs, in a separate mount namespace.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn without_tracefs_its_mounting_is_told() {
@@ -300,8 +301,8 @@ mod cases {
         refused(&ran, 125, &["tracefs is not mounted", "mount -t tracefs nodev /sys/kernel/tracing"]);
     }
 
-    /// A directory of ordinary files in place of tracefs, as kernels have it that lack the clock `boot` and the option
-    /// `record-tgid`, in a separate mount namespace.
+    /// Uses a directory of ordinary files in place of tracefs, in a separate mount namespace. The files are those of
+    /// kernels that lack the clock `boot` and the option `record-tgid`.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
     fn old_kernels_record_what_they_can() {
@@ -363,8 +364,8 @@ mod cases {
         }
     }
 
-    /// The same for a buffer that the command makes. What a kernel does with a message and with the selected clock is done by
-    /// the shell that is the program.
+    /// Does the same for a buffer that the command makes. The program is a shell, which does what the kernel would do
+    /// with a message and with the selected clock.
     #[test]
     #[cfg(target_os = "linux")]
     fn old_kernels_record_a_program() {
@@ -474,7 +475,7 @@ mod cases {
         }
     }
 
-    /// Android has no `/dev/shm`.
+    /// Tests a machine without `/dev/shm`, such as Android.
     #[test]
     #[cfg(target_os = "linux")]
     fn without_memory_files_programs_are_recorded() {
@@ -579,7 +580,8 @@ mod cases {
         fs::OpenOptions::new().write(true).open(marker).unwrap().write_all(message.as_bytes()).unwrap();
     }
 
-    /// A thread that writes messages to the top-level marker, as another program's. It ends on drop.
+    /// A thread that writes messages to the top-level marker, as another program might. Dropping this ends
+    /// the thread.
     struct Other(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
     impl Other {
@@ -603,7 +605,7 @@ mod cases {
         }
     }
 
-    /// The program's messages are recorded and counted, those of other programs are not.
+    /// The program's messages are recorded and counted; messages of other programs are not.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn what_a_program_writes_to_the_top_level_marker_is_recorded() {
@@ -646,7 +648,7 @@ mod cases {
         drop(other);
     }
 
-    /// A mount of a test. It is unmounted on drop, also if the test fails.
+    /// A mount of a test. Dropping this unmounts it, even if the test fails.
     struct Mounted(std::ffi::CString);
 
     impl Drop for Mounted {
@@ -695,7 +697,7 @@ mod cases {
         assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
     }
 
-    /// A FIFO. Its reader is ended on drop.
+    /// A FIFO. Dropping this ends its reader.
     struct Ending(PathBuf);
 
     impl Drop for Ending {
@@ -745,7 +747,7 @@ mod cases {
         });
     }
 
-    /// A program with a unique name that traces until it is told to end.
+    /// A program with a unique name that traces until it is asked to end.
     struct Running {
         child: Child,
         pattern: String,
@@ -904,7 +906,8 @@ mod cases {
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
     }
 
-    /// All of them wait for the store's lock, so it does not matter which content each saw before.
+    /// All of the commands wait for the lock of the store, so it does not matter which content each of them
+    /// saw before.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store has no lock")]
     fn who_switch_the_same_on_at_once_list_it_once() {
@@ -931,7 +934,7 @@ mod cases {
         }
     }
 
-    /// As root, the programs of all users are reached. The test uses a private `/dev/shm`.
+    /// As root, the command reaches the programs of all users. The test uses a private `/dev/shm`.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn root_switches_the_programs_of_every_user() {

@@ -1,5 +1,5 @@
-//! `atrace cost`, from its arguments to what it prints. No test depends on how long something takes: differences are
-//! found between programs of which one does far more work.
+//! Tests `atrace cost`, from its arguments to its output. No test depends on how long something takes: differences
+//! are found between programs of which one does far more work.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ mod cases {
         command.arg("--").arg(here.path("program")).args([case, "--exact", "--nocapture", "--test-threads=1"])
     }
 
-    /// Runs the command to its end. It leaves nothing.
+    /// Runs the command to its end. Checks that it leaves no files.
     fn ended(command: &mut Command) -> Ran {
         let child = command.spawn().unwrap();
         let ran = end_of(child);
@@ -49,7 +49,7 @@ mod cases {
         ["low", "high"].map(|bound| of["difference"][bound].as_f64().unwrap_or_else(|| panic!("{of}")))
     }
 
-    /// Tells whether this process was started with tracing on, and waits until it is.
+    /// Returns whether this process was started with tracing on, and if so waits until tracing is on.
     fn is_on() -> bool {
         let is_on = std::env::var_os("ATRACE_BACKEND").is_some();
         if is_on {
@@ -109,7 +109,8 @@ mod cases {
         assert!(!ran.stdout.contains("events"), "{ran:?}");
     }
 
-    /// Returns what the command says about these options, and its exit status, which is an error's.
+    /// Returns the command's message about these options, and its exit status, which must be that of an
+    /// error.
     fn refused(options: &[&str]) -> (String, i32) {
         let here = Here::new();
         let ran = ended(&mut cost(&here, "", options));
@@ -287,7 +288,7 @@ mod cases {
         assert_eq!(json(&ran), of_run);
     }
 
-    /// Returns the numbers of a process, of whose processor time an event took a tenth.
+    /// Returns the measurements of a process in which an event took a tenth of the processor time.
     fn bill() -> Vec<u8> {
         use atrace_bill::{Call, Callsite, Kind, Process, Sampled, Writer};
 

@@ -1,5 +1,5 @@
-//! Every fault that keeps an event from arriving: each is injected into a real process, must be found by the doctor,
-//! and must be gone after the suggested repair.
+//! Tests every fault that prevents an event from arriving: each fault is injected into a real process, must be found
+//! by the doctor, and must be gone after the suggested repair.
 
 #![cfg(target_os = "linux")]
 
@@ -26,7 +26,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// A process that injects the fault named in FAULT into itself, reports that, and waits to be released.
+    /// Injects the fault that FAULT names into this process, reports that, and waits to be released.
     fn patient() {
         atrace_instant(TAG, "before");
         let marker = std::env::var("ATRACE_MARKER").unwrap_or_default();
@@ -76,7 +76,7 @@ mod cases {
         atrace_instant(TAG, "after");
     }
 
-    /// A running process with a fault. It is released on drop.
+    /// A running process with a fault. Dropping this releases the process.
     struct Waiting {
         child: Child,
         said: Vec<String>,
@@ -238,7 +238,8 @@ mod cases {
         finds(&report, Topic::State, "publishes no state");
     }
 
-    /// As on Android, only the environment at the process's start is known. No pattern would make a difference.
+    /// As on Android, only the environment with which the process was started is known. No pattern would make a
+    /// difference.
     #[test]
     fn who_writes_by_perfetto_alone_and_says_nothing() {
         let name = case!({ patient() });
@@ -368,7 +369,8 @@ mod cases {
         is_healthy(&examine(waiting.pid()));
     }
 
-    /// Only root may write to the kernel's marker or look into a process of another user.
+    /// Tests what an ordinary user may not do: only root may write to the kernel's marker or examine a
+    /// process of another user.
     #[test]
     fn what_a_plain_user_may_not() {
         let name = case!({
@@ -427,7 +429,7 @@ mod cases {
     }
 }
 
-/// What a user meets, and the line of the doctor that helps.
+/// Situations of a user, each with the line of the doctor that helps.
 #[allow(unsafe_code, reason = "descriptors are closed and processes forked as a C program would")]
 mod situations {
     use std::fs;
@@ -441,7 +443,7 @@ mod situations {
     use crate::common::{case, is_root, until};
     use crate::here::{Here, USER, end};
 
-    /// Who asks, and whose process it is.
+    /// The user who asks the doctor, and the user of the process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Who {
         Root,
@@ -449,13 +451,14 @@ mod situations {
     }
     use Who::{Root, User};
 
-    /// What the doctor is asked about.
+    /// The argument of the doctor: a process or a program.
     #[derive(Clone, Copy, Debug)]
     enum About {
-        /// No argument.
+        /// The doctor gets no argument.
         Nothing,
         Name(&'static str),
-        /// A program that starts in this way, by these words before it.
+        /// The name of a program that starts in this way. The words before its name are the command that
+        /// starts it.
         Program {
             words: &'static str,
             does: &'static str,
@@ -467,13 +470,14 @@ mod situations {
         Program { words, does }
     }
 
-    /// A program in another mount namespace, in which nothing is mounted at tracefs' place.
+    /// The command that starts a program in another mount namespace, in which tracefs is not mounted.
     const WITHOUT_TRACEFS: &str = "unshare -m sh -c 'mount -t tmpfs none /sys/kernel && exec \"$0\" \"$@\"'";
-    /// A program whose root directory has neither tracefs nor `/dev/shm`.
+    /// The command that starts a program whose root directory has neither tracefs nor `/dev/shm`.
     const IN_CHROOT: &str = "unshare -m sh -c 'mkdir -p root && mount --rbind / root && mount -t tmpfs none root/sys \
         && mount -t tmpfs none root/dev && exec chroot root \"$0\" \"$@\"'";
 
-    /// The situations: who asks about what, a line that helps, and whether events arrive. No other text says a fault.
+    /// The situations: the user who asks, the argument, a line that helps, and whether events arrive. No other line
+    /// of the output may report a fault.
     const SITUATIONS: [(Who, About, &str, bool); 17] = [
         (User, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
         (Root, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
@@ -515,7 +519,7 @@ mod situations {
         (User, program("sh -c 'exec sleep 100'", "sleeps"), "-> atrace run -- CMD", false),
     ];
 
-    /// What the program does that is asked about.
+    /// Does the work of the program about which the doctor is asked.
     fn patient() {
         let does = std::env::var("DOES").unwrap_or_default();
         atrace_init();
@@ -552,7 +556,7 @@ mod situations {
         let _ = std::io::stdin().lines().next();
     }
 
-    /// A running program, which is ended on drop with all that it started.
+    /// A running program. Dropping this ends it with all processes that it has started.
     struct Running(Child);
 
     impl Drop for Running {

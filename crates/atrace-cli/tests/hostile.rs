@@ -1,5 +1,5 @@
-//! Root's command against hostile users: the state that they publish, and the names, locks, truncated files and
-//! planted files with which they attack.
+//! Tests root's command against hostile users, who attack with the state that they publish, and with names,
+//! locks, truncated files and planted files.
 //!
 //! Each case runs in a separate mount namespace with a private `/dev/shm` and `/run`. The users have ids that no
 //! system uses. With `ATRACE_LONG_TESTS=1` the storm lasts a minute.
@@ -33,15 +33,16 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
     const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
-    /// Hostile users, and an honest one.
+    /// The ids of hostile users, and of an honest user.
     const MALLORY: u32 = 64_001;
     const TRUDY: u32 = 64_002;
     const ALICE: u32 = 64_009;
-    /// Users of the storm only. Their attackers kill every process of these users, which would hit other tests.
+    /// The ids of users that only the storm uses. Its attackers kill every process of these users, which would
+    /// hit other tests.
     const STORM: [u32; 3] = [64_021, 64_031, 64_041];
 
-    /// Held to write by a test of hundreds of processes: the command gives each user one second, which other tests must
-    /// not lose to it.
+    /// A lock that a test with hundreds of processes holds for writing, so that it runs alone: the command gives each
+    /// user one second, and other tests must not lose that second to the load.
     static LOAD: RwLock<()> = RwLock::new(());
 
     /// Runs the case in a separate namespace. It must succeed.
@@ -50,7 +51,7 @@ mod cases {
         run_apart(name);
     }
 
-    /// [`apart`], while no other case runs.
+    /// Runs the case as [`apart`] does, while no other case runs.
     fn apart_alone(name: &str) {
         let _turn = LOAD.write().unwrap_or_else(PoisonError::into_inner);
         run_apart(name);
@@ -162,8 +163,9 @@ mod cases {
             Self::in_time(self.command(args).uid(uid).gid(uid))
         }
 
-        /// Runs a command; again, up to five times, while it says that it could not ask ALICE in time. She does no harm,
-        /// but on a busy machine the second that each user has may be too short. Its messages are those of all runs.
+        /// Runs a command. If the command says that it could not reach the store of ALICE in time, runs it again, up
+        /// to five times: she does no harm, but on a busy machine the second that each user has may be too short.
+        /// Returns the messages of all runs.
         fn in_time(command: &mut Command) -> Ran {
             let mut before = String::new();
             for _ in 0..5 {
@@ -181,7 +183,7 @@ mod cases {
             panic!("ALICE is never asked in time: {before}");
         }
 
-        /// Starts a program of this user that traces, under a unique name.
+        /// Starts a program of this user under a unique name. The program traces.
         fn program(&self, uid: u32, case: &str, argv0: &[u8]) -> Attacker {
             let mut command = Command::new(self.path("program"));
             command.arg0(std::ffi::OsStr::from_bytes(argv0));
@@ -208,14 +210,14 @@ mod cases {
         std::env::var_os("ROLE").is_some()
     }
 
-    /// The body of a program that traces.
+    /// Does the work of a program that traces.
     fn traces() {
         atrace_instant(TAG, "one");
         println!("READY");
         std::thread::sleep(Duration::from_secs(100));
     }
 
-    /// A process of another user. It is killed on drop.
+    /// A process of another user. Dropping this kills it.
     struct Attacker(libc::pid_t, Option<Child>);
 
     impl Attacker {
@@ -250,7 +252,7 @@ mod cases {
         }
     }
 
-    /// The command in the background. It is killed on drop.
+    /// The command in the background. Dropping this kills it.
     struct Recording(Option<Child>);
 
     impl Recording {
@@ -258,8 +260,8 @@ mod cases {
             Self(Some(here.command(args).spawn().unwrap()))
         }
 
-        /// Starts it until it has switched all users on. On a busy machine the second of a user may be too short, and the
-        /// recording says so; then it is killed, and started again.
+        /// Starts the command, and waits until it has switched on the programs of all users. On a busy machine the
+        /// second of a user may be too short, and the command says so; then it is killed and started again.
         fn start_for_all(here: &Here, args: &[&str], is_on: impl Fn() -> bool) -> Self {
             for _ in 0..5 {
                 let (record, start) = (Self::start(here, args), Instant::now());
@@ -284,7 +286,7 @@ mod cases {
         }
     }
 
-    /// Sends SIGKILL.
+    /// Sends SIGKILL to the command.
     impl Drop for Recording {
         fn drop(&mut self) {
             if let Some(child) = &mut self.0 {
@@ -329,8 +331,8 @@ mod cases {
         format!("/dev/shm/atrace-{uid}/properties").into()
     }
 
-    /// Returns the patterns that are on for the user, as the file has them. Root opens the store directly, so the test
-    /// must make sure that no attacker changes it at that time.
+    /// Returns the patterns in the user's store, as the file has them. Root opens the store directly, so the test
+    /// must make sure that no attacker changes the store at that time.
     fn patterns(uid: u32) -> Vec<String> {
         Control::open_user(uid).unwrap().patterns()
     }
@@ -441,7 +443,7 @@ mod cases {
         }
     }
 
-    /// Deletes a store, as happens at the end of a session.
+    /// Deletes a store, as happens at the end of a login session.
     #[test]
     fn a_deleted_store_stays_its_users() {
         let name = case!({
@@ -478,7 +480,7 @@ mod cases {
         entries.filter(is_theirs).collect()
     }
 
-    /// The attacker plants directories under all names that it could expect for the next runs.
+    /// The attacker plants directories under all names that it can expect for the next runs.
     #[test]
     fn directories_that_another_user_plants_hold_no_run_up() {
         let name = case!({
@@ -561,7 +563,7 @@ mod cases {
         }
     }
 
-    /// If a user namespace does not map all users, the kernel shows one and the same id for all others.
+    /// If a user namespace does not map all users, the kernel shows the same id for all other users.
     #[test]
     fn another_users_service_is_not_trusted_for_a_number_of_many() {
         let name = case!({
@@ -629,7 +631,8 @@ mod cases {
         }
     }
 
-    /// A distribution's unit may run the service as a user of its own, in a directory that only root could give it.
+    /// A distribution's unit may run the service as a special user, in a directory that only root could give to
+    /// that user.
     #[test]
     fn the_owner_of_the_services_directory_is_trusted_if_only_root_chose_it() {
         const TRACED: u32 = 64_010;
@@ -742,7 +745,8 @@ mod cases {
         }
     }
 
-    /// Each user has one second to show the connections of their processes to Perfetto's service.
+    /// For each user, the command takes at most one second to read the connections of the user's processes to
+    /// Perfetto's service.
     #[test]
     fn a_user_of_many_processes_hides_no_other_user() {
         let name = case!({
@@ -884,8 +888,8 @@ mod cases {
         }
     }
 
-    /// Checks that the stores of other users are switched, whatever a user did to their own, and that the output
-    /// reports the failure.
+    /// Checks that the stores of other users are changed, whatever a user did to the user's own store, and that
+    /// the output reports the failure.
     fn others_go_on(here: &Here, what: &str) {
         let ran = here.atrace(&["on", "one-program"]);
         assert!(ran.status.success(), "{what}: {ran:?}");
@@ -992,8 +996,8 @@ mod cases {
         }
     }
 
-    /// Creates a folder with the note of a process that is gone. The note claims that Alice's pattern was switched on
-    /// by it, and names a file to save to.
+    /// Creates a folder with the note of a process that is gone. The note claims that the process has added Alice's
+    /// pattern, and names a file to which a recording must be saved.
     fn forge_note(folder: &Path, here: &Here) {
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -1083,8 +1087,9 @@ mod cases {
         }
     }
 
-    /// The names and patterns of other users appear in the output without anything that a terminal obeys. No line of
-    /// them looks like one of the command's, and a shell that runs the suggested command does nothing else.
+    /// The names and patterns of other users appear in the output without anything that a terminal obeys. They can't
+    /// forge a line of the command's output, and a shell that runs a suggested command does only what the command
+    /// says.
     #[test]
     fn names_and_patterns_of_others_are_text() {
         let name = case!({
@@ -1165,7 +1170,7 @@ mod cases {
         }
     }
 
-    /// The command is in a separate PID namespace, in which the process that records does not exist.
+    /// The command is in a separate PID namespace, in which the recording process does not exist.
     #[test]
     fn what_a_recording_switched_on_stays_while_it_lives() {
         let name = case!({
@@ -1211,8 +1216,8 @@ mod cases {
         }
     }
 
-    /// The user switches a pattern on after the recording has read the stores, and before it switches. Then the
-    /// recording is killed.
+    /// The user switches a pattern on after the recording has read the stores, and before it adds its patterns.
+    /// Then the recording is killed.
     #[test]
     fn what_was_switched_on_while_a_recording_began_stays() {
         let name = case!({
@@ -1329,7 +1334,8 @@ mod cases {
         std::thread::sleep(Duration::from_millis(chance.below(5) as u64));
     }
 
-    /// Makes one random move of a process that publishes a state: the text and the descriptor in it are wrong.
+    /// Makes one random move of a process that publishes a wrong state: both the text and the descriptor in it
+    /// are wrong.
     fn lie(chance: &mut Chance, canaries: &Path) {
         let victims = [canaries.join("secret"), canaries.join("readable"), "/dev/shm/trudy-fifo".into()];
         let _ = fs::remove_file(&victims[2]);
@@ -1409,7 +1415,7 @@ mod cases {
         }
     }
 
-    /// Root does not look into programs that hide their memory from their own user, or that have other rights.
+    /// Root does not examine programs that hide their memory from their own user, or that have other rights.
     #[test]
     fn a_process_that_hides_from_its_user_is_not_looked_into() {
         let name = case!({

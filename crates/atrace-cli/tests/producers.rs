@@ -1,5 +1,5 @@
-//! Producers that lie to the service: each is disconnected, the others are still recorded, and the trace stays
-//! readable.
+//! Tests producers that lie to the service: each is disconnected, the others are still recorded, and the trace
+//! stays valid.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 #![allow(unsafe_code, reason = "memory is mapped and sealed as a C program does it")]
@@ -24,7 +24,7 @@ use self::peer::{
 };
 use self::trace::Trace;
 
-/// A service in this process.
+/// A service in this process, with its socket and its file.
 struct Place {
     directory: tempfile::TempDir,
     socket: PathBuf,
@@ -48,7 +48,7 @@ impl Place {
         Self::with(uid, None)
     }
 
-    /// The same with a maximum size of the file.
+    /// Does the same as [`of`](Self::of), with a maximum size of the file.
     fn with(uid: u32, max: Option<u64>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = File::create(directory.path().join("trace")).unwrap();
@@ -85,7 +85,7 @@ fn until(mut so: impl FnMut() -> bool) {
     }
 }
 
-/// An attack of a producer on the service.
+/// A function with which a producer attacks the service.
 type Harm = fn(&mut Producer);
 
 /// Checks that a producer is disconnected because of this fault. Its earlier events stay in the trace, and so do
@@ -269,7 +269,7 @@ fn memory_that_can_change_its_size_is_not_mapped() {
     }
 }
 
-/// Everything in the memory is random for a while, and so are the commits.
+/// For a while, all bytes of the memory are random, and so are the commits.
 #[test]
 fn memory_full_of_chance_harms_nobody() {
     let place = Place::new();
@@ -381,7 +381,7 @@ fn packets_that_claim_to_be_others_are_left_out() {
     assert_eq!((report.counts.invalid, report.counts.events, trace.events().len()), (4, 1, 1), "{report:?}");
 }
 
-/// A producer without memory gets some from the service, in the size that it asks for.
+/// A producer that offers no memory gets memory from the service, in the size that it requests.
 #[test]
 fn who_has_no_memory_is_given_some() {
     let place = Place::new();

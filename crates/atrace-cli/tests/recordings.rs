@@ -1,5 +1,5 @@
-//! The cases in which `atrace run` must not rely on luck: where a recording is written, how it is saved after the
-//! command was killed, which signals arrive, and the messages about programs that can't be recorded.
+//! Tests the less usual cases of `atrace run`: where a recording is written, how it is saved after the command
+//! was killed, which signals arrive, and the messages about programs that can't be recorded.
 //!
 //! The other users in these tests have ids that no system assigns.
 
@@ -29,7 +29,7 @@ mod cases {
     use crate::here::{Here, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The user that calls sudo, and the user that attacks.
+    /// The id of the user who calls sudo, and the id of the user who attacks.
     const CALLER: u32 = 64_101;
     const ATTACKER: u32 = 64_102;
 
@@ -145,7 +145,7 @@ mod cases {
         assert!(fs::symlink_metadata(home.join("to-own")).unwrap().is_symlink());
     }
 
-    /// The buffers that are kept because they could not be saved.
+    /// The buffers that were kept because they could not be saved. Dropping this removes them.
     struct Kept(u32);
 
     impl Drop for Kept {
@@ -154,7 +154,7 @@ mod cases {
         }
     }
 
-    /// An unfinished file is removed with the rights that it was created with.
+    /// An unfinished file is removed with the same rights with which it was created.
     #[test]
     fn under_sudo_nothing_is_removed_that_the_caller_may_not_remove() {
         let name = case!({
@@ -179,7 +179,7 @@ mod cases {
         }
     }
 
-    /// The groups include those without a name, and those that only this process of the user is in.
+    /// The groups include groups without a name, and groups that only this process of the user has.
     #[test]
     fn under_sudo_the_program_is_in_the_callers_groups() {
         let name = case!({
@@ -201,8 +201,8 @@ mod cases {
         assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
     }
 
-    /// Forks. Returns in the child, as root. The parent takes on the caller's ids, and ends in the same way as the
-    /// child.
+    /// Forks. Returns in the child, as root. The parent changes its ids to those of the caller, and ends with the
+    /// same status as the child.
     fn leave_to_child() -> std::io::Result<()> {
         // SAFETY: the arguments are writable numbers, and a list of three groups.
         unsafe {
@@ -266,7 +266,7 @@ mod cases {
         }
     }
 
-    /// The buffer of a killed `record` is filled further, until another command ends that.
+    /// Events still go to the buffer of a killed `record`, until another command ends that.
     #[test]
     fn a_killed_record_is_saved() {
         let name = case!({});
@@ -344,7 +344,8 @@ mod cases {
         }
     }
 
-    /// Starts a program that creates a file when it has written. Returns the command and the program's process id.
+    /// Starts a program that creates a file after it has written its events. Returns the process of the command,
+    /// and the process id of the program.
     fn started(here: &Here, command: &mut Command) -> (Child, i32) {
         let ready = here.path("home/ready");
         let _ = fs::remove_file(&ready);
@@ -357,7 +358,7 @@ mod cases {
         fs::write("home/ready", format!("{}\n", common::pid())).unwrap();
     }
 
-    /// Kills the command and its program.
+    /// Kills the command and its program. Returns the process id of the command, and that of the program.
     fn killed(here: &Here, command: &mut Command) -> (u32, i32) {
         let (mut child, program) = started(here, command);
         child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! `atrace run` as a tracing service, from a program's first event to the file, as an ordinary user.
+//! Tests `atrace run` as a tracing service, from a program's first event to the file, as an ordinary user.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// A directory that the ordinary user may write to, and the command that records the case there.
+    /// A directory to which the ordinary user may write, and the command that records the case there.
     struct Place(Here);
 
     impl Place {
@@ -369,7 +369,8 @@ mod cases {
         }
     }
 
-    /// The thread has no chunk left to report the loss in, and the process ends in the middle of a loss.
+    /// The thread has no chunk left in which it could report the loss, and the process ends before there is
+    /// one.
     #[test]
     fn what_a_program_lost_last_is_told() {
         let name = case!({
@@ -433,8 +434,8 @@ mod cases {
         }
     }
 
-    /// A guard also writes the end for a begin that was lost. After a thread has lost hundreds of slices, all its later
-    /// slices are in their right places.
+    /// A guard also writes the end for a begin that was lost. After a thread has lost hundreds of slices, all its
+    /// later slices are nested correctly.
     #[test]
     fn slices_after_a_loss_are_those_that_the_program_made() {
         let name = case!({
@@ -492,7 +493,7 @@ mod cases {
         assert_eq!((seen, open), (expected, Vec::new()));
     }
 
-    /// Runs in a mount namespace with a disk of this size in KB.
+    /// Runs the command in a mount namespace with a disk of this size in KB.
     fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
         fs::create_dir(place.path("disk")).unwrap();
         let script = format!(
@@ -771,7 +772,7 @@ mod cases {
         assert!(ran.stderr.contains("sqlx=loud") && ran.stderr.contains("such as info,sqlx=off"), "{ran:?}");
     }
 
-    /// Without a system service, `record` is the service at that path.
+    /// If there is no system service, `record` itself is the service at that path.
     #[test]
     fn programs_that_run_are_recorded_by_a_service_for_a_while() {
         let name = case!({
@@ -876,7 +877,7 @@ mod cases {
         assert!(ran.status.success() && !socket.exists(), "{ran:?}");
     }
 
-    /// The command does not wait either for a service that takes no more connections.
+    /// The command does not wait for a service that accepts no more connections.
     #[test]
     fn what_is_no_left_socket_stays() {
         let name = case!({});
@@ -907,7 +908,7 @@ mod cases {
         drop(listener);
     }
 
-    /// Starts many short programs, threads and forks, all of which are recorded.
+    /// Starts many programs, threads and forks that end soon. All of them must be recorded.
     #[test]
     fn a_storm_of_forks_is_recorded() {
         const FORKS: usize = 300;

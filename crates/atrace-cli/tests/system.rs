@@ -1,8 +1,8 @@
-//! `atrace record` with the system's service: what the command asks of the service, and how it handles the service's
-//! behaviour.
+//! Tests `atrace record` with the system's service: what the command asks of the service, and how it handles the
+//! service's behaviour.
 //!
-//! A stand-in takes the place of the service. It answers as Perfetto's does, has the producers and data sources that
-//! a test names, and writes the trace that the test gives it.
+//! A stand-in takes the place of the service. It answers as Perfetto's service does, has the producers and data
+//! sources that a test names, and writes the trace that the test gives it.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -39,17 +39,17 @@ mod cases {
         producers: Vec<&'static str>,
         sources: Vec<&'static str>,
         trace: Vec<u8>,
-        /// It exits as soon as a recording has begun.
+        /// The service exits as soon as a recording has begun.
         goes: bool,
-        /// It ends a recording as soon as it has begun, as with a full disk.
+        /// The service ends a recording as soon as it has begun, as with a full disk.
         ends: bool,
-        /// The error that it reports.
+        /// The error that the service reports.
         fault: &'static str,
-        /// It never ends a reply.
+        /// The service never ends a reply.
         floods: bool,
-        /// After a recording has begun, it sends a part of a frame, and nothing more.
+        /// After a recording has begun, the service sends a part of a frame, and then nothing more.
         hangs: bool,
-        /// After a recording has begun, it sends a descriptor whose close takes long.
+        /// After a recording has begun, the service sends a descriptor whose `close` takes long.
         lingers: bool,
     }
 
@@ -206,7 +206,7 @@ mod cases {
 
     const KERNEL: [&str; 2] = ["track_event", "linux.ftrace"];
 
-    /// On Linux the service's probes switch no programs on, so the command does.
+    /// On Linux the service does not switch on programs that use ATrace, so the command does.
     #[test]
     fn programs_that_trace_by_atrace_are_switched_on_meanwhile() {
         let name = case!({});
@@ -230,8 +230,8 @@ mod cases {
         assert_eq!(patterns(&here), [""; 0]);
     }
 
-    /// A pattern that somebody has switched on is recorded, as with the kernel's buffer. If none is on, the kernel is
-    /// not recorded.
+    /// A program whose pattern was on before is recorded, as with the kernel's buffer. If no pattern is on, the
+    /// kernel's events are not recorded.
     #[test]
     fn what_is_on_already_is_recorded() {
         let name = case!({});
@@ -250,7 +250,7 @@ mod cases {
         }
     }
 
-    /// If the service exits, the recording ends. The part that the service has written is saved.
+    /// If the service exits, the recording ends. The data that the service has written until then is saved.
     #[test]
     fn what_a_service_wrote_before_it_went_is_saved() {
         let name = case!({});
@@ -303,7 +303,7 @@ mod cases {
         assert!(ran.stderr.contains("the service's reply is too long"), "{ran:?}");
     }
 
-    /// An incomplete frame does not block the recording, and the wait for its end is limited.
+    /// An incomplete frame does not block the recording, and the wait for the recording's end is limited.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({});
@@ -408,7 +408,7 @@ mod cases {
         }
     }
 
-    /// A user that may not read tracefs is told that the events were not checked.
+    /// A user who may not read tracefs is told that the names of the events were not checked.
     #[test]
     fn categories_that_cant_be_seen_are_said() {
         let name = case!({});

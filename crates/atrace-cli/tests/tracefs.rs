@@ -1,4 +1,4 @@
-//! The removal of an instance that another process holds open.
+//! Tests the removal of an instance that another process holds open.
 //!
 //! This is a separate test program with a single test. A child that another thread forks has a copy of each
 //! descriptor until it executes its program, so with other tests beside it an instance could be busy at any time.

@@ -1,4 +1,4 @@
-//! Traces with events of the kernel and of a program: both are Perfetto's packets.
+//! Tests traces with events of the kernel and of a program, both as Perfetto's packets.
 
 #![cfg(target_os = "linux")]
 
@@ -25,7 +25,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// An event of the kernel: the CPU, the time, the thread, the number of its kind, and the encoded rest.
+    /// An event of the kernel: the CPU, the time, the thread, the number of the field of its kind, and the
+    /// encoded content of that field.
     struct Kernel {
         time: u64,
         thread: u64,
@@ -52,7 +53,7 @@ mod cases {
         packets
     }
 
-    /// Returns the events of the kernel. Each CPU's are in the order of their times.
+    /// Returns the events of the kernel. The events of each CPU are in the order of their times.
     fn kernel(packets: &[Vec<u8>]) -> Vec<Kernel> {
         let mut events = Vec::new();
         let mut last = std::collections::HashMap::new();
@@ -158,7 +159,7 @@ mod cases {
         }
     }
 
-    /// What C and C++ programs write to the marker themselves.
+    /// The trace has the messages that C and C++ programs write to the top-level marker themselves.
     #[test]
     fn messages_to_the_top_level_marker_are_in_the_trace() {
         let name = case!({});
@@ -215,7 +216,7 @@ mod cases {
         assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
     }
 
-    /// A program that starts when those without a connection are switched on for ATrace already.
+    /// A program starts when tracing by ATrace is already switched on for programs without a connection.
     #[test]
     fn a_program_that_connects_late_is_recorded_once() {
         let name = case!({

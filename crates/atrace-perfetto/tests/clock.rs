@@ -1,13 +1,15 @@
-//! How far Perfetto's clock is from the system's, anchored once a second as the socket's thread does.
+//! Measures how far Perfetto's clock is from the system's clock, if it gets a new anchor once a second, as
+//! the socket thread makes them.
 //!
-//! A process of its own: what else makes anchors would help.
+//! This is a separate test program, because other code that makes anchors would improve the result.
 #![cfg(not(no_tracing))]
 
 use std::time::Duration;
 
 use atrace_perfetto::clock::{Speed, anchor, asked, now};
 
-/// With `ATRACE_LONG_TESTS`, the minute that is promised.
+/// Returns how many seconds the test takes: with `ATRACE_LONG_TESTS`, the minute for which the precision is
+/// promised.
 fn seconds() -> u32 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 60 } else { 4 }
 }

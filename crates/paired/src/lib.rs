@@ -200,17 +200,19 @@ fn outside(n: usize, confidence: f64) -> Option<usize> {
 pub struct Groups {
     /// The medians of the lower and of the upper group.
     pub medians: [f64; 2],
-    /// The part of the samples that is in the upper group.
+    /// The fraction of the samples that is in the upper group.
     pub upper: f64,
 }
 
 impl Groups {
-    /// Finds the groups, if the samples form two: each has at least a tenth of the samples, and little variation
-    /// is left within the groups. The samples are above zero. Returns `None` for fewer than twenty samples.
+    /// Finds two groups, if the samples form them: each group must have at least a tenth of the samples, and
+    /// little variation must be left within the groups. The samples must be above zero. Returns `None` for fewer
+    /// than twenty samples.
     ///
     /// The boundary between the groups is the one that leaves the least variation within them (Otsu, "A threshold
-    /// selection method from gray-level histograms", 1979), of the samples' logarithms. Of evenly distributed
-    /// samples, a quarter of the variation is left; of normally distributed ones, more than a third.
+    /// selection method from gray-level histograms", 1979), where the variation is that of the samples'
+    /// logarithms. If the samples are distributed evenly, a quarter of the variation is left; if they are
+    /// distributed normally, more than a third.
     pub fn of(samples: &[f64]) -> Option<Self> {
         const LEFT: f64 = 0.1;
         let mut sorted = samples.to_vec();
@@ -245,11 +247,11 @@ impl Groups {
     }
 }
 
-/// Returns the median of the ratios of `a` to `b`, round by round.
+/// Returns the median of the ratios of `a` to `b`, one ratio for each round.
 ///
 /// # Panics
 ///
-/// If the numbers of rounds differ.
+/// Panics if the numbers of rounds differ.
 pub fn ratio(a: &[f64], b: &[f64]) -> Option<Interval> {
     assert_eq!(a.len(), b.len(), "rounds come in pairs");
     Interval::of(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())

@@ -1,11 +1,11 @@
-//! The points in time at which to look at a comparison that can end early, chosen so that looking
-//! does not lower its confidence.
+//! Decides at which moments the intervals of a comparison are computed (*looks*), so that the comparison can
+//! end early without a loss of confidence.
 //!
 //! If the intervals were checked after each pair, and the comparison ended as soon as they were narrow enough, the
 //! result would be wrong far more often than each interval says. So there are five looks: after a sixteenth, an
 //! eighth, a quarter and a half of the time, and at its end. The looks share the error of [`CONFIDENCE`]: each early
 //! look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan and DeMets, "Discrete
-//! sequential boundaries for clinical trials", 1983). So whichever look the comparison ends at, and for whatever
+//! sequential boundaries for clinical trials", 1983). So at whichever look the comparison ends, and for whatever
 //! reason, all of its intervals contain the true value with that confidence.
 //!
 //! The samples are the logarithms of the ratios of pairs, and a coin decides which part of a pair runs first. If the
@@ -15,20 +15,21 @@
 
 use crate::Interval;
 
-/// The confidence of the statements made after any of the looks.
+/// The confidence of the statements that are made after any of the looks.
 pub const CONFIDENCE: f64 = 0.99;
 
 /// The smallest number of pairs with which the last look can be sure.
 pub const PAIRS_MIN: usize = 9;
 
-/// The fractions of the time at which to look before the end.
+/// The fractions of the time after which there is a look, before the last look at the end.
 const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
-/// The part of the error that each of these early looks may use.
+/// The fraction of the error that each look before the last one may use.
 const SHARE: f64 = 0.1;
 
-/// An interval is narrow enough if it extends by at most this much to each side.
+/// How far an interval may extend to each side if it is narrow enough to end the comparison.
 const TIGHT: f64 = 0.0025;
-/// It is also narrow enough if it extends by at most this part of the difference.
+/// Another such limit, as a fraction of the difference: an interval is also narrow enough if it extends to
+/// each side by at most this part of the difference.
 const TIGHT_PART: f64 = 0.1;
 
 /// The looks of a comparison.
@@ -85,8 +86,8 @@ mod tests {
         }
     }
 
-    /// Returns how many verdicts claim a difference, how many intervals do not hold `extra`, and the number of
-    /// verdicts. `time` returns the time of the same work.
+    /// Returns three numbers: how many verdicts claim a difference, how many intervals do not contain `extra`,
+    /// and how many verdicts there were. `time` returns the time of the same work in each run.
     fn judge(extra: f64, runs: u64, most: usize, mut time: impl FnMut(u64) -> f64) -> [u64; 3] {
         let mut counted = [0; 3];
         for seed in 0..runs {
@@ -104,7 +105,8 @@ mod tests {
         counted
     }
 
-    /// Times with a tail so heavy that they have no mean, beside a drift, and where the second run of a pair is faster.
+    /// Returns times for a test: their distribution has such a heavy tail that they have no mean, they drift, and the
+    /// second run of a pair is faster.
     fn wild() -> impl FnMut(u64) -> f64 {
         let (mut random, mut runs) = (Rng::with_seed(5), 0_u32);
         move |_| {

@@ -1,4 +1,4 @@
-//! Typed arguments, flows, and interned names, through Perfetto's own service.
+//! Tests typed arguments, flows, and interned names, with Perfetto's own service.
 #![cfg(not(no_tracing))]
 
 use atrace::{

@@ -1,5 +1,5 @@
-//! Perfetto's own SDK and two copies of this workspace's library in one process, on the same threads, in the same session: the
-//! process is one, each thread is one track, and slices are in each other as they were.
+//! Tests Perfetto's own SDK and two copies of this workspace's library in one process, on the same threads, in the
+//! same session: the trace has one process and one track for each thread, and the slices nest as in the program.
 #![cfg(all(not(no_tracing), not(target_feature = "crt-static")))]
 
 use std::fs::File;
@@ -11,16 +11,16 @@ use std::process::{Command, Stdio};
 use atrace_cli::service::{Keep, Service};
 use atrace_real_service::{Config, Session, Setup, WRONG, processed, program};
 
-/// How many rounds of slices a thread writes.
+/// The number of rounds of slices that a thread writes.
 const ROUNDS: usize = 1000;
-/// The threads that write rounds: two in the program, two in its child.
+/// The number of threads that write rounds: two in the program, two in its child.
 const THREADS: usize = 4;
 
-/// The slices that each of two copies writes in each process while its clock is compared.
+/// The number of slices that each of two copies writes in each process while its clock is compared.
 const TICKS: usize = 2 * 2 * 1000;
 
-/// Runs the program with all three until it and its child have written their slices, and then kills it. Prints what it says of
-/// the clocks. Returns its process id.
+/// Runs the program, which has the SDK and both copies, until it and its child have written their slices, and then
+/// kills it. Prints the program's output about the clocks. Returns its process id.
 fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
     // A library that is loaded from another file is another copy.
     let plugin = std::env::current_exe().unwrap().with_file_name("libatrace_plugin.so");
@@ -46,7 +46,7 @@ fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
     child.id()
 }
 
-/// Checks what the trace processor says of such a trace.
+/// Checks the results of the trace processor for such a trace.
 fn check(trace: &Path, pid: u32) {
     let processes = "select count(*), count(distinct pid), sum(pid = PID) from process where upid in
         (select upid from thread join thread_track using (utid) join slice on slice.track_id = thread_track.id)";
@@ -85,10 +85,11 @@ fn check(trace: &Path, pid: u32) {
     assert_eq!(rows[4], format!("[[{rounds}]]}}"));
 }
 
-/// `enable_thread_time_sampling`, in `TrackEventConfig`.
+/// The number and the value of the field `enable_thread_time_sampling` in `TrackEventConfig`.
 const THREAD_TIME: (u32, u64) = (8, 1);
 
-/// The session asks for the threads' processor time, too: all have it, and agree.
+/// The session also asks for the processor time of the threads: all events have it, and the times are
+/// consistent.
 #[test]
 fn all_write_to_the_same_tracks_by_perfettos_service() {
     const TEST: &str = "all_write_to_the_same_tracks_by_perfettos_service";

@@ -1,5 +1,5 @@
-//! Perfetto's own service on a busy machine. This is a test program of its own, because its load would disturb other
-//! tests.
+//! Tests Perfetto's own service on a busy machine. This is a separate test program, because its load would disturb
+//! other tests.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "programs that end as C programs do")]
 
@@ -8,8 +8,8 @@ mod load;
 use atrace::perfetto;
 use atrace_real_service::{Setup, is_program, place};
 
-/// Programs end at once while other processes use all processors. The events that were read and those counted as lost
-/// are together exactly those that were written.
+/// Programs end at once while other processes use all processors. The events in the trace and the events that are
+/// counted as lost are together exactly the events that were written.
 #[test]
 fn on_a_busy_machine_every_event_is_recorded_or_counted() {
     const TEST: &str = "on_a_busy_machine_every_event_is_recorded_or_counted";

@@ -1,4 +1,4 @@
-//! This workspace's consumer with Perfetto's own service.
+//! Tests this workspace's consumer with Perfetto's own service.
 #![cfg(not(no_tracing))]
 
 use std::fs::File;

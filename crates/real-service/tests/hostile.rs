@@ -1,5 +1,5 @@
-//! Services that answer garbage, do not answer, or share memory that can shrink. The program must go on, and report
-//! the state of its connection.
+//! Tests services that send garbage, do not answer, or share memory that can shrink. The program must go on, and
+//! report the state of its connection.
 #![cfg(not(no_tracing))]
 
 use std::io::{Read as _, Write as _};
@@ -126,7 +126,7 @@ fn a_service_that_knows_too_little() {
 }
 
 /// The service refuses the program's memory and sends memory of its own, which it could truncate. The program offers
-/// memory at once, and then leaves the service alone for a while.
+/// its own memory at once, and after the refusal does not connect again for a while.
 #[test]
 fn memory_that_can_shrink() {
     let (start, connections) = (Instant::now(), Arc::new(AtomicU32::new(0)));

@@ -1,4 +1,5 @@
-//! What a session asks for, compared with Perfetto's C++ SDK: both write the same events in the same session.
+//! Tests the options that a session may request, in comparison with Perfetto's C++ SDK: both write the same
+//! events in the same session.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "stops the service")]
 
@@ -19,7 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Writes what `service options` writes. To be called in the program.
+/// Writes the same events as the program `service options`. Only the program of a test may call this.
 fn write_events(ticks: u32) {
     static CATEGORY: Name = Name::new("category");
     static STATIC: Name = Name::new("static");
@@ -40,13 +41,14 @@ fn write_events(ticks: u32) {
     wait_for(&place("stopped"));
 }
 
-/// Records both programs in a session with this configuration. Returns the trace, the process id of the test's program,
-/// and that of the SDK's.
+/// Records both programs in a session with this configuration. Returns the trace, the process id of the test's
+/// program, and the process id of the SDK's program.
 fn recorded(setup: &Setup, config: &Config, ticks: u32) -> (Trace, u64, u64) {
     recorded_and(setup, config, ticks, |_| ())
 }
 
-/// Does the same. Calls `look` with the process ids after the events were written and before the session ends.
+/// Does the same as [`recorded`]. Calls `look` with the process ids after the events were written and before
+/// the session ends.
 fn recorded_and(
     setup: &Setup,
     config: &Config,
@@ -115,7 +117,7 @@ fn categories_are_chosen_as_the_sdk_chooses_them() {
     }
 }
 
-/// Fields of `TrackEventConfig`.
+/// The number and the value of fields of `TrackEventConfig`.
 const FILTER_ARGUMENTS: (u32, u64) = (7, 1);
 const FILTER_NAMES: (u32, u64) = (9, 1);
 
@@ -148,7 +150,8 @@ fn filters_leave_what_the_sdk_leaves() {
     }
 }
 
-/// Whatever way an event has a name and arguments, also if several sessions want it.
+/// No filtered name or argument reaches the service, in whatever way an event has them, and even if several
+/// sessions want the event.
 #[test]
 fn nothing_that_is_filtered_reaches_the_service() {
     const TEST: &str = "nothing_that_is_filtered_reaches_the_service";
@@ -222,7 +225,7 @@ fn the_state_is_cleared_as_often_as_the_sdks() {
     }
 }
 
-/// `BUFFER_EXHAUSTED_STALL_THEN_DROP`, in `DataSourceConfig`.
+/// The number and the value of a field of `DataSourceConfig`: `BUFFER_EXHAUSTED_STALL_THEN_DROP`.
 const STALL: (u32, u64) = (9, 3);
 
 #[test]
@@ -253,7 +256,8 @@ fn threads_wait_for_room_if_the_session_asks_for_it() {
     assert!(with < without / 10, "{with} {without}");
 }
 
-/// A service that does not answer costs a thread a second at an event, which is then lost and reported.
+/// If the service does not answer, an event makes its thread wait for a second, and is then lost and
+/// reported.
 #[test]
 fn threads_do_not_wait_for_ever() {
     const TEST: &str = "threads_do_not_wait_for_ever";
@@ -295,12 +299,12 @@ fn threads_do_not_wait_for_ever() {
     assert!(trace.losses().told > 0, "{:?}", trace.losses());
 }
 
-/// Fields of `ProducerConfig`.
+/// The numbers of fields of `ProducerConfig`.
 const SIZE_KB: u32 = 2;
 const PAGE_KB: u32 = 3;
 
-/// Returns the sizes in KiB of the memory files that a process has mapped for sharing. `own` tells whether these are files
-/// that this library has made, or files of the service.
+/// Returns the sizes in KiB of the memory files that a process has mapped for sharing. With `own`, these are files
+/// that this library has made; otherwise they are files of the service.
 fn shared_kib(pid: u32, own: bool) -> Vec<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let name = if own { "/memfd:atrace-perfetto" } else { "/memfd:perfetto_shmem" };

@@ -1,5 +1,5 @@
-//! Random programs with spans, through Perfetto's backend. Spans are entered and exited in any order, recorded, and
-//! moved between threads, both while the shared memory is full and while it has room.
+//! Tests random programs with spans, through Perfetto's backend. Spans are entered and exited in any order,
+//! recorded, and moved between threads, both while the shared memory is full and while it has room.
 //!
 //! At each event the program notes the spans that it is in, and for which of them the begin was certainly written.
 //! The trace must have these slices open at that event. If the program is in no span, no slice may be open.
@@ -34,7 +34,7 @@ mod cases {
     /// A span that the thread is in.
     struct In {
         serial: usize,
-        /// The slice's begin was certainly written.
+        /// Whether the begin of the slice was certainly written.
         is_open: bool,
         guard: Option<EnteredSpan>,
     }
@@ -49,7 +49,7 @@ mod cases {
     struct Program {
         random: Rng,
         spans: Vec<(usize, Span)>,
-        /// Async slices are written for the spans instead.
+        /// Whether async slices are written for the spans, instead of slices on threads.
         are_hidden: bool,
         serial: usize,
         noted: Vec<Noted>,

@@ -1,4 +1,4 @@
-//! A process that records itself with `record_to`.
+//! Tests a process that records itself with `record_to`.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 

@@ -1,7 +1,9 @@
-//! Producers of another machine: between them and Perfetto's service is a relay, which forwards bytes but no descriptors.
+//! Tests producers of another machine: between them and Perfetto's service is a relay, which forwards bytes but no
+//! descriptors.
 //!
-//! The relay is a stand-in that does what Perfetto's `traced_relay` does for a producer. `ATRACE_TEST_RELAY` names the
-//! real one, if there is any: a program that takes the address to listen at and that of the service, and says `ready`.
+//! The relay is a stand-in that does what Perfetto's `traced_relay` does for a producer. If `ATRACE_TEST_RELAY` is
+//! set, it names the real relay: a program whose arguments are the address at which it listens and that of the
+//! service, and which prints `ready`.
 #![cfg(not(no_tracing))]
 
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -18,10 +20,11 @@ use atrace_real_service::{Config, Losses, Session, Setup, Trace, WRONG, is_progr
 
 const TAG: AtraceTag = AtraceTag::App;
 const THREADS: usize = 4;
-/// How many slices a thread writes. All of them fit into the memory.
+/// The number of slices that a thread writes. All of them fit into the memory.
 const SLICES: usize = 3000;
 
-/// The process of Perfetto's relay, killed on drop; `None` if a thread of this process does its work.
+/// The process of Perfetto's relay, or `None` if a thread of this process is the relay. Dropping this kills
+/// the process.
 struct Relay(Option<Child>);
 
 impl Relay {
@@ -52,7 +55,7 @@ impl Drop for Relay {
     }
 }
 
-/// Tells the service who the producer is, then forwards both sides' bytes.
+/// Tells the service which process the producer is, and then forwards the bytes of both sides.
 fn relay(mut producer: UnixStream, port: u16) {
     let mut service = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let (pid, user) = atrace_sys::socket::peer(producer.as_raw_fd()).unwrap();
@@ -80,7 +83,7 @@ fn relay(mut producer: UnixStream, port: u16) {
     });
 }
 
-/// Forwards a producer's bytes. The relay ends a connection on which a descriptor comes.
+/// Forwards the bytes of a producer. Ends the connection if a descriptor arrives, as the relay does.
 fn forward_until_descriptor(from: UnixStream, mut to: impl Write) {
     let (from, mut bytes) = (Socket::new(from.into()), [0; 4096]);
     while from.wait(None) {
@@ -92,7 +95,7 @@ fn forward_until_descriptor(from: UnixStream, mut to: impl Write) {
     }
 }
 
-/// In the program: writes slices in threads that live until the test says so.
+/// In the program: writes slices in threads that run until the test ends them.
 fn write() {
     perfetto::connect();
     let barrier = std::sync::Barrier::new(THREADS);
@@ -120,7 +123,8 @@ fn write() {
     });
 }
 
-/// Runs the program of a test behind a relay until its events are written. Then `end` ends it and the session.
+/// Runs the program of a test behind a relay until its events are written. After that, `end` ends the program
+/// and the session.
 fn traced(test: &'static str, end: impl FnOnce(&Setup, Child, Session) -> Trace) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let Some(setup) = Setup::start_for_relays(test, Some(port)) else { return };
@@ -159,7 +163,8 @@ fn all_events_arrive() {
     });
 }
 
-/// What was written before a flush is in the trace, although the chunks were open when the program was killed.
+/// All events that were written before a flush are in the trace, although their chunks were open when the
+/// program was killed.
 #[test]
 fn a_flush_saves_the_events_of_a_killed_program() {
     const TEST: &str = "a_flush_saves_the_events_of_a_killed_program";
@@ -174,7 +179,7 @@ fn a_flush_saves_the_events_of_a_killed_program() {
     });
 }
 
-/// What threads have written is in the trace, although the program ended before the session.
+/// All events that the threads have written are in the trace, although the program ended before the session.
 #[test]
 fn a_program_that_ends_sends_its_last_events() {
     const TEST: &str = "a_program_that_ends_sends_its_last_events";

@@ -1,5 +1,5 @@
-//! Perfetto's own SDK as a producer of this workspace's service. The SDK offers no memory, and spreads packets over
-//! several chunks. It writes to the same tracks as this workspace's producer.
+//! Tests Perfetto's own SDK as a producer of this workspace's service. The SDK offers no memory, and spreads
+//! packets over several chunks. It writes to the same tracks as this workspace's producer.
 #![cfg(not(no_tracing))]
 
 use std::fs::File;
@@ -12,7 +12,8 @@ use atrace::{AtraceTag, atrace_instant};
 use atrace_cli::service::{Keep, Report, Service};
 use atrace_real_service::{Losses, Trace, is_program, processed, program};
 
-/// Records what `command` starts with this workspace's service, until it has written this number of events. Then ends it.
+/// Records the program that `command` starts with this workspace's service, until the program has written this number
+/// of events. Then ends the service.
 fn recorded(command: &mut Command, events: u64) -> (Report, Trace, Child, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));
@@ -29,7 +30,7 @@ fn recorded(command: &mut Command, events: u64) -> (Report, Trace, Child, tempfi
     (service.finish(), Trace::open(&path), child, directory)
 }
 
-/// Returns Google's program, or says that the test is skipped.
+/// Returns the path of the program with Google's SDK, or prints that the test is skipped.
 fn sdk() -> Option<&'static std::path::Path> {
     let program = program();
     if program.is_none() {
@@ -39,8 +40,8 @@ fn sdk() -> Option<&'static std::path::Path> {
     program
 }
 
-/// A process that writes with this workspace's producer and then executes a program that uses the SDK: both describe one
-/// process, as two copies in one process do.
+/// A process writes events with this workspace's producer, and then executes a program that uses the SDK. Both
+/// describe the same process, as two copies in one process do.
 #[test]
 fn the_sdk_and_this_producer_write_to_the_same_tracks() {
     const ROLE: &str = "the_sdk_and_this_producer_write_to_the_same_tracks";

@@ -1,4 +1,5 @@
-//! Spans and events of `tracing` through Perfetto's own service: how they are displayed, and unusual programs.
+//! Tests spans and events of `tracing` with Perfetto's own service: how they are displayed, and unusual
+//! programs.
 #![cfg(not(no_tracing))]
 
 use std::fmt;
@@ -16,7 +17,7 @@ use tracing_core::field::FieldSet;
 use tracing_core::{Callsite, Interest, Kind, Level, Metadata};
 use tracing_subscriber::prelude::*;
 
-/// Returns the events of a trace without those of lives: on threads, and on the track `requests`.
+/// Returns the events of a trace that are on threads and on the track `requests`, without the lives of spans.
 fn but_lives(trace: &Trace) -> Vec<Event> {
     let names = trace.names_of_tracks();
     let is_of_life = |event: &Event| {
@@ -26,7 +27,7 @@ fn but_lives(trace: &Trace) -> Vec<Event> {
     trace.events().into_iter().filter(|event| !is_of_life(event)).collect()
 }
 
-/// Formats an event as a line: its type, name, level and arguments, without numbers of spans.
+/// Formats an event as a line: its type, name, level and arguments, except the numbers of spans.
 fn shown(event: &Event) -> String {
     let kind = ["", "begin", "end", "instant", "counter"][event.kind as usize];
     let mut line = if event.kind == 2 { kind.to_owned() } else { format!("{kind} {}", event.name()) };
@@ -80,7 +81,7 @@ const EXPECTED: [&str; 16] = [
     "end, status=200",
 ];
 
-/// Replaces the line in the name of an event without a message, which is its module and line.
+/// Replaces the line in the name of an event without a message, because that name is its module and line.
 fn without_line(line: &str) -> String {
     match line.split_once(" spans:") {
         Some((kind, rest)) => format!("{kind} spans:NUMBER{}", rest.trim_start_matches(char::is_numeric)),
@@ -187,7 +188,8 @@ fn arrows(setup: &Setup, trace: &Trace) -> Option<String> {
     Some(answers[1].clone())
 }
 
-/// The first arrow of a span with a life comes from there. The last span has no life.
+/// The expected arrows. The first arrow of a span that has a life begins at that life. The last span has no
+/// life.
 const ARROWS: &str = "[[\"first first 2\"],[\"first second 1\"],[\"plain plain 2\"],[\"second plain 1\"],[\"second second 2\"]]";
 
 #[test]
@@ -236,7 +238,7 @@ impl fmt::Debug for Panics {
     }
 }
 
-/// A value whose formatting writes an event with such a value again, deeper and deeper.
+/// A value whose formatting writes an event with another such value, nested deeper and deeper.
 struct Traces(u32);
 
 impl fmt::Debug for Traces {

@@ -1,5 +1,5 @@
-//! Perfetto's backend with Perfetto's own service, under failures: processes are killed, services stop and restart,
-//! the memory is full, and programs fork.
+//! Tests Perfetto's backend with Perfetto's own service, under failures: processes are killed, services stop and
+//! restart, the memory is full, and programs fork.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "programs that fork and kill themselves")]
 
@@ -68,7 +68,8 @@ fn traced_with_losses(test: &'static str) -> Option<(Setup, Trace, Vec<Event>, u
     Some((setup, trace, events, lost))
 }
 
-/// In the program: starts threads that alternately write and rest for some milliseconds, until the test stops them.
+/// In the program: starts threads that alternately write events and pause for some milliseconds, until the test
+/// stops them.
 fn write_until_stopped(threads: usize, rest: u64, write: fn()) {
     perfetto::connect();
     let stop = place("stop");
@@ -107,7 +108,7 @@ fn nothing_is_lost_when_the_process_is_killed() {
     is_accepted(&trace, &setup);
 }
 
-/// Threads start and end, so many that their chunks would use up the memory if they were not freed.
+/// So many threads start and end that their chunks would use up the memory if they were not freed.
 #[test]
 fn threads_write_what_they_wrote() {
     const TEST: &str = "threads_write_what_they_wrote";
@@ -136,8 +137,8 @@ fn threads_write_what_they_wrote() {
     is_accepted(&trace, &setup);
 }
 
-/// Without a pause the memory is full again and again. The events that were read and those counted as lost are
-/// together all events.
+/// Without a pause the memory is full again and again. The events in the trace and the events that are counted
+/// as lost are together all events.
 #[test]
 fn what_is_lost_is_counted_and_told() {
     const TEST: &str = "what_is_lost_is_counted_and_told";
@@ -201,8 +202,8 @@ fn a_service_that_comes_back_is_found() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Checks the balance. Slices may have begun before the session or end after it, so an end or a begin may be missing
-/// there.
+/// Checks that begins and ends are balanced, except at both ends of the session: slices may have begun before it or
+/// may end after it.
 fn balanced_but_at_the_ends(events: &[Event]) {
     let mut depths = BTreeMap::<u64, i64>::new();
     for event in events {

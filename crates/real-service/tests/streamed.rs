@@ -1,5 +1,5 @@
-//! Lives in a trace that Perfetto's own service writes into a file while it goes on, so that a reader sorts events before it has
-//! seen all of them.
+//! Tests lives of spans in a trace that Perfetto's own service writes into a file during the session, so that a
+//! reader sorts events before it has all of them.
 #![cfg(not(no_tracing))]
 #![allow(unsafe_code, reason = "the program kills itself as a C program would")]
 
@@ -17,7 +17,8 @@ fn seconds() -> u64 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 60 } else { 5 }
 }
 
-/// Requests that last between 1 and 2,000 ms, each with a query, until the time is over. Returns how many there were.
+/// Makes requests that last between 1 and 2,000 ms, each with a query, until the time is over. Returns how many
+/// requests it has made.
 async fn requests(task: u64) -> u32 {
     let start = Instant::now();
     let mut number = 0;

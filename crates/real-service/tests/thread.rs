@@ -1,4 +1,4 @@
-//! The socket thread of Perfetto's backend: its open descriptors, and the system calls that it makes.
+//! Tests the socket thread of Perfetto's backend: its open descriptors, and the system calls that it makes.
 #![cfg(target_os = "linux")]
 #![expect(unsafe_code, reason = "a program that takes system calls away from itself")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use atrace::{AtraceTag, atrace_instant, perfetto};
 use atrace_real_service::{Event, Setup, is_program, place, wait_for};
 
-/// Returns the file that a descriptor of the socket thread refers to, in this process.
+/// Returns the file to which a descriptor of the socket thread refers, in this process.
 fn at(descriptor: u32) -> Option<PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut named = tasks.filter(|task| {
@@ -18,7 +18,7 @@ fn at(descriptor: u32) -> Option<PathBuf> {
     std::fs::read_link(task.join(format!("fd/{descriptor}"))).ok()
 }
 
-/// A program without standard descriptors. Libraries that write to them must not reach the socket.
+/// Tests a program without standard descriptors. Libraries that write to them must not reach the socket.
 #[test]
 fn its_first_descriptors_lead_nowhere() {
     const TEST: &str = "its_first_descriptors_lead_nowhere";
@@ -84,11 +84,11 @@ fn allow_only(calls: &[libc::c_long]) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What the thread also calls when memory of the service arrives.
+/// The further system calls that the thread makes when memory of the service arrives.
 const CALLS_FOR_MEMORY: [libc::c_long; 4] =
     [libc::SYS_fcntl, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_close];
 
-/// A process that is confined before its first session.
+/// Tests a process that is confined before its first session.
 #[test]
 fn it_makes_few_more_calls_for_memory() {
     const TEST: &str = "it_makes_few_more_calls_for_memory";

@@ -1,4 +1,4 @@
-//! How fast a session of Perfetto's own service begins and ends in a connected program.
+//! Measures how fast a session of Perfetto's own service begins and ends in a connected program.
 #![cfg(not(no_tracing))]
 
 use atrace::{AtraceTag, atrace_instant, atrace_is_tag_enabled, perfetto};
@@ -7,14 +7,15 @@ use atrace_real_service::{Session, Setup, is_program, place, wait_for};
 
 const ROUNDS: usize = 20;
 
-/// In the program: reports that step `name` is done, and when.
+/// In the program: prints that step `name` is done, and when.
 fn say(name: &str, time: u64) {
     let draft = place(&format!("{name}.draft"));
     std::fs::write(&draft, time.to_string()).unwrap();
     std::fs::rename(draft, place(name)).unwrap();
 }
 
-/// This depends on the service and the socket thread: a thread of the program checks without a pause.
+/// A thread of the program checks all the time whether events are enabled, so the delay depends only on the
+/// service and the socket thread.
 #[test]
 fn a_session_begins_and_ends_soon() {
     const TEST: &str = "a_session_begins_and_ends_soon";

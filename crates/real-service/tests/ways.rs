@@ -1,4 +1,4 @@
-//! Which backend an event goes to, and which watches and callsites learn about sessions.
+//! Tests which backend an event goes to, and which watches and callsites learn about sessions.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 
@@ -19,20 +19,20 @@ use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
-/// Gives a program ATrace's backend, too: a marker, and properties.
+/// Gives a program a backend of ATrace, too: a marker, and properties.
 fn by_both_ways(program: &mut std::process::Command, setup: &Setup) {
     std::fs::write(setup.place("marker"), "").unwrap();
     program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
     program.env("ATRACE_PROPERTIES", setup.place("properties"));
 }
 
-/// Sets the property that makes these tags prefer Perfetto's backend.
+/// Sets the property that makes events with these tags go to Perfetto's backend if both backends want them.
 fn prefer(tags: &str) {
     Properties::open().unwrap().set("debug.atrace.prefer_sdk", tags).unwrap();
     atrace::atrace_update_tags();
 }
 
-/// AOSP's rule applies, and the end of a slice goes to the backend of its begin.
+/// Each event goes to one backend, by AOSP's rule, and the end of a slice goes to the backend of its begin.
 #[test]
 fn an_event_goes_one_way() {
     const TEST: &str = "an_event_goes_one_way";
@@ -199,7 +199,7 @@ fn a_layer_for_each_way() {
     }
 }
 
-/// A watch is notified of sessions, with and without properties.
+/// A watch is notified of sessions, in a process with properties and in one without.
 #[test]
 fn watches_follow_sessions() {
     const TEST: &str = "watches_follow_sessions";
@@ -243,7 +243,7 @@ struct Told {
     answers: Mutex<Vec<Answer>>,
 }
 
-/// Whether events are enabled, the thread that set it, and the time.
+/// Whether events are enabled, as one thread last saw it; which thread that was, and when.
 #[derive(Clone, Copy)]
 struct Answer {
     is_on: bool,
@@ -281,8 +281,8 @@ impl Told {
     }
 }
 
-/// In filter mode a session changes the interest of callsites once, even if no thread of the program asks. The delay
-/// is printed but not checked, because it depends on the load of the machine.
+/// With a filter, a session changes the interest of callsites once, even if no thread of the program uses a
+/// callsite. The delay is printed but not checked, because it depends on the load of the machine.
 #[test]
 fn callsites_follow_sessions() {
     const TEST: &str = "callsites_follow_sessions";
@@ -357,8 +357,8 @@ fn callsites_follow_sessions() {
     }
 }
 
-/// Without a service nothing happens. The program does not talk to a service of another user, unless that service is
-/// named explicitly.
+/// Without a service, the program is not affected. It connects to a service of another user only if the environment
+/// names that service.
 #[test]
 fn a_program_without_a_service_goes_on() {
     const TEST: &str = "a_program_without_a_service_goes_on";

@@ -1,4 +1,4 @@
-//! Long names and arguments, in packets that are in several chunks.
+//! Tests long names and arguments, in packets that span several chunks.
 #![cfg(not(no_tracing))]
 
 use atrace::{
@@ -11,12 +11,12 @@ use atrace_real_service::{Event, Losses, Setup, Trace, WRONG, is_program, place}
 const TAG: AtraceTag = AtraceTag::App;
 const MAX: usize = 64 << 10;
 
-/// Returns a text of this length. Each has other letters.
+/// Returns a text of this length. Texts with another `seed` have other letters.
 fn text(len: usize, seed: usize) -> String {
     (0..len).map(|at| char::from(b'a' + ((at + at / 26 + seed) % 26) as u8)).collect()
 }
 
-/// The arguments of an event: a hundred, half of them texts of this length.
+/// Returns the arguments of an event: a hundred arguments, half of which are these texts.
 fn args<'a>(names: &'a [String], texts: &'a [String]) -> Vec<Arg<'a>> {
     let pairs = names.iter().zip(texts).enumerate();
     pairs
@@ -27,7 +27,7 @@ fn args<'a>(names: &'a [String], texts: &'a [String]) -> Vec<Arg<'a>> {
         .collect()
 }
 
-/// Lengths around those where a packet gets another form.
+/// The lengths of texts around those at which a packet gets another form.
 const LENGTHS: [usize; 12] = [0, 95, 1000, 1025, 6144, 6145, 8000, 8192, 16_384, 20_000, MAX - 1, MAX];
 
 fn write_events() {
@@ -140,7 +140,7 @@ fn long_texts_are_whole_in_this_service() {
     check(&Trace::open(&path).events());
 }
 
-/// Without room for all parts the event is lost, counted and reported. What comes later is understood.
+/// Without room for all parts the event is lost, counted and reported. The later events are complete.
 #[test]
 fn a_text_without_room_is_lost() {
     const TEST: &str = "a_text_without_room_is_lost";

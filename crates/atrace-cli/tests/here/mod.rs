@@ -1,4 +1,4 @@
-//! A directory to run the command in, and the files and buffers that the command leaves behind.
+//! A directory in which the command is run, and the files and buffers that the command leaves behind.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 #![allow(unsafe_code, reason = "processes are signalled as a C program would")]
@@ -95,7 +95,8 @@ pub fn end(command: &mut Command) -> Ran {
     common::end_of(command.spawn().unwrap())
 }
 
-/// The program ignores none of the signals that ask for its end, even if this process does, as under `nohup`.
+/// Resets the signals that ask the program to end, so that the program does not ignore them even if this
+/// process does, as under `nohup`.
 fn with_usual_signals(command: &mut Command) {
     let reset = || {
         for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
@@ -131,7 +132,7 @@ pub fn runs_left_by(pid: u32) -> Vec<PathBuf> {
     entries.filter(|path| path.to_str().unwrap().contains(&format!("/atrace-run-{pid}-"))).collect()
 }
 
-/// Returns the lines of the file with messages of this process.
+/// Returns the lines of the saved file that are messages of this process.
 pub fn messages(saved: &str, pid: u32) -> Vec<&str> {
     let of_it = |line: &&str| line.contains(&format!("({pid:>7})"));
     saved

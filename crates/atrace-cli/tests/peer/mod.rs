@@ -1,4 +1,4 @@
-//! A producer that can send anything, and memory that it can write anything to.
+//! A producer that can send any bytes, and memory to which it can write any bytes.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 #![allow(unsafe_code, reason = "memory is made and sealed as a C program does it")]
@@ -51,7 +51,7 @@ impl Memory {
     }
 }
 
-/// A producer that can send anything.
+/// A producer that can send any bytes.
 pub struct Producer {
     pub socket: Socket,
     pub inbox: Vec<u8>,
@@ -123,8 +123,8 @@ impl Producer {
         self.socket.send(frame, None)
     }
 
-    /// Returns the kind of the next command, or `None` if the service has closed the connection. The command's bytes
-    /// don't matter here.
+    /// Returns the kind of the next command, or `None` if the service has closed the connection. The content of the
+    /// command is ignored.
     pub fn command(&mut self) -> Option<Command<'static>> {
         loop {
             while let Some((frame, len)) = wire::split(&self.inbox).unwrap() {
@@ -178,7 +178,7 @@ pub fn method(number: u32) -> Method {
     Method { service: 1, method: number }
 }
 
-/// An event, preceded by its length.
+/// The bytes of an event, preceded by its length.
 pub const EVENT: &[u8] = b"\x08\x40\x01\x68\x01\x5a\x02\x48\x03";
 pub const COMPLETE: u32 = 3;
 pub const OPEN: u32 = 1;

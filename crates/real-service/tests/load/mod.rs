@@ -1,5 +1,5 @@
-//! Programs that end right after writing their events, on a busy machine. The tests of the command's service and of
-//! Perfetto's own service record them.
+//! Programs that end right after writing their events, on a busy machine. Two tests record them: one uses the
+//! service that is built into `atrace`, the other Perfetto's own service.
 
 #![allow(unreachable_pub, reason = "it is a module of two test programs")]
 
@@ -45,8 +45,8 @@ fn write_in_child(events: usize, at_end: fn()) {
     }
 }
 
-/// Writes the events of program `number`, and calls `at_end` in each of its processes. The number determines which
-/// threads and processes write them.
+/// Writes the events of program `number`, and calls `at_end` in each of its processes. `number` determines which
+/// threads and processes write the events.
 pub fn write_all(number: usize, at_end: fn()) {
     let (all, quarter) = (events(number), events(number) / 4 / 2 * 2);
     match number % 4 {
@@ -120,7 +120,7 @@ fn compile(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && compile_once(&source, directory.path(), stop) {}
 }
 
-/// Returns false if there is no compiler.
+/// Compiles a source file once. Returns false if there is no compiler.
 fn compile_once(source: &Path, directory: &Path, stop: &AtomicBool) -> bool {
     let mut command = Command::new(option_env!("RUSTC").unwrap_or("rustc"));
     command.args(["-O", "--crate-type=lib", "--out-dir"]).arg(directory).arg(source);
