@@ -145,7 +145,7 @@
 //!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
 //!   of its callsite were synchronous.
 //! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A life
-//!   is only in the sessions that were open when it appeared in the trace.
+//!   is only in the sessions that were open when the life appeared in the trace.
 //!
 //! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If
 //! nothing more happens to a span, its life is begun by a thread that otherwise sleeps

@@ -5,7 +5,8 @@
 //!   have a life (a slice from its creation until it closes). Its fields are formatted once, as text for ATrace or
 //!   encoded for Perfetto. If the tag is off, either backend may be the one that is switched on later. Fields are
 //!   then stored only with [`fields_while_off`](Recorder::fields_while_off), as text and encoded.
-//! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, it ends the slice.
+//! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, the span
+//!   stack ends the slice.
 //!
 //! Fields are formatted before any lock is taken, because formatting runs code of the program, which may
 //! write events.

@@ -99,9 +99,9 @@
 //! - The library checks the descriptor at the first event of a thread, and at each 256th event after that. So at most
 //!   255 events of a thread are written to the wrong file (on Android, 256 events of a stack), and as many events of
 //!   a forked child;
-//! - it checks the descriptor at each switch of tracing;
-//! - it checks the descriptor at once if a message was not written whole, as happens with a socket without a peer, a
-//!   full non-blocking pipe, or a file that is open for reading only.
+//! - the library checks the descriptor at each switch of tracing;
+//! - the library checks the descriptor at once if a message was not written whole, as happens with a socket without
+//!   a peer, a full non-blocking pipe, or a file that is open for reading only.
 //!
 //! Then the library opens the marker again, with another number. If no number is free, events are dropped
 //! ([`SinkInfo::dropped`]). Until the library notices, an event may block or raise SIGPIPE if a pipe or socket has
@@ -195,7 +195,7 @@
 //! forks. No function that an event calls allocates, takes a lock, starts a thread of the C library or changes errno.
 //! The program's own code that formats a name or an argument may do so. There are two exceptions:
 //!
-//! - libcutils takes a lock of its own when it reads its tags after a switch.
+//! - libcutils takes a lock of its own when it reads the tags after a switch.
 //! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each
 //!   thread. glibc 2.36 allocates once for that. On Android before version 10, this is true of all programs.
 //!

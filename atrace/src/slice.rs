@@ -73,11 +73,12 @@ impl SliceOrigin {
 
 /// A slice of the calling thread that knows whether its begin was written.
 ///
-/// It is for code that itself records which slices are open, such as a `tracing` subscriber. Dropping a `Slice`
-/// writes no end. Other code should use [`ScopedEvent`](crate::ScopedEvent), which ends its slice when it is
-/// dropped.
+/// A `Slice` is for code that itself records which slices are open, such as a `tracing` subscriber. Dropping a
+/// `Slice` writes no end. Other code should use [`ScopedEvent`](crate::ScopedEvent), which ends its slice when
+/// it is dropped.
 ///
-/// It is neither `Send` nor `Sync`, because an end closes the youngest slice of the thread that writes it.
+/// A `Slice` is neither `Send` nor `Sync`, because an end closes the youngest slice of the thread that writes
+/// it.
 ///
 /// ```compile_fail,E0277
 /// fn is_send<T: Send>() {}
@@ -178,7 +179,7 @@ fn end_slice(origin: SliceOrigin) {
 
 /// An async slice on a named track that knows whether its begin was written, as a [`Slice`] does.
 ///
-/// It may end on any thread. Dropping it writes no end.
+/// A `TrackSlice` may end on any thread. Dropping it writes no end.
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {

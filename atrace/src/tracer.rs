@@ -20,8 +20,8 @@
 //! 1. The tracer has a static [`Number`] for each callsite, and a type that implements [`About`]: it returns the
 //!    callsite's target, source location and names of arguments. A [`Site`] combines the two.
 //! 2. For each event the tracer encodes the arguments with an [`Encoder`], under the keys of [`Site::key`].
-//! 3. It passes the site and the encoded arguments to the functions of [`Enabled`] that end in `_at`, if
-//!    [`Enabled::is_perfetto`] returns true.
+//! 3. The tracer passes the site and the encoded arguments to the functions of [`Enabled`] that end in `_at`,
+//!    if [`Enabled::is_perfetto`] returns true.
 //!
 //! For ATrace's backends the tracer writes the arguments into the name, as text.
 //!
@@ -124,8 +124,8 @@ impl Glance {
 
 /// A tag that is enabled, and the backend for its events.
 ///
-/// Its functions write events without another check, even if tracing is switched off meanwhile. So use it only for events of
-/// the same moment, and do not store it.
+/// The functions of an `Enabled` write events without another check, even if tracing is switched off meanwhile. So
+/// use it only for events of the same moment, and do not store it.
 #[derive(Clone, Copy, Debug)]
 pub struct Enabled {
     backend: Backend,

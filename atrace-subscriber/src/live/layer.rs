@@ -118,7 +118,7 @@ impl LiveLayer {
     /// If `yes`, leaves the frames of the runtime and of tracing out of backtraces. Without backtraces this has no
     /// effect.
     ///
-    /// These frames are left out:
+    /// The frames of these functions are left out:
     ///
     /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its parts, `tokio`, `tokio_util`,
     ///   `futures` and its parts, `async_executor`, `async_task`, `atrace` and this crate;

@@ -7,12 +7,12 @@
 //! asynchronous. Its life begins as soon as it is known to be asynchronous, with the time of its creation. That is
 //! the case:
 //!
-//! - when it is entered again;
-//! - when its thread enters another span after it has left this span;
-//! - when the life of a child span begins;
-//! - at the second tick ([`tick`]) after it was left, or after its creation if it was never entered: so the life is
-//!   in the trace even if nothing more happens on the thread, or if the process is killed;
-//! - when it closes.
+//! - when the span is entered again;
+//! - when the span's thread enters another span after it has left this span;
+//! - when the life of a child of the span begins;
+//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered: so the
+//!   life is in the trace even if nothing more happens on the thread, or if the process is killed;
+//! - when the span closes.
 //!
 //! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
 //! `AsyncSpans::Instead`.

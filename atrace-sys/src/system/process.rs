@@ -78,8 +78,8 @@ pub fn at_fork(body: extern "C" fn()) -> bool {
 
 /// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that fails.
 ///
-/// It is also called in a forked child that ends in this way. If `body` is in a shared library, the library
-/// stays loaded.
+/// `body` is also called in a forked child that ends in this way. If `body` is in a shared library, the
+/// library stays loaded.
 pub fn at_exit(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::atexit(body) == 0

@@ -14,9 +14,9 @@
 //! Optimistic Methods for Concurrency Control", 1981):
 //!
 //! 1. A thread *claims* the local word: it replaces the word by a number that no other claim has.
-//! 2. It reads the serial, then the properties.
-//! 3. It publishes the tags by a compare-and-swap, which succeeds only if the word still has the thread's
-//!    claim.
+//! 2. The thread reads the serial and then the properties.
+//! 3. The thread publishes the tags by a compare-and-swap, which succeeds only if the word still has the
+//!    thread's claim.
 //!
 //! A later claim makes the earlier thread's publication fail; the later thread's result is at least as new. While the word
 //! is claimed, every event reads the properties itself. No thread waits.

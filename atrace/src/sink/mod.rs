@@ -9,9 +9,9 @@
 //! To add a sink that is a file or a library:
 //! - add a variant to [`Sink`] and an arm to each function below (the compiler does not find all of them),
 //! - add a line to `choice.rs`,
-//! - add its description for users to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
-//! - make `refresh.rs` detect that tracing is switched on,
-//! - add a line to `row/model.rs` in the benches, so that it is measured.
+//! - add the sink's description for users to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
+//! - make `refresh.rs` detect that tracing is switched on for the sink,
+//! - add a line to `row/model.rs` in the benches, so that the sink is measured.
 //!
 //! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend` (`backend.rs`).
 

@@ -72,7 +72,7 @@ topics! {
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// Everything is right.
+    /// The check found no fault.
     Good,
     /// A remark. Events arrive anyway, or it is unknown whether they do.
     Note,
