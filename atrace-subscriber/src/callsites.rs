@@ -74,7 +74,7 @@ impl Kind {
     const ASYNC: u32 = u32::MAX;
     /// The number of synchronous spans after which the next span is presumed to be synchronous as well.
     const ENOUGH: u32 = 16;
-    /// Of so many spans that are presumed to be synchronous, one is watched nevertheless.
+    /// Of this many spans that are presumed to be synchronous, one is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
     /// Returns the same as [`Callsite::has_to_be_watched`].

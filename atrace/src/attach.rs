@@ -3,8 +3,9 @@
 //!
 //! # How it works
 //!
-//! On a host, the process's socket thread (`atrace-perfetto`) sleeps on the serial of the user's property store. `atrace record`
-//! sets a property there ([`Control::announce`](crate::control::Control::announce)) as soon as it listens for programs. The
+//! On a host, the process's socket thread (`atrace-perfetto`) sleeps on the serial of the user's property store.
+//! `atrace record` sets a property there
+//! ([`Control::announce_service`](crate::control::Control::announce_service)) as soon as it listens for programs. The
 //! thread wakes and connects. If a service is there already, it connects at once.
 //!
 //! Until the first session, the events of the process go to its sink as before, at the same cost. From the first

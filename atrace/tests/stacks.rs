@@ -14,7 +14,7 @@ mod cases {
     const TAG: AtraceTag = AtraceTag::App;
 
     /// The number of bytes of a signal stack that an event needs, even if it notices a switch, in addition to the
-    /// data that the kernel stores there. The crate's documentation promises this number.
+    /// data that the kernel stores on the signal stack. The crate's documentation promises this number.
     const NEED: usize = if cfg!(debug_assertions) { 16 << 10 } else { 8 << 10 };
 
     /// Returns memory of at least this size, with a guard page below it.
@@ -68,8 +68,8 @@ mod cases {
 
     /// Handles signals on a stack of the promised size.
     ///
-    /// The kernel reports the maximum size of the data that it stores there. It stores less while not all registers
-    /// of the processor are in use. So the part of the stack that the handler uses is also measured.
+    /// The kernel reports the maximum size of the data that it stores on the signal stack. It stores less while not
+    /// all registers of the processor are in use. So the part of the stack that the handler uses is also measured.
     fn handled() {
         extern "C" fn on_signal(_: libc::c_int) {
             events();

@@ -38,7 +38,7 @@ use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
 const FIRSTS: u64 = 16;
-/// Of so many calls, one is timed.
+/// Of this many calls, one is timed.
 const ONE_IN: u32 = 128;
 /// The number of calls that are made to measure what metering itself costs.
 const TRIES: u32 = 1000;

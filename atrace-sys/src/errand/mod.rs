@@ -3,7 +3,8 @@
 //! # Why
 //!
 //! A privileged process must not use files that another user publishes: that user can truncate a mapped file,
-//! hold a lock forever, or let a path lead anywhere. An [`Errand`] does such work with the rights of that user.
+//! hold a lock forever, or let a path lead anywhere. An [`Errand`] opens and reads such files with the rights of that
+//! user.
 //!
 //! # How
 //!

@@ -22,7 +22,7 @@
 //! # Speed
 //!
 //! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need a
-//! replacement ([`copy`]). Only if there is such a byte, the text is processed again, byte by byte. Bytes of a text
+//! replacement ([`copy()`]). Only if there is such a byte, the text is processed again, byte by byte. Bytes of a text
 //! that do not fit into the message are not read.
 //!
 //! The encoder is inlined into one function for each kind of event. In an unoptimised build such a function would

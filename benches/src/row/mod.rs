@@ -125,7 +125,7 @@ impl Above {
 pub struct Row {
     /// The id of the row: `<who>/<name>`, such as `rust/tracing_off_begin/10`.
     pub id: String,
-    /// The unit of the three numbers.
+    /// The unit of `median`, `low` and `high`.
     pub unit: String,
     /// The median.
     #[serde(serialize_with = "tidy")]

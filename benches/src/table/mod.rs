@@ -60,7 +60,7 @@ pub struct Value {
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// The unit of the three numbers.
+    /// The unit of `median`, `low` and `high`.
     pub unit: String,
     /// How precisely the value is known.
     pub known: Known,

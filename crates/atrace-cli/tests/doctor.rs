@@ -238,8 +238,8 @@ mod cases {
         finds(&report, Topic::State, "publishes no state");
     }
 
-    /// As on Android, only the environment with which the process was started is known. No pattern would make a
-    /// difference.
+    /// As on Android, only the environment with which the process was started is known. No pattern in a
+    /// property would change the result.
     #[test]
     fn who_writes_by_perfetto_alone_and_says_nothing() {
         let name = case!({ patient() });

@@ -18,7 +18,7 @@ pub(crate) struct UnmatchedEnds {
     slices: u64,
     /// How many bits of `slices` are in use.
     open: u32,
-    /// The number of open slices within those that have a bit. All of their begins are lost.
+    /// The number of open slices that have no bit, because all bits were in use when they began. Their begins are lost.
     beyond: u32,
     /// The number of ends that must be written.
     pending: u32,

@@ -134,7 +134,7 @@ fn a_hole_is_no_memory() {
 }
 
 /// Uses a coroutine's stack in the reported range of the main thread's stack. For a main thread, the thread library
-/// reports a larger stack than is mapped, so there may be unmapped memory between the two stacks.
+/// reports a larger stack than is mapped, so there may be unmapped memory between that stack and the coroutine's.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "asks the kernel")]

@@ -251,8 +251,8 @@ const NEW_PROCESS: &str = "!(clone_flags & 65536)";
 pub(crate) struct Names(Option<Instance>);
 
 impl Names {
-    /// Creates the buffer. If the kernel lacks the event, or can't record the events of a program's children (before
-    /// Linux 4.12), no names are recorded.
+    /// Creates the buffer. If the kernel lacks the event `sched_process_exec`, or can't record the events of a
+    /// program's children (before Linux 4.12), no names are recorded.
     pub(crate) fn make() -> Result<Self> {
         let root = tracefs::root()?;
         if !root.join(EVENT).exists() || !root.join("options").join(FORK).exists() {

@@ -17,7 +17,7 @@ use atrace_sys::fork::{Generation, generation};
 use crate::command::buffer::ring;
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
-/// The top-level buffer. Dropping it undoes all changes.
+/// The top-level buffer. Dropping it restores the settings that it has changed.
 pub(crate) struct Top {
     pub(crate) instance: Instance,
     /// The files that are changed and their old contents, in the order of the changes.

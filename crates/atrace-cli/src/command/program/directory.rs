@@ -39,7 +39,7 @@ use crate::command::stores::{self, Store, Work};
 use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 use crate::escape::shown;
 
-/// The start of such a directory's path. The process id of its creator and a random number follow.
+/// The start of the path of a run's directory. The process id of its creator and a random number follow.
 #[cfg(not(target_os = "android"))]
 const PREFIX: &str = "/dev/shm/atrace-run-";
 #[cfg(target_os = "android")]
