@@ -9,17 +9,23 @@ use crate::system::file;
 #[cold]
 #[inline(never)]
 pub fn asked() -> u64 {
+    // Every supported kernel has this clock.
+    time(libc::CLOCK_BOOTTIME, is_allowed()).unwrap_or_default()
+}
+
+/// Returns the time of a clock in nanoseconds, or `None` if there is no such clock. The C library's function may read the
+/// processor's counter; without it, this makes a system call. Sets errno if it fails.
+pub(crate) fn time(clock: libc::clockid_t, by_library: bool) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable. The call can't fail, because every supported kernel has this clock. The C library's
-    // function reads the processor's counter, so it is only called if that is allowed.
-    unsafe {
-        if is_allowed() {
-            libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time);
+    // SAFETY: `time` is writable, and an unknown clock is an error.
+    let is_told = unsafe {
+        if by_library {
+            libc::clock_gettime(clock, &raw mut time) == 0
         } else {
-            libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_BOOTTIME, &raw mut time);
+            libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) == 0
         }
-    }
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    is_told.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Returns the processor time of the calling thread in nanoseconds, or `None` if the process may not ask for it.
@@ -27,10 +33,7 @@ pub fn asked() -> u64 {
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 pub fn of_thread() -> Option<u64> {
     let _errno = ErrnoGuard::new();
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    let is_told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } == 0;
-    is_told.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    time(libc::CLOCK_THREAD_CPUTIME_ID, true)
 }
 
 /// Returns whether the process may read the counter (`PR_SET_TSC`). A new thread inherits this right from the

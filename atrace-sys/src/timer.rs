@@ -7,22 +7,18 @@
 //! Timer".
 
 /// Reads the processor's counter. The result is only valid if [`has_counter`] returned true.
-#[cfg(all(target_arch = "x86_64", not(any(miri, no_tracing))))]
-#[inline(always)]
-pub fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has it. A process that may not use it was told so by `has_counter`.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// Reads the processor's counter. The result is only valid if [`has_counter`] returned true.
-#[cfg(all(target_arch = "aarch64", not(any(miri, no_tracing))))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(any(miri, no_tracing))))]
 #[inline(always)]
 pub fn counter() -> u64 {
     let ticks: u64;
-    // SAFETY: reads the virtual counter; Linux allows programs to do that.
+    // SAFETY: every x86-64 processor has its counter, and a process that may not use it was told so by `has_counter`. Linux
+    // allows every program to read aarch64's virtual counter. Neither changes memory.
     unsafe {
-        std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
-    };
+        #[cfg(target_arch = "x86_64")]
+        (ticks = std::arch::x86_64::_rdtsc());
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags));
+    }
     ticks
 }
 

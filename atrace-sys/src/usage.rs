@@ -30,12 +30,7 @@ pub struct Usage {
 pub fn processor_time(process: u32) -> io::Result<u64> {
     // The kernel's number of a process's clock: the inverted process id, and 2 for the scheduler's precise time.
     let clock = !(process as libc::clockid_t) << 3 | 2;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable, and an unknown clock is an error.
-    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
-        0 => Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
-        _ => Err(io::Error::last_os_error()),
-    }
+    crate::clock::time(clock, true).ok_or_else(io::Error::last_os_error)
 }
 
 /// Waits until a child has ended. Returns its status, encoded as by `wait(2)`, and the resources that it has

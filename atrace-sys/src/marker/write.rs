@@ -172,35 +172,25 @@ fn is_due() -> bool {
 }
 
 /// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+#[cfg(bare)]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
     let result: isize;
     // SAFETY: the kernel reads `message.len()` readable bytes. The call changes no memory of the program and only the
-    // registers rax, rcx and r11.
+    // registers rax, rcx and r11, or x0. Of `fd` the kernel uses the low half.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
             "syscall",
             inlateout("rax") libc::SYS_write => result,
-            in("rdi") fd, // The kernel uses the low half.
+            in("rdi") fd,
             in("rsi") message.as_ptr(),
             in("rdx") message.len(),
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack, readonly),
         );
-    }
-    result
-}
-
-/// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-#[inline(always)]
-fn write_once(fd: i32, message: &[u8]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel reads `message.len()` readable bytes. The call changes no memory of the program and only the
-    // register x0.
-    unsafe {
+        #[cfg(target_arch = "aarch64")]
         std::arch::asm!(
             "svc #0",
             in("x8") libc::SYS_write,
@@ -214,10 +204,7 @@ fn write_once(fd: i32, message: &[u8]) -> isize {
 }
 
 /// Makes one `write(2)`. Returns the number of bytes written, or a negated errno. Leaves errno unchanged.
-#[cfg(any(
-    miri,
-    not(any(all(target_arch = "x86_64", target_pointer_width = "64"), target_arch = "aarch64"))
-))]
+#[cfg(not(bare))]
 #[inline(always)]
 fn write_once(fd: i32, message: &[u8]) -> isize {
     use crate::system::{Errno, ErrnoGuard, file};

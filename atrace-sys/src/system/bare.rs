@@ -23,12 +23,13 @@ use std::ffi::c_long;
 /// # Safety
 ///
 /// The caller must obey the rules of that system call.
-#[cfg(all(bare, target_arch = "x86_64"))]
+#[cfg(bare)]
 #[inline(always)]
 pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
     let result;
-    // SAFETY: the caller's contract. The kernel changes only rax, rcx and r11.
+    // SAFETY: the caller's contract. The kernel changes only rax, rcx and r11, or x0.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
             "syscall",
             inlateout("rax") number as isize => result,
@@ -36,21 +37,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
             lateout("rcx") _, lateout("r11") _,
             options(nostack),
         );
-    }
-    result
-}
-
-/// Makes a system call. Returns its result, or a negated errno.
-///
-/// # Safety
-///
-/// The caller must obey the rules of that system call.
-#[cfg(all(bare, target_arch = "aarch64"))]
-#[inline(always)]
-pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isize {
-    let result;
-    // SAFETY: the caller's contract. The kernel changes only x0.
-    unsafe {
+        #[cfg(target_arch = "aarch64")]
         std::arch::asm!(
             "svc #0",
             in("x8") number as isize,
@@ -108,15 +95,14 @@ pub(crate) fn start(body: Body, argument: usize) -> bool {
     let Ok(memory) = Region::own(size) else { return false };
     let (base, stack) = (memory.at(0), memory.at(guard + STACK));
     let locals = stack.wrapping_add(LOCALS);
-    // SAFETY: all of it is within the mapping and aligned. The guard is the mapping's first page. On x86-64, the word
-    // at the thread-local register must contain its own address.
-    unsafe {
+    // SAFETY: all of it is within the mapping, which belongs to nobody else, and aligned. The guard is the mapping's first
+    // page. On x86-64, the word at the thread-local register must contain its own address. The new thread takes over
+    // the mapping.
+    let started = unsafe {
         call(libc::SYS_mprotect, [base as isize, guard as isize, libc::PROT_NONE as isize, 0, 0, 0]);
         locals.cast::<*mut u8>().write(locals);
-    }
-    // SAFETY: the stack and the memory for thread-locals belong to nobody else. The new thread takes over the
-    // mapping.
-    let started = unsafe { clone_with(FLAGS, stack, locals, body, argument, base, size) };
+        clone_with(FLAGS, stack, locals, body, argument, base, size)
+    };
     if started > 0 {
         std::mem::forget(memory);
     }
@@ -134,7 +120,7 @@ pub(crate) fn start(_: Body, _: usize) -> bool {
 ///
 /// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
 /// `locals` an address for thread-locals. Both must be within the mapping of `size` bytes at `base`.
-#[cfg(all(bare, target_arch = "x86_64"))]
+#[cfg(bare)]
 unsafe fn clone_with(
     flags: libc::c_int,
     stack: *mut u8,
@@ -148,6 +134,7 @@ unsafe fn clone_with(
     // SAFETY: the caller's contract. The new thread has the same registers except for its stack, and never leaves
     // this block.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
             "syscall",
             "test rax, rax",
@@ -179,30 +166,7 @@ unsafe fn clone_with(
             lateout("rcx") _,
             lateout("r11") _,
         );
-    }
-    result
-}
-
-/// Clones the calling thread. The new thread calls `body(argument)` on `stack`, unmaps `base`, and ends.
-///
-/// # Safety
-///
-/// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
-/// `locals` an address for thread-locals. Both must be within the mapping of `size` bytes at `base`.
-#[cfg(all(bare, target_arch = "aarch64"))]
-unsafe fn clone_with(
-    flags: libc::c_int,
-    stack: *mut u8,
-    locals: *mut u8,
-    body: Body,
-    argument: usize,
-    base: *mut u8,
-    size: usize,
-) -> isize {
-    let result;
-    // SAFETY: the caller's contract. The new thread has the same registers except for its stack, and never leaves
-    // this block.
-    unsafe {
+        #[cfg(target_arch = "aarch64")]
         std::arch::asm!(
             "svc #0",
             "cbnz x0, 2f",

@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Errno, Result, c, check, futex, zeros};
+#[cfg(not(bare))]
+use super::check;
+use super::{Errno, Result, c, futex, zeros};
 
 /// An open file. Dropping it closes the file without the C library, so that a bare thread can do it
 /// (`system/bare.rs`).
@@ -142,8 +144,7 @@ pub fn may_have_size(size: usize) -> bool {
 
 /// Creates a memory file whose size no process can change.
 pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
-    let file = memory_file(name)?;
-    set_length(file.as_raw_fd(), size)?;
+    let file = set_length(memory_file(name)?, size)?;
     if !has_memory_files() {
         reserve(&file, size)?;
     }
@@ -154,14 +155,16 @@ pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
 /// Sets the length of a file. The error handling of std's `set_len` alone takes a third of a kilobyte of
 /// code.
 #[cfg(bare)]
-fn set_length(fd: RawFd, size: usize) -> Result<()> {
-    c::ftruncate(fd, size).map(drop)
+fn set_length(file: Descriptor, size: usize) -> Result<Descriptor> {
+    c::ftruncate(file.0, size)?;
+    Ok(file)
 }
 
 #[cfg(not(bare))]
-fn set_length(fd: RawFd, size: usize) -> Result<()> {
-    // SAFETY: the arguments are numbers.
-    check(unsafe { libc::ftruncate(fd, size as libc::off_t) }).map(drop)
+fn set_length(file: Descriptor, size: usize) -> Result<Descriptor> {
+    let file = File::from(OwnedFd::from(file));
+    file.set_len(size as u64).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+    Ok(OwnedFd::from(file).into())
 }
 
 /// Seals a memory file, so that its size can't change and no seal can be added. Does nothing on kernels without
@@ -309,10 +312,7 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
 
 /// Returns the attributes of the file at a path. Follows symbolic links.
 pub(crate) fn stat_path(path: &CStr) -> Result<libc::stat> {
-    let mut found: libc::stat = zeros();
-    // SAFETY: the path is a C string; `found` is writable and of the right type.
-    check(unsafe { libc::stat(path.as_ptr(), &mut found) })?;
-    Ok(found)
+    stat(open_number(libc::AT_FDCWD, path, libc::O_PATH)?.as_raw_fd())
 }
 
 /// Returns the type (`f_type`) of the file system of an open file.

@@ -41,9 +41,7 @@ impl Library {
     pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
         let fault = |reason: &str| format!("{}: {reason}", name.display());
         let path = CString::new(name.as_bytes()).map_err(|_| fault("the path contains a NUL byte"))?;
-        // SAFETY: the libraries are Android's own, whose initialisers do no harm to a running program, or at a path
-        // that the user chose; such paths are ignored in a process with elevated rights.
-        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        let library = load(&path, libc::RTLD_LAZY | libc::RTLD_LOCAL);
         if !library.is_null() {
             return Ok(Self(library));
         }
@@ -111,7 +109,14 @@ pub fn stay_loaded() {
     if let Some(path) = own.file
         && own.start != program.start
     {
-        // SAFETY: the library is loaded already, so no initialiser runs. One more reference to it is never given back.
-        unsafe { libc::dlopen(path.to_c_str().as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        // One more reference to it is never given back.
+        load(path.to_c_str(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
     }
+}
+
+/// Returns a handle of a library, or null.
+fn load(path: &CStr, flags: libc::c_int) -> *mut c_void {
+    // SAFETY: the library is loaded already, so that no initialiser runs; or it is Android's own, whose initialisers do no harm
+    // to a running program; or it is at a path that the user chose, which is ignored in a process with elevated rights.
+    unsafe { libc::dlopen(path.as_ptr(), flags) }
 }

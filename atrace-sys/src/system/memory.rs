@@ -65,8 +65,7 @@ impl Region {
     /// Drops the pages of a shared file from the memory of this process. Their content stays in the file, and they
     /// are mapped again when they are used.
     pub fn forget(&self) {
-        // SAFETY: in a shared mapping the bytes are the file's, before and after the call.
-        unsafe { libc::madvise(self.base.as_ptr().cast(), self.size, libc::MADV_DONTNEED) };
+        self.advise(self.size, libc::MADV_DONTNEED);
     }
 
     /// Makes the first `size` bytes of a zeroed region read as zeroes in every forked child. Returns false if the
@@ -75,12 +74,15 @@ impl Region {
     /// An emulator, such as qemu's user mode, may accept any advice (`madvise`) and follow none. So an advice that
     /// does not exist is tried first.
     fn wipe_on_fork(&self, size: usize) -> bool {
-        let takes = |advice: libc::c_int| {
-            let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
-            // SAFETY: in this process, memory does not change.
-            unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
-        };
-        !takes(-1) && takes(libc::MADV_WIPEONFORK)
+        !self.advise(size, -1) && self.advise(size, libc::MADV_WIPEONFORK)
+    }
+
+    /// Gives the kernel an advice for the first bytes. Returns whether the kernel took it.
+    fn advise(&self, size: usize, advice: libc::c_int) -> bool {
+        let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
+        // SAFETY: in this process, memory does not change: `forget` is for shared mappings, whose bytes are the file's before
+        // and after the call, and the other advice changes children only.
+        unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
     }
 
     /// Returns the size in bytes.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
 use super::{Errno, bare, c, stay_loaded, zeros};
+use crate::OnceRef;
 use crate::fork::generation;
 
 #[cfg(not(target_os = "android"))]
@@ -94,19 +95,22 @@ fn bare_here() -> u64 {
 /// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
 /// `setuid()` does not change the ids of the thread, which keeps the [rights](crate::process::rights) of the thread
 /// that started it.
-pub fn spawn_bare(body: extern "C" fn()) -> bool {
-    extern "C" fn run(body: usize) {
+///
+/// A process has one `body`: that of the first call.
+pub fn spawn_bare(body: &'static fn()) -> bool {
+    static BODY: OnceRef<fn()> = OnceRef::new();
+    extern "C" fn run(_: usize) {
         BARE.store(bare_here(), Ordering::Relaxed);
         let _ = c::name_thread(b"atrace-perfetto\0");
-        // SAFETY: the address is that of a function of this type, which is passed below.
-        let body: extern "C" fn() =
-            unsafe { std::mem::transmute(std::ptr::with_exposed_provenance::<()>(body)) };
-        body();
+        if let Some(body) = BODY.get() {
+            body();
+        }
         // Unless another bare thread was started since.
         let _ = BARE.compare_exchange(bare_here(), 0, Ordering::Relaxed, Ordering::Relaxed);
     }
     let blocked = change_mask(libc::SIG_BLOCK, u64::MAX);
-    let started = bare::start(run, (body as *const ()).expose_provenance());
+    let _ = BODY.set(body);
+    let started = bare::start(run, 0);
     change_mask(libc::SIG_SETMASK, blocked);
     started
 }

@@ -210,9 +210,11 @@ unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, 
     let mut most = _mm256_set1_epi8(i8::MIN);
     let mut step = |at: usize| {
         // SAFETY: the calls below pass only positions from which a whole vector lies within both texts.
-        let bytes = unsafe { _mm256_loadu_si256(from.add(at).cast()) };
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_si256(to.add(at).cast(), bytes) };
+        let bytes = unsafe {
+            let bytes = _mm256_loadu_si256(from.add(at).cast());
+            _mm256_storeu_si256(to.add(at).cast(), bytes);
+            bytes
+        };
         let mut other = _mm256_xor_si256(bytes, angle);
         if BAR {
             other = _mm256_min_epu8(other, _mm256_xor_si256(bytes, bar));

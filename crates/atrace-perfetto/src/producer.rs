@@ -167,7 +167,7 @@ fn ask(shared: &'static Shared) -> u64 {
         }
         return 0;
     }
-    if shared.presumed.load(Ordering::Relaxed) & ASK != 0 && link(|| thread::spawn_bare(run_bare)) {
+    if shared.presumed.load(Ordering::Relaxed) & ASK != 0 && link(|| thread::spawn_bare(&RUN)) {
         startup::wait();
     }
     shared.tags.load(Ordering::Relaxed) & !(ASK | COMPARE)
@@ -218,9 +218,8 @@ fn run() {
     }
 }
 
-extern "C" fn run_bare() {
-    run();
-}
+/// The body of the process's bare thread.
+static RUN: fn() = run;
 
 /// Prepares the state that writing threads need. Returns `None` if there is no memory for it.
 ///

@@ -116,15 +116,13 @@ pub(super) fn by_frame_pointers(into: &mut [usize]) -> Option<usize> {
 #[inline(always)]
 fn registers() -> Registers {
     let (stack, frame);
-    #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_pointer_width = "64", not(miri)))]
     // SAFETY: copies two registers.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         std::arch::asm!("mov {}, rsp", "mov {}, rbp", out(reg) stack, out(reg) frame,
             options(nomem, nostack, preserves_flags));
-    }
-    #[cfg(all(target_arch = "aarch64", target_pointer_width = "64", not(miri)))]
-    // SAFETY: copies two registers.
-    unsafe {
+        #[cfg(target_arch = "aarch64")]
         std::arch::asm!("mov {}, sp", "mov {}, x29", out(reg) stack, out(reg) frame,
             options(nomem, nostack, preserves_flags));
     }

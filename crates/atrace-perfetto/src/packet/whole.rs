@@ -130,17 +130,17 @@ impl Parts<'_> {
     fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && (self.room > 0 || self.begin()) {
             let (some, rest) = bytes.split_at(bytes.len().min(self.room));
-            // SAFETY: `begin` has made sure of `room` bytes of the chunk. Shared memory is never part of a text.
-            unsafe {
-                ptr::copy_nonoverlapping(some.as_ptr(), self.at, some.len());
-                self.at = self.at.add(some.len());
-            }
             self.room -= some.len();
             self.left -= some.len();
             bytes = rest;
-            if self.left == 0 {
-                // SAFETY: a whole packet, or its last part, within the chunk.
-                unsafe { self.chunk.publish(self.at) };
+            // SAFETY: `begin` has made sure of `room` bytes of the chunk. Shared memory is never part of a text. What is
+            // published is a whole packet, or its last part, within the chunk.
+            unsafe {
+                ptr::copy_nonoverlapping(some.as_ptr(), self.at, some.len());
+                self.at = self.at.add(some.len());
+                if self.left == 0 {
+                    self.chunk.publish(self.at);
+                }
             }
         }
     }
