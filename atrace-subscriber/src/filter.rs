@@ -4,7 +4,6 @@ use atrace::{AtraceTag, atrace_is_tag_enabled};
 use tracing_core::{Dispatch, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, Layer};
 
-use crate::Way;
 use crate::directives::Directives;
 use crate::interest_cache::{Answer, Follower, ORDINARY};
 
@@ -63,16 +62,10 @@ impl Default for AtraceFilter {
 }
 
 impl AtraceFilter {
-    /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer.
+    /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer, which may be restricted
+    /// [to one backend](crate#one-backend).
     pub fn new(tag: AtraceTag) -> Self {
         Self { tag, follower: Follower::new(), directives: Directives::of_process() }
-    }
-
-    /// Restricts the filter to one backend: spans and events pass only while the tag is enabled for it. If the layer
-    /// has a [`Way`], pass the same one.
-    #[must_use]
-    pub fn with_way(self, way: Way) -> Self {
-        Self { tag: way.only(self.tag), ..self }
     }
 
     /// Uses no thread that notices a switch of tracing. Instead, every span and event checks the tag, which costs a

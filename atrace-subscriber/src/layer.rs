@@ -1,7 +1,6 @@
 //! The layer for a stack over a `Registry`, and the options that it shares with [`AtraceSubscriber`](crate::AtraceSubscriber).
 
 use atrace::AtraceTag;
-use atrace::tracer::{only_atrace, only_perfetto};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -18,16 +17,6 @@ use crate::span_stack::Owner;
 /// Defines the options that the subscriber and the layer have in common.
 macro_rules! options {
     () => {
-        /// Writes events to one backend only, even if the other one wants them, too.
-        ///
-        /// Without this, [`atrace`] chooses a backend for each event: Perfetto if only a session of Perfetto's wants
-        /// the event, otherwise ATrace. To write every event to both, use two layers, one for each backend.
-        #[must_use]
-        pub fn with_way(mut self, way: $crate::Way) -> Self {
-            self.recorder.set_way(way);
-            self
-        }
-
         /// Prevents `atrace record` from finding the process.
         ///
         /// Without this option, a subscriber in use lets `atrace record` find the process: see
@@ -104,29 +93,6 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// A backend, to which events are written.
-///
-/// See [`AtraceLayer::with_way`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Way {
-    /// ATrace: the kernel's trace buffer or Android's libraries. Events are text.
-    Atrace,
-    /// Perfetto's memory. Fields keep their types. This requires [`atrace::perfetto::connect`] or a
-    /// recording.
-    Perfetto,
-}
-
-impl Way {
-    /// Returns `tag` with the restriction that its events go to this backend only.
-    pub(crate) fn only(self, tag: AtraceTag) -> AtraceTag {
-        match self {
-            Self::Atrace => only_atrace(tag),
-            Self::Perfetto => only_perfetto(tag),
-        }
-    }
-}
-
 /// Where a span is shown: on the threads that enter it, as an async slice for its whole life, or both.
 ///
 /// See [`AtraceLayer::with_async_spans`].
@@ -170,6 +136,8 @@ impl Default for AtraceLayer {
 
 impl AtraceLayer {
     /// Makes a layer whose spans and events are written while `tag` is enabled.
+    ///
+    /// The tag may be restricted [to one backend](crate#one-backend).
     pub fn new(tag: AtraceTag) -> Self {
         Self { recorder: Recorder::new(tag) }
     }

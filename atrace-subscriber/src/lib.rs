@@ -27,8 +27,27 @@
 //! | uses the crate `log` alone | `atrace_subscriber::init_log()`, with the feature `log-bridge`; `init_log_beside(logger, level)` if it has a logger |
 //! | has other layers, which may work only while ATrace is on | the layers, and [`AtraceFilter`]`::default()` as the last one: while off, the whole stack is silent and free |
 //! | wants spans created while off to appear when they are entered later | either of the two without a filter: while off, an event costs a call that does nothing |
-//! | wants all events in ATrace only, or in Perfetto only | any of these, [`with_way`](AtraceLayer::with_way) |
+//! | wants all events in ATrace only, or in Perfetto only | any of these, with a tag for [one backend](#one-backend) |
 //! | used AOSP's `atrace_tracing_subscriber` | [`AtraceSubscriber`], alone or as a layer, as in AOSP; its [`with_filter()`](AtraceSubscriber::with_filter) silences the whole stack |
+//!
+//! # One backend
+//!
+//! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace. A tag that
+//! [`only_atrace`](atrace::tracer::only_atrace) or [`only_perfetto`](atrace::tracer::only_perfetto) returns is for one backend. A
+//! subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each backend, write every
+//! event to both.
+//!
+//! ```
+//! use atrace::AtraceTag;
+//! use atrace::tracer::{only_atrace, only_perfetto};
+//! use atrace_subscriber::AtraceLayer;
+//! use tracing_subscriber::prelude::*;
+//!
+//! let [to_atrace, to_perfetto] = [only_atrace, only_perfetto].map(|only| AtraceLayer::new(only(AtraceTag::App)));
+//! # let _ = || {
+//! tracing_subscriber::registry().with(to_atrace).with(to_perfetto).init();
+//! # };
+//! ```
 //!
 //! # Filters
 //!
@@ -227,7 +246,7 @@ mod sync {
 
 pub use filter::AtraceFilter;
 pub use interest_cache::after_fork;
-pub use layer::{AsyncSpans, AtraceLayer, Way};
+pub use layer::{AsyncSpans, AtraceLayer};
 #[cfg(feature = "log-bridge")]
 pub use log_bridge::{init_log, init_log_beside};
 pub use subscriber::AtraceSubscriber;

@@ -21,6 +21,7 @@ use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enab
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Interest, Metadata};
 
+use crate::AsyncSpans;
 use crate::callsites::{Callsite, CallsiteInfo, Found};
 use crate::directives::Directives;
 use crate::metered::{self, Call, Meter, billed};
@@ -28,7 +29,6 @@ use crate::span::Span;
 use crate::span_stack::{self, Owner, flow_id};
 use crate::span_store::lives::{Birth, identify, tick};
 use crate::span_store::{self, StoredSpan, Texts};
-use crate::{AsyncSpans, Way};
 use crate::{fields, typed};
 
 /// The options of a subscriber, and the number that identifies it on the span stack.
@@ -92,12 +92,6 @@ impl Recorder {
         if self.attaches {
             atrace::perfetto::attach();
         }
-    }
-
-    /// Restricts events to this backend.
-    pub(crate) fn set_way(&mut self, way: Way) {
-        self.tag = way.only(self.tag);
-        self.prepared = PreparedTag::new(self.tag);
     }
 
     /// Calls `body`; if `ATRACE_BILL` is set, a meter counts the call for the callsite that `metadata` returns.

@@ -59,6 +59,8 @@ impl Default for AtraceSubscriber {
 
 impl AtraceSubscriber {
     /// Makes a subscriber whose spans and events are written while `tag` is enabled.
+    ///
+    /// The tag may be restricted [to one backend](crate#one-backend).
     pub fn new(tag: AtraceTag) -> Self {
         Self { recorder: Recorder::new(tag), filter: None }
     }

@@ -11,7 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
-use atrace_subscriber::Way;
+use atrace::AtraceTag;
+#[cfg(target_os = "linux")]
+use atrace::tracer::{only_atrace, only_perfetto};
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use common::{Place, ROLES, Role, case, filtered, install_filtered, off_in_each_role, on, settled, until};
 use tracing::callsite::{Callsite, Identifier};
@@ -111,17 +113,17 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
 /// its own.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_filter_of_one_way_follows_that_way_alone() {
+fn a_filter_of_one_backend_follows_that_backend_alone() {
     let name = case!({
-        let filtered_by = |way| -> Dispatch {
-            let filter = AtraceFilter::default().with_way(way);
-            let aosp = AtraceSubscriber::default().with_filter().with_way(way);
+        let filtered_by = |tag| -> Dispatch {
+            let filter = AtraceFilter::new(tag);
+            let alone = AtraceSubscriber::new(tag).with_filter();
             match common::role() {
-                Role::Alone => AtraceSubscriber::default().with_way(way).with_filter().into(),
-                Role::Layer => tracing_subscriber::registry()
-                    .with(AtraceLayer::default().with_way(way).with_filter(filter))
-                    .into(),
-                Role::Aosp => tracing_subscriber::registry().with(aosp).into(),
+                Role::Alone => alone.into(),
+                Role::Layer => {
+                    tracing_subscriber::registry().with(AtraceLayer::new(tag).with_filter(filter)).into()
+                }
+                Role::Aosp => tracing_subscriber::registry().with(alone).into(),
             }
         };
         let directory = tempfile::tempdir().unwrap();
@@ -136,7 +138,7 @@ fn a_filter_of_one_way_follows_that_way_alone() {
             assert_eq!(LevelFilter::current() != LevelFilter::OFF, on);
         };
         {
-            let _default = tracing::dispatcher::set_default(&filtered_by(Way::Perfetto));
+            let _default = tracing::dispatcher::set_default(&filtered_by(only_perfetto(AtraceTag::App)));
             let by_atrace = on();
             stays(false);
             info!("of ATrace only");
@@ -149,7 +151,7 @@ fn a_filter_of_one_way_follows_that_way_alone() {
             settled(false);
             assert!(recorded("of both") && !recorded("of ATrace only"));
         }
-        let _default = tracing::dispatcher::set_default(&filtered_by(Way::Atrace));
+        let _default = tracing::dispatcher::set_default(&filtered_by(only_atrace(AtraceTag::App)));
         let recording = atrace::perfetto::record_to(&path).unwrap();
         stays(false);
         info!("of the recording only");

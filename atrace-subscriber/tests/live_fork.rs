@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use std::sync::{Mutex, PoisonError};
 
-use atrace_subscriber::live::{self, LiveLayer, Symbols};
+use atrace_subscriber::live::{self, LiveLayer};
 use tracing::dispatcher::with_default;
 use tracing::{Dispatch, Span, info_span};
 use tracing_subscriber::prelude::*;
@@ -69,11 +69,11 @@ fn a_child_begins_with_none() {
             let done = Over(&over);
             for round in 0..50 {
                 in_fork(|| {
-                    assert!(live.dump().is_empty());
+                    assert_eq!(live.dump().spans().len(), 0);
                     let spans = [(); 100].map(|()| span("child"));
                     spans[0].in_scope(|| {
                         let dump = live.dump();
-                        assert_eq!(dump.len(), 100);
+                        assert_eq!(dump.spans().len(), 100);
                         let thread = dump.spans().find_map(|span| span.threads().next().cloned());
                         assert_eq!(thread.unwrap().number(), Some(std::process::id()));
                     });
@@ -86,15 +86,15 @@ fn a_child_begins_with_none() {
                         });
                     }
                     drop(spans);
-                    assert!(live.dump().is_empty());
+                    assert_eq!(live.dump().spans().len(), 0);
                 });
             }
             drop(done);
         });
-        assert_eq!(live.dump().len(), 1);
+        assert_eq!(live.dump().spans().len(), 1);
         drop(outer);
     });
-    assert!(live.dump().is_empty());
+    assert_eq!(live.dump().spans().len(), 0);
 }
 
 /// Threads that look up symbols hold a lock for milliseconds. In a forked child, no thread releases that
@@ -102,7 +102,7 @@ fn a_child_begins_with_none() {
 #[test]
 fn a_child_looks_symbols_up_or_does_without() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let layer = LiveLayer::new().with_backtraces(true).with_symbols(Symbols::Eager).with_depth(8);
+    let layer = LiveLayer::new().with_backtraces(true).with_eager_symbols(true).with_depth(8);
     let live = layer.handle();
     let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
     let lazy = LiveLayer::new().with_backtraces(true).with_depth(8);
@@ -175,7 +175,7 @@ fn a_child_dumps_all_layers_that_it_has_spans_of() {
             let _done = Over(&over);
             for round in 0..20 {
                 in_fork(|| {
-                    assert!(live::dump().is_empty());
+                    assert_eq!(live::dump().spans().len(), 0);
                     let _span = span("child");
                     assert_eq!(fields(), [r#"of = "child""#]);
                     let own = LiveLayer::new();
@@ -183,17 +183,17 @@ fn a_child_dumps_all_layers_that_it_has_spans_of() {
                     let own: Dispatch = tracing_subscriber::registry().with(own).into();
                     with_default(&own, || {
                         let _span = span("own");
-                        assert_eq!((handle.dump().len(), live::dump().len()), (1, 2));
+                        assert_eq!((handle.dump().spans().len(), live::dump().spans().len()), (1, 2));
                     });
                     if round == 0 {
                         in_fork(|| {
-                            assert!(live::dump().is_empty());
+                            assert_eq!(live::dump().spans().len(), 0);
                             let _span = span("grandchild");
                             assert_eq!(fields(), [r#"of = "grandchild""#]);
                         });
                     }
                     drop((own, handle));
-                    assert_eq!(live::dump().len(), 1);
+                    assert_eq!(live::dump().spans().len(), 1);
                 });
             }
         });

@@ -56,7 +56,7 @@ pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
 
 /// The enabled tags, separately for each backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackendTags {
+pub(crate) struct BackendTags {
     atrace: AtraceTag,
     perfetto: AtraceTag,
 }
@@ -81,18 +81,18 @@ impl BackendTags {
     }
 
     /// Packs both sets of tags into one word. The upper half has Perfetto's tags.
-    pub fn to_word(self) -> u64 {
+    pub(crate) fn to_word(self) -> u64 {
         valid(self.perfetto) << 32 | valid(self.atrace)
     }
+}
 
-    /// Returns whether a `word` of [`to_word`](Self::to_word) enables a tag. The tag may be restricted to one
-    /// backend.
-    pub fn word_enables(word: u64, tag: AtraceTag) -> bool {
-        let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
-        let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
-        // `valid` clears the upper half.
-        (atrace | perfetto) & valid(tag) != 0
-    }
+/// Returns whether a `word` of [`Watch::backend_tags`](crate::watch::Watch::backend_tags) enables a tag. The tag may be
+/// restricted to one backend.
+pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
+    let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
+    let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
+    // `valid` clears the upper half.
+    (atrace | perfetto) & valid(tag) != 0
 }
 
 /// Returns the backend for events with this tag, or `None` if the tag is not enabled. Call this only after the gate's

@@ -13,7 +13,7 @@ use crate::AtraceTag;
 pub(crate) const ASK: u64 = 1 << 62;
 pub(crate) const COMPARE: u64 = 1 << 61;
 pub(crate) const TRACK_NAME_MAX: usize = 1024;
-pub const FLOW_ROOM: usize = 10;
+const FLOW_ROOM: usize = 10;
 pub(crate) const EXISTS: bool = false;
 
 /// The number of a callsite. In this build, it holds nothing.

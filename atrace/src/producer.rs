@@ -3,7 +3,7 @@
 //! In a build without the feature `perfetto`, and on systems without tracing, `no_perfetto.rs` replaces this
 //! module.
 
-pub use atrace_perfetto::args::{Encoder, FLOW_ROOM, Key as ArgKey, Scalar, flow};
+pub use atrace_perfetto::args::{Encoder, Key as ArgKey, Scalar, flow};
 pub use atrace_perfetto::callsite::{About, Number, Site};
 pub use atrace_perfetto::clock::now;
 pub use atrace_perfetto::producer::flow_number;

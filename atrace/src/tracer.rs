@@ -40,9 +40,9 @@ use crate::name::EventName;
 use crate::producer::{self, TRACK_NAME_MAX, Type};
 use crate::{AtraceTag, gate, state};
 
-pub use crate::backend::{BackendTags, only_atrace, only_perfetto};
+pub use crate::backend::{backend_tags_enable, only_atrace, only_perfetto};
 pub use crate::message::TextBuffer;
-pub use crate::producer::{About, ArgKey, Encoder, FLOW_ROOM, Number, Scalar, Site, flow, flow_number, now};
+pub use crate::producer::{About, ArgKey, Encoder, Number, Scalar, Site, flow, flow_number, now};
 pub use crate::sink::first::is_perfetto_enabled;
 pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 

@@ -53,7 +53,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use atrace::AtraceTag;
-use atrace::tracer::BackendTags;
+use atrace::tracer::backend_tags_enable;
 use atrace::watch::{Watch, on_watching_thread, watch_backends};
 use atrace_sys::fork::{PerProcess, Turn};
 use atrace_sys::thread::spawn_quiet;
@@ -196,7 +196,7 @@ impl Rebuilder {
         if threads.watch.is_none() {
             let watch = (self.start)()?;
             // A callback that comes meanwhile waits for the lock, and then stores newer tags.
-            self.queries.switch(watch.backend_tags().to_word());
+            self.queries.switch(watch.backend_tags());
             threads.watch = Some(watch);
         }
         here.change(&mut threads, &|members| members.followers += 1);
@@ -221,7 +221,7 @@ impl Rebuilder {
             // The tags come from the present watch and not from the callback's arguments. The callback may belong to a watch
             // that was dropped while it ran; then another watch has begun since, whose tags are newer.
             let Some(watch) = &threads.watch else { return };
-            self.queries.switch(watch.backend_tags().to_word());
+            self.queries.switch(watch.backend_tags());
         }
         if on_watching_thread() {
             return self.rebuild_and_settle();
@@ -311,7 +311,7 @@ impl Rebuilder {
             return Ok(());
         }
         let watch = (self.start)()?;
-        self.queries.switch(watch.backend_tags().to_word());
+        self.queries.switch(watch.backend_tags());
         let before = threads.watch.replace(watch);
         drop(threads);
         drop(before);
@@ -408,7 +408,7 @@ impl Follower {
     pub(crate) fn answer(&self, tag: AtraceTag) -> Answer {
         let Some(rebuilder) = self.rebuilder.get() else { return Answer::Ask };
         let ways = rebuilder.queries.ask(!REBUILDING.get());
-        if BackendTags::word_enables(ways, tag) { Answer::On } else { Answer::Off }
+        if backend_tags_enable(ways, tag) { Answer::On } else { Answer::Off }
     }
 
     /// Returns the answer for a subscriber or a whole stack, where no other filter can be queried in between.

@@ -47,16 +47,6 @@ impl Dump {
         dump
     }
 
-    /// Returns the number of spans in the dump.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Returns whether the dump has no span.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
     /// Returns the spans, in no particular order.
     pub fn spans(&self) -> impl ExactSizeIterator<Item = Span<'_>> + Clone {
         (0..self.records.len()).map(|index| self.span(index))
@@ -115,11 +105,6 @@ impl<'a> Span<'a> {
     /// Returns the name of the span.
     pub fn name(&self) -> &'static str {
         self.metadata().name()
-    }
-
-    /// Returns the target of the span, which is the module's path by default.
-    pub fn target(&self) -> &'static str {
-        self.metadata().target()
     }
 
     /// Returns the fields as text, including fields that were recorded later. The text has the form `key = value, …`,
@@ -187,7 +172,7 @@ impl fmt::Display for Span<'_> {
         if !self.fields().is_empty() {
             write!(line, "{{{}}}", self.fields())?;
         }
-        write!(line, "  {}  {:.1?}", self.target(), self.age())?;
+        write!(line, "  {}  {:.1?}", self.metadata().target(), self.age())?;
         for (at, thread) in self.threads().enumerate() {
             write!(line, "{}{thread}", if at == 0 { ", in " } else { " and " })?;
         }
@@ -215,7 +200,7 @@ const INDENTED: usize = 48;
 
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.len() {
+        match self.records.len() {
             0 => return writeln!(f, "no span is alive"),
             1 => writeln!(f, "1 span is alive")?,
             spans => writeln!(f, "{spans} spans are alive")?,

@@ -12,7 +12,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::dump::Dump;
 use super::rules::Rules;
-use super::spans::{LiveSpans, Symbols};
+use super::spans::{Backtraces, LiveSpans};
 use super::stack::{DEEPEST, Walk};
 use super::table::Description;
 use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
@@ -58,7 +58,7 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 #[derive(Debug)]
 pub struct LiveLayer {
     backtraces: bool,
-    symbols: Symbols,
+    has_eager_symbols: bool,
     sanitised: bool,
     hidden: Vec<Cow<'static, str>>,
     depth: usize,
@@ -78,7 +78,7 @@ impl LiveLayer {
     pub fn new() -> Self {
         Self {
             backtraces: false,
-            symbols: Symbols::Lazy,
+            has_eager_symbols: false,
             sanitised: false,
             hidden: Vec::new(),
             depth: 64,
@@ -90,9 +90,9 @@ impl LiveLayer {
     /// If `yes`, stores the backtrace of each span's creation.
     ///
     /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
-    /// looked up when the frames are requested, once per address ([`Symbols::Lazy`]), or at each creation, which
-    /// takes far longer ([`Symbols::Eager`]). In an `async` program the stack is that of the poll: it shows which
-    /// future awaits which other future.
+    /// looked up when the frames are requested, once per address; see also
+    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program the stack is that of the poll: it shows
+    /// which future awaits which other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
@@ -108,10 +108,14 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Sets when the functions of backtraces are looked up. Without backtraces this has no effect.
+    /// Looks up the functions of a backtrace when its span is created, if `yes`, rather than when frames are requested. Without
+    /// backtraces this has no effect.
+    ///
+    /// This costs far more: functions are looked up anew for each backtrace, and each name is allocated. It is for programs
+    /// that unload libraries, after which an address may belong to another function.
     #[must_use]
-    pub fn with_symbols(mut self, when: Symbols) -> Self {
-        self.symbols = when;
+    pub fn with_eager_symbols(mut self, yes: bool) -> Self {
+        self.has_eager_symbols = yes;
         self.changed()
     }
 
@@ -178,7 +182,8 @@ impl LiveLayer {
     fn spans(&self) -> &Arc<LiveSpans> {
         let spans = self.spans.get_or_init(|| {
             let walk = || self.walk.unwrap_or_else(Walk::of_this_program);
-            let backtraces = self.backtraces.then(|| (walk(), self.symbols));
+            let is_eager = self.has_eager_symbols;
+            let backtraces = self.backtraces.then(|| Backtraces { walk: walk(), is_eager });
             let rules = Rules::new(self.sanitised, self.hidden.clone());
             Arc::new(LiveSpans::new(self.depth, rules, backtraces))
         });
@@ -201,7 +206,7 @@ impl Handle {
 
     /// Returns how this layer finds return addresses, or `None` if it stores no backtraces.
     pub fn walk(&self) -> Option<Walk> {
-        self.spans.backtraces.map(|(walk, _)| walk)
+        self.spans.backtraces.map(|backtraces| backtraces.walk)
     }
 }
 
@@ -310,7 +315,10 @@ mod tests {
         let other: Dispatch = tracing_subscriber::registry().with(layer).into();
         with_default(&other, || {
             let _span = info_span!("seen");
-            assert_eq!((before.dump().len(), after.dump().len(), dump().len()), (0, 1, 1));
+            assert_eq!(
+                (before.dump().spans().len(), after.dump().spans().len(), dump().spans().len()),
+                (0, 1, 1)
+            );
             let dump = after.dump();
             let addresses = dump.spans().map(|span| span.backtrace().map(|trace| trace.addresses().len()));
             assert_eq!(addresses.collect::<Vec<_>>(), [Some(1)], "one at least");

@@ -8,7 +8,7 @@
 //! tracing_subscriber::registry().with(LiveLayer::new().with_backtraces(true)).init();
 //! let _request = tracing::info_span!("request", id = 7).entered();
 //! let _wait = tracing::info_span!("wait", queue = "jobs").entered();
-//! assert_eq!(live::dump().len(), 2);
+//! assert_eq!(live::dump().spans().len(), 2);
 //! println!("{}", live::dump()); // A tree. With `{:#}`: without backtraces.
 //! ```
 //!
@@ -35,7 +35,6 @@ mod thread;
 
 pub use dump::{Backtrace, Dump, Span, dump};
 pub use layer::{Handle, LiveLayer};
-pub use spans::Symbols;
 pub use stack::{Walk, return_addresses};
 pub use symbols::Frame;
 pub use thread::Thread;

@@ -11,25 +11,20 @@ use super::stack::{self, DEEPEST, Walk};
 use super::symbols;
 use super::table::{Description, SpanTable};
 
-/// When the functions of a backtrace are looked up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Symbols {
-    /// When frames are requested, and only once per address.
-    #[default]
-    Lazy,
-    /// When the span is created. Symbols are looked up anew for each backtrace, and each symbol's name is allocated.
-    ///
-    /// This is for programs that unload libraries: after that, an address may belong to another function.
-    Eager,
+/// How a layer makes backtraces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backtraces {
+    pub(super) walk: Walk,
+    /// Whether functions are looked up when the span is created.
+    pub(super) is_eager: bool,
 }
 
 /// The live spans of a layer, and the options with which they are shown.
 pub(super) struct LiveSpans {
     pub(super) table: SpanTable,
     pub(super) rules: Arc<Rules>,
-    /// How the return addresses of a creation are found, and when their functions are looked up. `None` means that no
-    /// backtraces are stored.
-    pub(super) backtraces: Option<(Walk, Symbols)>,
+    /// `None` if no backtraces are stored.
+    pub(super) backtraces: Option<Backtraces>,
     /// The generation of the process in whose list ([`ALL`]) these spans are.
     listed_by: AtomicU64,
 }
@@ -48,7 +43,7 @@ pub(super) fn all() -> MutexGuard<'static, Vec<Weak<LiveSpans>>> {
 }
 
 impl LiveSpans {
-    pub(super) fn new(depth: usize, rules: Rules, backtraces: Option<(Walk, Symbols)>) -> Self {
+    pub(super) fn new(depth: usize, rules: Rules, backtraces: Option<Backtraces>) -> Self {
         let table = SpanTable::new(if backtraces.is_some() { depth } else { 0 });
         Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
     }
@@ -77,17 +72,17 @@ impl LiveSpans {
             None => {
                 self.table.insert(span, |_| Some(0));
             }
-            Some((Walk::FramePointers, Symbols::Lazy)) => {
+            Some(Backtraces { walk: Walk::FramePointers, is_eager: false }) => {
                 // The walk writes the addresses directly into the table.
                 if let Some(span) = self.table.insert(span, stack::by_frame_pointers) {
                     self.insert_unwound(span);
                 }
             }
-            Some((walk, symbols)) => {
+            Some(Backtraces { walk, is_eager }) => {
                 let mut addresses = [0; DEEPEST];
                 let found = stack::return_addresses(walk, &mut addresses[..self.table.depth]);
                 let addresses = &addresses[..found];
-                if symbols == Symbols::Eager {
+                if is_eager {
                     span.frames = Some(symbols::look_up_afresh(addresses, &self.rules));
                 }
                 self.insert_with(span, addresses);
@@ -118,13 +113,14 @@ mod tests {
 
     #[test]
     fn symbols_are_looked_up_when_it_was_asked_for() {
-        for (symbols, walk) in [
-            (Symbols::Lazy, Walk::Unwinding),
-            (Symbols::Lazy, Walk::FramePointers),
-            (Symbols::Eager, Walk::Unwinding),
-            (Symbols::Eager, Walk::FramePointers),
+        for (is_eager, walk) in [
+            (false, Walk::Unwinding),
+            (false, Walk::FramePointers),
+            (true, Walk::Unwinding),
+            (true, Walk::FramePointers),
         ] {
-            let spans = LiveSpans::new(8, Rules::new(false, Vec::new()), Some((walk, symbols)));
+            let backtraces = Some(Backtraces { walk, is_eager });
+            let spans = LiveSpans::new(8, Rules::new(false, Vec::new()), backtraces);
             (1..4).for_each(|id| spans.insert(description_of_a_test(id)));
             let (mut records, mut addresses) = Default::default();
             spans.table.copy(&mut records, &mut addresses);
@@ -132,7 +128,7 @@ mod tests {
             for record in records {
                 assert_eq!(record.addresses.len(), 8);
                 let frames = record.description.frames;
-                assert_eq!(frames.is_some(), symbols == Symbols::Eager);
+                assert_eq!(frames.is_some(), is_eager);
                 assert!(frames.is_none_or(|frames| frames.len() >= 8));
             }
         }

@@ -45,8 +45,8 @@ pub use self::error::Error;
 use self::error::failed;
 pub use self::pattern::pattern_for;
 use self::pattern::this_process;
+pub use self::switched::Switched;
 use self::switched::Undo;
-pub use self::switched::{Change, Switched};
 use crate::AtraceTag;
 pub use crate::flags::{FLAGS, parse_flags};
 
@@ -142,6 +142,11 @@ impl Control {
     /// Returns the app patterns that are in force. Bytes that are not UTF-8 are replaced.
     pub fn patterns(&self) -> Vec<String> {
         self.raw_patterns().iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
+    }
+
+    /// Returns the app patterns that are in force, as bytes, because a pattern need not be UTF-8.
+    pub fn raw_patterns(&self) -> Vec<Vec<u8>> {
+        self.properties().patterns()
     }
 
     /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number, no tag is
@@ -305,10 +310,5 @@ impl Control {
                 Err(reason)
             }
         }
-    }
-
-    /// Returns the app patterns that are in force, as bytes, because a pattern need not be UTF-8.
-    pub fn raw_patterns(&self) -> Vec<Vec<u8>> {
-        self.properties().patterns()
     }
 }

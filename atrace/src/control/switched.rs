@@ -58,21 +58,12 @@ fn slot_key(index: usize) -> AppKey {
 }
 
 /// A property that was set, with its values before and after.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Change {
-    /// The name of the property.
-    pub key: String,
+#[derive(Clone, Debug)]
+struct Change {
+    key: String,
     /// The value before the switch, empty if the property was not set.
-    pub before: String,
-    /// The value that was set.
-    pub after: String,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {:?} -> {:?}", self.key, self.before, self.after)
-    }
+    before: String,
+    after: String,
 }
 
 /// A step that undoes a part of a change.
@@ -87,7 +78,8 @@ pub(super) enum Undo {
 /// them.
 ///
 /// Only these changes are undone. Patterns and tags that other processes have changed since then stay. `Display`
-/// lists the changed properties, one per line.
+/// lists the properties that were set, in order, one per line: `key: "before" -> "after"`. The value before is empty
+/// if the property was not set.
 ///
 /// In a forked child, dropping a copy undoes nothing, because the changes belong to the parent.
 #[derive(Debug)]
@@ -104,7 +96,8 @@ pub struct Switched {
 impl fmt::Display for Switched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, change) in self.changes.iter().enumerate() {
-            write!(f, "{}{change}", if index > 0 { "\n" } else { "" })?;
+            let Change { key, before, after } = change;
+            write!(f, "{}{key}: {before:?} -> {after:?}", if index > 0 { "\n" } else { "" })?;
         }
         Ok(())
     }
@@ -113,11 +106,6 @@ impl fmt::Display for Switched {
 impl Switched {
     pub(super) fn new(properties: Shared) -> Self {
         Self { properties, by: generation(), changes: Vec::new(), undo: Vec::new(), flags: None }
-    }
-
-    /// Returns the properties that were set, in order.
-    pub fn changes(&self) -> &[Change] {
-        &self.changes
     }
 
     /// Makes the changes permanent: they are not undone when this is dropped.

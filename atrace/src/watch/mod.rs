@@ -69,9 +69,10 @@ impl Watch {
         self.watchers.notifier.last().union()
     }
 
-    /// Returns the same tags as [`tags`](Self::tags), separately for each backend.
-    pub fn backend_tags(&self) -> BackendTags {
-        self.watchers.notifier.last()
+    /// Returns the same tags as [`tags`](Self::tags), separately for each backend, in one word. A tracer stores the word, and passes
+    /// it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
+    pub fn backend_tags(&self) -> u64 {
+        self.watchers.notifier.last().to_word()
     }
 }
 

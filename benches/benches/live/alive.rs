@@ -112,10 +112,10 @@ impl Alive {
         let alive = Self { kind, over, thread: Some(thread) };
         let expected = modes::expected(kind.tasks()).spans;
         let start = Instant::now();
-        while !all_wait.load(Ordering::Relaxed) || live::dump().len() as u64 != expected {
+        while !all_wait.load(Ordering::Relaxed) || live::dump().spans().len() as u64 != expected {
             let failed = alive.thread.as_ref().is_none_or(JoinHandle::is_finished);
             if failed || start.elapsed() > Duration::from_secs(20) {
-                return Err(format!("{} of {expected} spans are alive", live::dump().len()));
+                return Err(format!("{} of {expected} spans are alive", live::dump().spans().len()));
             }
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -251,7 +251,7 @@ fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
     let start = Instant::now();
     for _ in 0..n {
         let dump = live::dump();
-        check("spans", dump.len() as u64, expected.spans)?;
+        check("spans", dump.spans().len() as u64, expected.spans)?;
         if fetch {
             for span in dump.spans() {
                 let backtrace = span.backtrace();

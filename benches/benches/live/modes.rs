@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use atrace_benches::measure::workload::{Mode, Results};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::stats::Interval;
-use atrace_subscriber::live::{LiveLayer, Symbols, Walk, return_addresses};
+use atrace_subscriber::live::{LiveLayer, Walk, return_addresses};
 use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
@@ -34,9 +34,12 @@ pub(crate) fn expected(tasks: u64) -> Expected {
 /// Makes a layer with the options of the original (backtraces of creations, sanitised, symbols on request), and with
 /// backtraces by frame pointers or by unwinding.
 fn layer(creation: bool, sanitised: bool, lazy: bool, by_frame_pointers: bool) -> LiveLayer {
-    let symbols = if lazy { Symbols::Lazy } else { Symbols::Eager };
     let walk = if by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
-    LiveLayer::new().with_backtraces(creation).with_sanitised(sanitised).with_symbols(symbols).with_walk(walk)
+    LiveLayer::new()
+        .with_backtraces(creation)
+        .with_sanitised(sanitised)
+        .with_eager_symbols(!lazy)
+        .with_walk(walk)
 }
 
 fn install<const C: bool, const S: bool, const L: bool, const FP: bool>() {

@@ -6,10 +6,10 @@ use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use atrace::tracer::Slice;
+use atrace::tracer::{Slice, only_atrace, only_perfetto};
 use atrace::{AtraceTag, SinkKind, atrace_begin, atrace_end, atrace_instant, control, perfetto};
 use atrace_real_service::{Config, Session, Setup, is_program, place, step, until, wait_for};
-use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber, Way};
+use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use atrace_sys::properties::Properties;
 use tracing::callsite::{Callsite, Identifier};
 use tracing::field::FieldSet;
@@ -114,11 +114,12 @@ impl Stack {
     const ALL: [Self; 4] = [Self::Atrace, Self::Perfetto, Self::Both, Self::BothFiltered];
 
     fn init(self, tag: AtraceTag) {
-        let layer = |way| AtraceLayer::new(tag).with_way(way);
-        let both = tracing_subscriber::registry().with(layer(Way::Atrace)).with(layer(Way::Perfetto));
+        let both = tracing_subscriber::registry()
+            .with(AtraceLayer::new(only_atrace(tag)))
+            .with(AtraceLayer::new(only_perfetto(tag)));
         match self {
-            Self::Atrace => AtraceSubscriber::new(tag).with_way(Way::Atrace).init(),
-            Self::Perfetto => AtraceSubscriber::new(tag).with_filter().with_way(Way::Perfetto).init(),
+            Self::Atrace => AtraceSubscriber::new(only_atrace(tag)).init(),
+            Self::Perfetto => AtraceSubscriber::new(only_perfetto(tag)).with_filter().init(),
             Self::Both => both.init(),
             Self::BothFiltered => both.with(AtraceFilter::new(tag)).init(),
         }
