@@ -187,7 +187,7 @@ mod cases {
         standing(process).is_some_and(|how| how.contains("connected, "))
     }
 
-    /// A first event waits a limited time for a service that takes no connection.
+    /// A first event waits a limited time for a service that accepts no connection.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({

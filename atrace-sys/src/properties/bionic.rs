@@ -325,7 +325,7 @@ impl Area {
     }
 }
 
-/// The right to write, which the threads of this process take one after the other.
+/// The right to write properties. Only one thread of this process has it at a time, until this value is dropped.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
 
 impl Turn {

@@ -442,7 +442,7 @@ impl fmt::Debug for Property<'_> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {
-    /// A property of the store, whichever it is, is set or created. The serial to wait for is the area
+    /// Any property of the store is set or created. The serial to wait for is the area
     /// serial.
     Any,
     /// This property is set. The serial to wait for is that of the property.

@@ -260,7 +260,7 @@ impl Laps {
         lap
     }
 
-    /// Returns the time of all parts.
+    /// Returns the sum of the times that [`lap`](Self::lap) has returned.
     fn total(&self) -> Duration {
         self.last - self.start
     }

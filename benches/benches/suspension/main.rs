@@ -371,7 +371,8 @@ fn boxed_above(results: &Results, id: IdOf) -> Option<Interval> {
     Some(more.map(|ns| ns / handlers))
 }
 
-/// Returns the number of handlers of an operation. An acquire has one handler.
+/// Returns the number of waits per operation of a row: each wait has one handler. An acquire of the semaphore is one
+/// wait, which its row does not count.
 fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }

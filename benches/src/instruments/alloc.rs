@@ -105,7 +105,7 @@ pub struct Counts {
 pub fn count<R>(f: impl FnOnce() -> R) -> (Option<Counts>, R) {
     static TURN: Mutex<()> = Mutex::new(());
 
-    /// Stops counting when it is dropped, even if `f` unwinds.
+    /// Stops counting when it is dropped, even if the counted function unwinds.
     struct Off;
     impl Drop for Off {
         fn drop(&mut self) {

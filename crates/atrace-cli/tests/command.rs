@@ -697,7 +697,7 @@ mod cases {
         assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
     }
 
-    /// A FIFO. Dropping this ends its reader.
+    /// The path of a FIFO. When this value is dropped, the reader of the FIFO reaches the end of its input.
     struct Ending(PathBuf);
 
     impl Drop for Ending {

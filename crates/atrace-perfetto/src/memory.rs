@@ -363,7 +363,7 @@ impl Arena {
     /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None` if
     /// the chunk is not complete.
     ///
-    /// This must be called only for memory that no other process has, as [`read`](Self::read).
+    /// Like [`read`](Self::read), this must be called only for memory that no other process has.
     pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let mut size = 0;
         self.consume(place, |start, chunks| {
@@ -393,8 +393,9 @@ impl Arena {
     }
 
     /// Calls `each` with the finished packets of a chunk that are not empty, and with their flags, as long as the
-    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. So
-    /// many packets must be finished, so that they do not change. Returns the offset behind the last of them.
+    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags.
+    /// At least that many packets must be finished, because finished packets do not change. Returns the offset behind
+    /// the last of them.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);

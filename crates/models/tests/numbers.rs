@@ -16,7 +16,8 @@ use loom::thread;
 use number::{BEYOND, FIRST, Number};
 use sync::atomic::AtomicU32;
 
-/// Two threads that reach a callsite first get the same number, and another callsite gets another number.
+/// Threads that reach a callsite at the same time get the same number for it, and another callsite gets another
+/// number.
 #[test]
 fn a_place_has_one_number() {
     model(3, || {

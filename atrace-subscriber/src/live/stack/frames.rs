@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Returns the frame with this number (from 1) of a [`Memory::linked`] without data.
+    /// Returns the frame with this number (from 1) of the stack that [`Memory::linked`] makes if it puts no data between the frames.
     fn frame(number: usize) -> StackFrame {
         StackFrame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
     }

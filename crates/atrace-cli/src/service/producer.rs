@@ -234,7 +234,7 @@ impl Producer {
         self.memory.as_ref().map_or(0, Foreign::size)
     }
 
-    /// Handles the requests that these bytes complete. A frame with a descriptor arrives in one piece, together
+    /// Handles the requests that end in `bytes`. A frame with a descriptor arrives in one piece, together
     /// with the descriptor.
     pub(crate) fn receive(&mut self, bytes: &[u8], file: Option<Received>, books: &mut Books) -> Result {
         books.work += bytes.len() as u64;
@@ -474,7 +474,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends a command for each source that was started.
+    /// Sends a command to the producer for each of its data sources that was started. `field` selects the command.
     fn command_started(&mut self, field: u32) {
         let started = self.sources.iter().filter(|source| source.is_started);
         for instance in started.map(|source| source.instance).collect::<Vec<_>>() {

@@ -216,7 +216,7 @@ impl Link {
     /// the service lacks the method.
     ///
     /// `arguments` is `None` if the arguments did not fit into their buffer, which is an error. The outbox is sent
-    /// before the thread waits next, or when it is full.
+    /// when it is full, or before the socket thread waits the next time.
     #[inline(never)]
     pub(super) fn invoke(
         &mut self,
