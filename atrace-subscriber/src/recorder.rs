@@ -583,8 +583,8 @@ impl Answers {
     const MAY_BE_NAMED: u32 = 1 << 25;
     /// Fields of the spans may be shown, or may name a track.
     const MAY_HAVE_TEXT: u32 = 1 << 26;
-    /// The lowest of three bits, of which an option sets one: spans are shown on threads only. The other two
-    /// are the other modes.
+    /// Spans are shown on threads only ([`AsyncSpans::Never`]). If no mode was selected for the span's target, none of
+    /// the bits `NEVER`, `BESIDE` and `INSTEAD` is set.
     const NEVER: u32 = 1 << 27;
     const BESIDE: u32 = 1 << 28;
     const INSTEAD: u32 = 1 << 29;

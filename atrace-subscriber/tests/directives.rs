@@ -42,7 +42,7 @@ fn what_is_filtered_is_not_written() {
     });
 }
 
-/// The interest and the level are cached as if the program had no such callsite.
+/// The interest and the level are cached as if the program did not have the callsites that the filter rejects.
 #[test]
 fn what_is_filtered_is_not_asked_for_again() {
     let name = case!({

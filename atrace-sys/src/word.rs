@@ -110,7 +110,7 @@ impl<T: Sync + 'static> OnceRef<T> {
         target.map_or(std::ptr::null_mut(), |target| std::ptr::from_ref(target).cast_mut())
     }
 
-    /// Sets the reference. Never waits.
+    /// Sets the reference, without ever waiting.
     ///
     /// # Errors
     ///

@@ -71,9 +71,9 @@ const LAST_PAUSE: Duration = Duration::from_millis(8192);
 /// rebuild itself waits for the code that has called the function.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// No thread repeats the rebuild.
+/// No thread repeats the rebuild of the interest cache.
 const IDLE: u8 = 0;
-/// A thread repeats the rebuild.
+/// A thread repeats the rebuild of the interest cache.
 const SETTLING: u8 = 1;
 /// Tracing was switched again, so the series of repeated rebuilds starts anew.
 const AGAIN: u8 = 2;

@@ -10,7 +10,7 @@ const AGAIN: u64 = 1;
 /// If a thread arrives while another thread works, it only sets a bit, and the working thread does the work once
 /// more. So the last run of the work sees everything that any thread did before it arrived. The work itself may
 /// request another run, and so may a signal handler that interrupts it. If a thread of the parent was working during
-/// a fork, the turn is free in the child.
+/// a fork, a thread of the child can do the work nevertheless.
 ///
 /// # Examples
 ///

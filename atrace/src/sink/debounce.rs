@@ -24,7 +24,8 @@ pub(crate) const APART: Duration = Duration::from_millis(10);
 /// answer, whether tracing is enabled (1 bit); whether the answer is settled (1 bit); and a time in
 /// milliseconds (29 bits).
 ///
-/// The serial, the answer and the time are those of the first of the latest equal answers.
+/// The latest answers of the library that are equal count as one. The serial, the answer and the time are those of
+/// the first of them.
 #[derive(Debug)]
 pub(crate) struct Debounce(pub(crate) AtomicU64);
 

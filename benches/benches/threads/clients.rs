@@ -26,7 +26,7 @@ impl Share {
         shares.iter().map(|share| share.took).sum()
     }
 
-    /// Returns the number of operations that ran while all clients were busy, and how long that was. An operation
+    /// Returns the number of operations that ran while all clients were busy, and the length of that time. An operation
     /// that was still running when another client had finished its last operation counts in part.
     pub(crate) fn all_busy(shares: &[Self]) -> (f64, Duration) {
         let time = shares.iter().map(|share| share.took).min().unwrap_or_default();

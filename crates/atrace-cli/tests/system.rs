@@ -39,17 +39,17 @@ mod cases {
         producers: Vec<&'static str>,
         sources: Vec<&'static str>,
         trace: Vec<u8>,
-        /// The service exits as soon as a recording has begun.
+        /// Whether the service exits as soon as a recording has begun.
         goes: bool,
-        /// The service ends a recording as soon as it has begun, as with a full disk.
+        /// Whether the service ends a recording as soon as it has begun, as a service does if the disk is full.
         ends: bool,
         /// The error that the service reports.
         fault: &'static str,
-        /// The service never ends a reply.
+        /// Whether the service sends parts of a reply without end.
         floods: bool,
-        /// After a recording has begun, the service sends a part of a frame, and then nothing more.
+        /// Whether the service, after a recording has begun, sends a part of a frame and then nothing more.
         hangs: bool,
-        /// After a recording has begun, the service sends a descriptor whose `close` takes long.
+        /// Whether the service, after a recording has begun, sends a descriptor whose `close` takes long.
         lingers: bool,
     }
 

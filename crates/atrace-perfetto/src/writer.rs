@@ -80,8 +80,8 @@ const REMEMBERED: usize = 8;
 pub(crate) struct Writer {
     /// The first epoch of the session to which the other fields belong, or 0 if there is none.
     epoch: u32,
-    /// The epoch of the session, if events may take a fast path in it. Otherwise another number: because the session
-    /// has a new epoch, because its state must be written anew, or because its options change the packets of events.
+    /// The epoch of the session, if events may take a fast path in it. It is another number if the session has
+    /// a new epoch, if its state must be written anew, or if its options change the packets of events.
     fast_epoch: u32,
     /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
@@ -762,8 +762,8 @@ mod tests {
         arena.retire();
     }
 
-    /// A new state is written even in the middle of a chunk: a ring buffer may have lost the old state while
-    /// the thread wrote little.
+    /// A new incremental state is written even in the middle of a chunk: a ring buffer may have lost the old state
+    /// while the thread wrote little.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_request_for_a_new_state_is_answered_at_the_next_event() {

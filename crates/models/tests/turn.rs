@@ -1,4 +1,5 @@
-//! Model of turns, and of the state page that is written in a turn: atrace-sys/src/fork/turn.rs,
+//! Model of `Turn`, the right to do work that only one thread does at a time, and of the state page, which is written
+//! by the thread with that right: atrace-sys/src/fork/turn.rs,
 //! atrace-sys/src/state/words.rs.
 
 mod common;
@@ -75,7 +76,8 @@ fn who_only_leaves_is_forgotten() {
     });
 }
 
-/// In a forked child, the turn is taken by a thread that does not exist in the child.
+/// In a forked child, the turn (the right to do the work) belongs to a thread of the parent. The child's threads do the
+/// work nevertheless.
 #[test]
 fn a_child_does_not_wait_for_its_parent() {
     model(3, || {

@@ -1,4 +1,5 @@
-//! Plans the measurement: the length of slices, and the order of turns. This module only plans; it runs no
+//! Plans the measurement: the length of slices, and the order of turns (slices that are
+//! measured directly one after the other). This module only plans; it runs no
 //! case.
 
 use std::time::Duration;
@@ -112,11 +113,11 @@ pub(super) fn pace(
     Pace { slice, every }
 }
 
-/// The slices of a turn, as pairs of a case and a mode. They run directly after each other, so they can be
+/// The slices of a turn, as pairs of a case and a mode. The slices run directly one after the other, so they can be
 /// compared.
 pub(super) type Turn = Vec<(usize, usize)>;
 
-/// Returns the turns of a round in random order, a turn for each group of cases that are compared.
+/// Returns the turns of a round in random order: one turn for each group of cases that are compared.
 pub(super) fn round(results: &Results, paces: &[Pace], round: usize, random: &mut Rng) -> Vec<Turn> {
     let mut groups = results.groups();
     random.shuffle(&mut groups);

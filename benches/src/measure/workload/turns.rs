@@ -105,7 +105,7 @@ fn start<W: Workload>(
     Ok(processes.into_iter().map(|(_, process)| process).collect())
 }
 
-/// Runs the slices of a turn, one after the other.
+/// Runs the slices of one turn, directly one after the other.
 fn take_turns(
     plan: &Plan,
     results: &mut Results,

@@ -36,7 +36,7 @@ struct Event<'a> {
     thread: u32,
     process: Option<u32>,
     cpu: u16,
-    /// Printed by a kernel before 5.10.
+    /// Whether the event is printed as kernels before 5.10 print it.
     is_old: bool,
     seconds: u32,
     micros: u32,
