@@ -435,11 +435,16 @@ pub(crate) fn end_by_sink() {
     }
 }
 
-/// Returns how many of Perfetto's sessions have begun so far. The end of a slice is written only for sessions that
-/// had begun before the slice.
-#[inline(always)]
-pub(crate) fn sessions_begun() -> u32 {
-    if first::is_perfetto_enabled() { producer::begun() } else { 0 }
+/// Begins a slice on a track in Perfetto's memory. Returns a number that [`end_track`] needs, or `None` if no session got the
+/// begin. The name is written as [`Backend::write_named`] does.
+#[inline(never)]
+pub(crate) fn begin_on_track(tag: AtraceTag, track: &str, name: impl Source, cookie: i32) -> Option<u32> {
+    if let Some(text) = name.text() {
+        return producer::begin_on_track(cookie.into(), valid(tag), track, text.text);
+    }
+    let mut text = Message::new();
+    let text = text.plain(|writer| name.write(writer));
+    producer::begin_on_track(cookie.into(), valid(tag), track, text)
 }
 
 /// Ends a slice on a track, by the backend that wrote the slice's begin: Perfetto's if `tags` is not empty,

@@ -290,8 +290,8 @@ pub(crate) fn tags_word() -> Option<&'static AtomicU64> {
 
 pub(crate) fn on_change(_: &'static fn()) {}
 
-pub(crate) fn begun() -> u32 {
-    0
+pub(crate) fn begin_on_track(_: i64, _: u64, _: &str, _: &str) -> Option<u32> {
+    None
 }
 
 pub(crate) fn write(_: &Event<'_>) -> Option<Written> {

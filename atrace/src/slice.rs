@@ -203,32 +203,19 @@ impl TrackSlice {
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Self {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, track: &str, name: impl EventName, cookie: i32) -> TrackSlice {
-            let begin = Event::of(Kind::TrackBegin(cookie.into())).on(track);
             let Some(backend) = backend::enabled(glance, tag) else { return TrackSlice::none() };
-            // These slices are rare, so messages with a text as name are not encoded inlined.
-            let written = match name.text() {
-                Some(text) => backend.write(tag, &Event { name: Some(text), ..begin }),
-                None => backend.write_named(tag, &begin, name),
-            };
-            TrackSlice::by(written, tag)
+            if backend.is_perfetto() {
+                let begun = backend::begin_on_track(tag, track, name, cookie);
+                return TrackSlice::in_sessions(begun, tag & AtraceTag::ValidMask);
+            }
+            let begin = Event::of(Kind::TrackBegin(cookie.into())).on(track);
+            let written = backend.write_named(tag, &begin, name);
+            TrackSlice::in_sessions(written.map(|_| 0), AtraceTag::Never)
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, track_name, name, cookie))
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote the begin, no end will be
-    /// written.
-    ///
-    /// The sessions are counted after the begin was written. So if a session begins between the two, it may get
-    /// an end without a begin, but no session ever gets a begin without its end.
-    #[inline]
-    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
-        written.map_or(Self::none(), |written| {
-            let tags = if written == Written::ByPerfetto { tag } else { AtraceTag::Never };
-            Self { by: Some(generation()), tags, begun: backend::sessions_begun() }
-        })
-    }
-
-    /// Returns a slice whose begin was written for the first `begun` sessions.
+    /// Returns a slice whose begin was written for the first `begun` sessions, or by ATrace if `tags` is empty.
     #[inline(always)]
     pub(crate) fn in_sessions(begun: Option<u32>, tags: AtraceTag) -> Self {
         begun.map_or(Self::none(), |begun| Self { by: Some(generation()), tags, begun })

@@ -20,6 +20,7 @@ mod cases {
     use std::os::unix::net::UnixListener;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Duration;
 
     use atrace::perfetto::{self, Recording};
@@ -520,6 +521,64 @@ mod cases {
             assert_eq!(kinds, [1, 2]);
         });
         Place::file().run(&name);
+    }
+
+    static IS_HANDLED: AtomicBool = AtomicBool::new(false);
+    static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+
+    /// Stops its thread until it may go on, at most for some 100 ms.
+    extern "C" fn stop(_: libc::c_int) {
+        IS_HANDLED.store(true, Ordering::Release);
+        for _ in 0..100 {
+            if MAY_GO_ON.load(Ordering::Acquire) {
+                break;
+            }
+            // SAFETY: no preconditions.
+            unsafe { libc::usleep(1000) };
+        }
+    }
+
+    /// A recording begins while a thread is stopped somewhere in a slice on a track. The recording has each end only with its begin,
+    /// wherever that was.
+    #[test]
+    fn a_recording_that_begins_within_a_slice_on_a_track_has_both_ends_or_none() {
+        let name = case!({
+            perfetto::connect();
+            until("it is connected", || atrace_is_tag_enabled(AtraceTag::App));
+            // SAFETY: the handler may run anywhere.
+            let before = unsafe { libc::signal(libc::SIGUSR1, stop as *const () as libc::sighandler_t) };
+            assert_ne!(before, libc::SIG_ERR);
+            let directory = PathBuf::from(std::env::var_os("DIRECTORY").unwrap());
+            let (send, receive) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                // SAFETY: no preconditions.
+                send.send(unsafe { libc::pthread_self() }).unwrap();
+                loop {
+                    TrackSlice::begin(AtraceTag::App, "track", "name", 7).end("track", 7);
+                    WRITTEN.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let (thread, path) = (receive.recv().unwrap(), directory.join("recorded"));
+            for round in 0..200 {
+                IS_HANDLED.store(false, Ordering::Relaxed);
+                MAY_GO_ON.store(false, Ordering::Relaxed);
+                // SAFETY: the thread runs until the process ends.
+                assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+                until("the thread is stopped", || IS_HANDLED.load(Ordering::Acquire));
+                // Fails if the thread is stopped within an event.
+                let recording = perfetto::record_to(&path);
+                let written = WRITTEN.load(Ordering::Relaxed);
+                MAY_GO_ON.store(true, Ordering::Release);
+                until("the thread goes on", || WRITTEN.load(Ordering::Relaxed) > written + 2);
+                let Ok(recording) = recording else { continue };
+                recording.finish().unwrap();
+                let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();
+                assert_ne!(kinds.first(), Some(&2), "round {round}: an end without its begin");
+            }
+        });
+        let place = Place::file();
+        recorded(&place, &name, 0, 1);
     }
 
     /// Runs a random program, and notes the expected content of its trace.

@@ -342,14 +342,14 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got it. Otherwise returns a number
-/// that is larger than the numbers of these sessions, and not larger than the number of any session that begins
-/// later. The end of the slice needs this number as its [`Event::begun`].
+/// that is larger than the numbers of the sessions that want it, and not larger than the number of any session that
+/// begins later. The end of the slice needs this number as its [`Event::begun`].
 #[inline(never)]
 pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     let mut inside = POOL.enter()?;
     let (shared, thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
-    let mut begun = None;
+    let (mut begun, mut any) = (0, false);
     if open == 0 && shared.presumed.load(Ordering::Relaxed) != 0 {
         drop(inside);
         return write_early(event);
@@ -366,12 +366,11 @@ pub fn write_counted(event: &Event<'_>) -> Option<u32> {
             let writer = inside.writer(number);
             let is_written = body.is_some_and(|body| writer.event_of(epoch, event, body, now))
                 || writer.event(&slot, event, now);
-            if is_written {
-                begun = begun.max(Some(behind(session)));
-            }
+            begun = begun.max(behind(session));
+            any |= is_written;
         }
     }
-    begun
+    any.then_some(begun)
 }
 
 /// Returns a number that is larger than the number of `session`, and not larger than the numbers of later
@@ -429,33 +428,39 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
 ///
 /// `event` has the same arguments, but cut. The cut ones are written in a signal handler, which may have little time
 /// and a small stack, and before the service has said which sessions exist.
+pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
+    write_whole_counted(event, name, args).map(|_| Written::ByPerfetto)
+}
+
+/// Does the same as [`write_whole`], and returns the same as [`write_counted`].
 #[cold]
 #[inline(never)]
-pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
+fn write_whole_counted(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<u32> {
     let short = Event { name: name.map(|name| cut(name, TRACK_NAME_MAX)), ..*event };
     let whole = Whole { name: name.map(|name| cut(name, WHOLE_MAX)), args };
     if process::is_in_handler() {
-        return write(&short);
+        return write_counted(&short);
     }
     let mut inside = POOL.enter()?;
     let (shared, thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
     if open == 0 {
         drop(inside);
-        return write(&short);
+        return write_counted(&short);
     }
     let now = clock::now();
-    let mut is_written = false;
+    let (mut begun, mut any) = (0, false);
     while open != 0 {
         let number = open.trailing_zeros() as usize;
         open &= open - 1;
         let Some(session) = shared.sessions.get(number) else { break };
         if let Some(epoch) = wanted(session, &short) {
             let slot = WriterSlot { session, epoch, number, thread };
-            is_written |= inside.writer(number).event_whole(&slot, &short, &whole, now);
+            begun = begun.max(behind(session));
+            any |= inside.writer(number).event_whole(&slot, &short, &whole, now);
         }
     }
-    is_written.then_some(Written::ByPerfetto)
+    any.then_some(begun)
 }
 
 /// Does the same as [`write()`] while the service has not yet said which sessions exist. Waits for the service's
@@ -624,6 +629,18 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
     write_fast::<true>(make(track, name), || make(track, name))
 }
 
+/// Writes the begin of a slice on a track, as [`on_track`] does, and returns the same as [`write_counted`].
+#[inline(never)]
+pub fn begin_on_track(cookie: i64, tags: u64, track: &str, name: &str) -> Option<u32> {
+    let track = Some(Track::of(TrackKey::named(Type::Begin, cookie), track));
+    let event = Event { track, ..Event::new(Type::Begin, tags) };
+    if name.len() > packet::TEXT_MAX {
+        write_whole_counted(&event, Some(name), &|_| ())
+    } else {
+        write_counted(&Event { name: Some(name), ..event })
+    }
+}
+
 /// Sets the counter with this name to an integer. `hash` is the name's [`hash::of_name`].
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -665,7 +682,7 @@ pub fn flow_number(id: u64) -> u64 {
 
 /// Returns how many sessions have begun so far. The end of a slice that begins now must be written only for
 /// these sessions.
-pub fn begun() -> u32 {
+fn begun() -> u32 {
     POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
 }
 
