@@ -49,7 +49,8 @@ impl Directives {
     }
 }
 
-/// Returns whether the directives enable a callsite. Not inlined, because most processes have no directives.
+/// Returns whether the directives enable a callsite. This function is not inlined, because most processes
+/// have no directives.
 #[cold]
 #[inline(never)]
 fn would_enable(targets: &Targets, metadata: &Metadata<'_>) -> bool {

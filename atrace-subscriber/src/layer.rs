@@ -145,7 +145,8 @@ impl AtraceLayer {
     options!();
 }
 
-/// Stores a new span if it has to be stored. Not inlined, so that the path while the tag is off saves no registers.
+/// Stores a new span if it has to be stored. This function is not inlined, so that the path while the tag is
+/// off saves no registers.
 #[inline(never)]
 pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
@@ -182,7 +183,8 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     }
 }
 
-/// Enters a span while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
+/// Enters a span while the tag may be enabled. This function is not inlined, for the same reason as
+/// [`new_span`].
 #[inline(never)]
 pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
@@ -233,7 +235,8 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
-/// Closes a span while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
+/// Closes a span while the tag may be enabled. This function is not inlined, for the same reason as
+/// [`new_span`].
 ///
 /// The registry drops the span's data later than it reports the close, and sometimes never: a span that closes while the
 /// close of another one is reported on the same thread stays in the registry.
@@ -253,7 +256,8 @@ pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
     span.into_iter().for_each(span_stack::close);
 }
 
-/// Writes an event while the tag may be enabled. Not inlined, for the same reason as [`new_span`].
+/// Writes an event while the tag may be enabled. This function is not inlined, for the same reason as
+/// [`new_span`].
 #[inline(never)]
 pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
     if recorder.is_simple() {

@@ -546,8 +546,8 @@ impl Recorder {
         }
     }
 
-    /// Writes an event. Not inlined: callers check [`may_be_enabled`](Self::may_be_enabled) first, so this is not
-    /// called while the tag is off.
+    /// Writes an event. This function is not inlined: callers check [`may_be_enabled`](Self::may_be_enabled)
+    /// first, so this is not called while the tag is off.
     #[inline(never)]
     pub(crate) fn event(&self, event: &Event<'_>) {
         let Some(enabled) = self.prepared.glance().and_then(Glance::enabled) else { return };

@@ -132,7 +132,8 @@ impl Entry {
         self.begin_slice(glance);
     }
 
-    /// Begins the slice of the span. Not inlined, because the code is large and has two callers.
+    /// Begins the slice of the span. This function is not inlined, because the code is large and has two
+    /// callers.
     #[inline(never)]
     fn begin_slice(&self, glance: Glance) {
         let Some(enabled) = glance.enabled() else { return };
@@ -585,7 +586,7 @@ struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// Returns an entry. Not inlined, because it has many callers.
+    /// Returns an entry. This function is not inlined, because it has many callers.
     #[inline(never)]
     fn get(self, at: usize) -> Option<&'a Entry> {
         self.here.get(at).or_else(|| {

@@ -70,10 +70,10 @@ struct Slot {
 /// The stored content of a span, for one backend or both.
 #[derive(Debug)]
 pub(crate) struct Texts {
-    /// The name that a field has given to the span. Empty if the span has the name of its callsite.
+    /// The name that a field has given to the span. It is empty if the span has the name of its callsite.
     pub(crate) name: String,
-    /// The text for ATrace: the name, and each field after a separator. Empty if the span was not stored for
-    /// ATrace.
+    /// The text for ATrace: the name, and each field after a separator. It is empty if the span was not
+    /// stored for ATrace.
     pub(crate) shown: String,
     /// The encoded arguments and flows for Perfetto.
     pub(crate) args: Vec<u8>,
@@ -81,7 +81,7 @@ pub(crate) struct Texts {
     pub(crate) is_typed: bool,
     /// The length of `args` when the async slice began.
     pub(crate) at_begin: u32,
-    /// The name of the async slice's track. Empty if that is the span's target.
+    /// The name of the async slice's track. It is empty if that is the span's target.
     pub(crate) track: String,
     pub(crate) async_slice: TrackSlice,
 }

@@ -120,8 +120,8 @@ impl AtraceSubscriber {
 /// The functions of [`Subscriber`] for a subscriber with a meter. They are not inlined, so that spans without a meter
 /// save no registers for them.
 impl AtraceSubscriber {
-    /// Makes a span that may have to be stored or metered. Not inlined, because the code is large compared to the
-    /// path while the tag is off.
+    /// Makes a span that may have to be stored or metered. This function is not inlined, because the code is
+    /// large compared to the path while the tag is off.
     #[inline(never)]
     fn new_seldom(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();

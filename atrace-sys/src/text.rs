@@ -50,7 +50,8 @@ pub const fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max { text } else { cut_long(text, max) }
 }
 
-/// Cuts a text as [`cut`] does. Not inlined: if the length were known, the compiler would unroll the loop.
+/// Cuts a text as [`cut`] does. This function is not inlined: if the length were known, the compiler would
+/// unroll the loop.
 #[cold]
 #[inline(never)]
 const fn cut_long(text: &str, max: usize) -> &str {

@@ -309,7 +309,7 @@ impl Backend {
         producer::EXISTS && matches!(self, Self::Perfetto)
     }
 
-    /// Writes an event, without checking whether its tag is enabled. Not inlined.
+    /// Writes an event, without checking whether its tag is enabled. This function is not inlined.
     #[inline(never)]
     pub(crate) fn write(self, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         match self {
@@ -364,8 +364,8 @@ impl Backend {
 /// Calls `write` to write the name into a buffer, and writes the event into Perfetto's memory.
 ///
 /// The closure `write` may run the program's own code. That code may write events, too, because the thread's writer
-/// slot is not in use yet. Not inlined: only events whose names must be written need the buffer on the stack, which
-/// may be a signal handler's small stack.
+/// slot is not in use yet. This function is not inlined: only events whose names must be written need the buffer on
+/// the stack, which may be a signal handler's small stack.
 #[inline(never)]
 fn write_packet_by(
     tag: AtraceTag,

@@ -66,8 +66,8 @@ pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
     (tags | AtraceTag::Always) & AtraceTag::ValidMask
 }
 
-/// Returns the mask, or `None` if it is not a number. Not inlined, because the value of the property takes room on
-/// the stack, which may be a signal handler's small one.
+/// Returns the mask, or `None` if it is not a number. This function is not inlined, because the value of the
+/// property takes room on the stack, which may be a signal handler's small one.
 #[inline(never)]
 fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     match get(FLAGS) {

@@ -197,8 +197,9 @@ pub(crate) fn follow_sessions() {
     producer::on_change(&SESSIONS_CHANGED);
 }
 
-/// Lets the gate read the tags of Perfetto's sessions, and reads the property [`PREFER`]. Not inlined, because the
-/// value of the property takes room on the stack, which may be a signal handler's small one.
+/// Lets the gate read the tags of Perfetto's sessions, and reads the property [`PREFER`]. This function is
+/// not inlined, because the value of the property takes room on the stack, which may be a signal handler's
+/// small one.
 #[cold]
 #[inline(never)]
 fn follow_perfetto(sink: &'static Sink) {

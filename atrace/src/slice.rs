@@ -184,7 +184,7 @@ fn end_slice(origin: SliceOrigin) {
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
     by: Option<Generation>,
-    /// The tags, if the begin is in Perfetto's memory. Otherwise empty.
+    /// The tags, if the begin is in Perfetto's memory. Otherwise it is empty.
     tags: AtraceTag,
     /// How many sessions of Perfetto's had begun when the slice began.
     begun: u32,

@@ -15,7 +15,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Runs a case that starts without free descriptors.
+    /// Runs a case in a process that has no free descriptor when it starts.
     fn run(place: &Place, name: &str) -> Ran {
         common::run(&mut without_descriptors(&place.command(name)))
     }

@@ -57,7 +57,7 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, without checking whether its tag is enabled. Not inlined.
+    /// Writes an event, without checking whether its tag is enabled. This function is not inlined.
     #[inline(never)]
     pub(crate) fn write(&self, event: &Event<'_>) -> Option<Written> {
         let mut message = Message::new();

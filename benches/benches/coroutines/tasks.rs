@@ -304,7 +304,7 @@ fn not_started(e: std::io::Error) -> Wrong {
     format!("not as many threads can be started: {e}")
 }
 
-/// Computes a Fibonacci number. It is not inlined, so that every kind of task calls the same code.
+/// Computes a Fibonacci number. This function is not inlined, so that every kind of task calls the same code.
 #[inline(never)]
 fn fibonacci_of(n: u32) -> f64 {
     if n < 2 { f64::from(n) } else { fibonacci_of(n - 1) + fibonacci_of(n - 2) }

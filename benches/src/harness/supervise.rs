@@ -108,7 +108,7 @@ fn supervise(args: &Args) -> io::Result<u8> {
     // The instance is removed first, then the directory.
 }
 
-/// The app patterns of a property store. Dropping this value restores them.
+/// The app patterns of a property store. When this value is dropped, the patterns are restored.
 struct Switches {
     control: Control,
     before: Vec<String>,

@@ -150,8 +150,8 @@ impl Judged {
         self.exact && self.verdict != Verdict::Kept
     }
 
-    /// Judges promises about differences, and the promise about the number of system calls. A promise without a row is
-    /// left out.
+    /// Judges promises about differences, and the promise about the number of system calls. A promise is left
+    /// out if its row was not measured.
     pub fn of_differences(promises: &[Promise], rows: &[Row]) -> Vec<Self> {
         let difference = |Promise { name, id, base, at_most }: &Promise| {
             let above = find(rows, id)?.above.get(&base.to_string())?;
@@ -169,7 +169,8 @@ impl Judged {
         promises.iter().filter_map(difference).chain(rows.iter().filter_map(system_calls)).collect()
     }
 
-    /// Judges the catalogue's promises about ratios, instructions and allocations. A promise without a row is left out.
+    /// Judges the catalogue's promises about ratios, instructions and allocations. A promise is left out if
+    /// its row was not measured.
     pub fn of_rows(promises: &[Promise], rows: &[Row]) -> Vec<Self> {
         let judge = |Promise { name, id, base, at_most }: &Promise| {
             let v = find(rows, id)?.versus(&base.to_string())?;

@@ -35,7 +35,7 @@ pub fn text(length: usize) -> String {
     "0123456789".chars().cycle().take(length).collect()
 }
 
-/// Makes the C++ form of a name.
+/// Returns a name as a C string, for the C++ cases.
 ///
 /// # Panics
 ///
@@ -119,8 +119,8 @@ fn in_cc(event: &Event) -> Run {
     }
 }
 
-/// Traces itself by `trace_method!`. This is not generic, so its name is not generic either; it is inlined like a
-/// function of the caller's crate.
+/// Traces its own call by `trace_method!`. The function is not generic, so the name of its slice has no type
+/// parameters. It is inlined like a function of the caller's crate.
 #[inline]
 fn traced() {
     trace_method!(TAG);

@@ -139,7 +139,8 @@ fn answer(number: u64) -> Text {
     ))
 }
 
-/// A request and its answer, independent of the transport, for blocking and asynchronous clients. Allocates nothing.
+/// A request and its answer, independent of the transport, for blocking and asynchronous clients. It
+/// allocates nothing.
 ///
 /// Write the [request](Self::question), then repeatedly read into the [buffer](Self::room) and report the length to
 /// [`received`](Self::received), until the answer is complete.

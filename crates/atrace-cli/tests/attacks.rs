@@ -36,10 +36,11 @@ mod cases {
     use crate::trace::Trace;
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// How long the command may take to end after it was asked to, and how much memory it may use in addition to a
-    /// ring. Both are the documented promise plus a margin for an unoptimized build. On a busy machine, the command
-    /// has longer (`slowness`).
+    /// How long the command may take to end after it was asked to. This is the documented promise plus a margin for
+    /// an unoptimized build. On a busy machine, the command has longer (`slowness`).
     const ENDS: Duration = Duration::from_secs(6);
+    /// How much memory the command may use in addition to a ring: the documented promise plus a margin for an
+    /// unoptimized build.
     const MEMORY_MIB: u64 = 200;
     const DESCRIPTORS: usize = 256;
 

@@ -28,8 +28,8 @@ pub(crate) const fn hash(text: &[u8]) -> u64 {
     mix(state, last_word(text))
 }
 
-/// Returns the hash of a track's name, cut at [`TRACK_NAME_MAX`] bytes. Not inlined: it is long and has several
-/// callers.
+/// Returns the hash of a track's name, cut at [`TRACK_NAME_MAX`] bytes. This function is not inlined: it is
+/// long and has several callers.
 #[inline(never)]
 pub const fn of_name(name: &str) -> u64 {
     hash(cut(name, TRACK_NAME_MAX).as_bytes())

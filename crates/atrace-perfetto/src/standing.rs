@@ -16,11 +16,11 @@ use crate::names::Names;
 pub struct Standing {
     /// The index of the state's text in [`TEXTS`].
     kind: u32,
-    /// An errno or a user id. It belongs to the text if the text ends in a space.
+    /// The errno or the user id that follows the state's text. It is not used if the text does not end in a space.
     number: u32,
 }
 
-/// The texts of the states. The number follows a text that ends in a space.
+/// The texts of the states. An errno or a user id follows a text that ends in a space.
 const TEXTS: Names = Names(
     "not asked for\n\
     being connected to\n\

@@ -41,7 +41,7 @@ pub(crate) struct Line {
     pub(crate) kind: Kind,
     /// The name of a span. An event is named by its source location, so this is the event's target.
     pub(crate) name: String,
-    /// The target of the callsite. Empty if the callsite is unknown.
+    /// The target of the callsite. It is empty if the callsite is unknown.
     pub(crate) target: String,
     pub(crate) level: u8,
     /// The number of fields, without the message of an event.

@@ -88,7 +88,7 @@ pub struct Callsite<'a> {
     pub name: &'a str,
     /// The target of the callsite.
     pub target: &'a str,
-    /// The source file of the callsite. Empty if it is unknown.
+    /// The source file of the callsite. It is empty if it is unknown.
     pub file: &'a str,
     /// The line of the callsite in the source file.
     pub line: u32,

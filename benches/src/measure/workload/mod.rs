@@ -130,7 +130,7 @@ pub trait Workload {
         Ok(())
     }
 
-    /// Measures cases with Criterion, after [`profile`](Self::profile).
+    /// Measures cases with Criterion. It is called after [`profile`](Self::profile).
     ///
     /// # Errors
     ///

@@ -173,8 +173,8 @@ impl Twins {
         all
     }
 
-    /// Returns the next turn. It is for the twins whose expected interval is the widest, as a multiple of the
-    /// allowed difference.
+    /// Returns the next turn. It measures the twins whose interval is expected to be the widest, as a multiple of
+    /// the difference that is allowed between twins.
     pub(super) fn next(all: &mut [Self], random: &mut Rng) -> Option<Turn> {
         let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
         let next = all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))?;

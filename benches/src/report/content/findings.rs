@@ -10,8 +10,8 @@ use crate::row::environment::{Environment, date};
 use crate::row::{Above, Known, Row, Sink};
 use crate::table::number::{count, percent, ratio, time};
 
-/// A key number: its description, its bench, its row, and the rows with which it is compared, each with a
-/// name.
+/// A key number: its description, its bench, its row, and the other rows with which it is compared. Each of the
+/// other rows has a name.
 type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 /// The key numbers. The README has the same numbers.

@@ -266,7 +266,7 @@ mod tests {
     use super::super::{Boxed, Inline};
     use super::*;
 
-    /// Counts the future in `waited` if it is not ready at its first poll.
+    /// Awaits the future. Adds 1 to `waited` if the future is not ready at its first poll.
     async fn counted<F: Future + Unpin>(waited: &AtomicU64, mut future: F) -> F::Output {
         let mut is_first = true;
         poll_fn(|context| {

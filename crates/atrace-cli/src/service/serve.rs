@@ -273,7 +273,7 @@ enum Receiving {
     Here,
     /// A thread of the pool is receiving a message with a descriptor, and sends it through this channel.
     InPool(mpsc::Receiver<Arrived>),
-    /// A message with a descriptor waits, because the pool has no room.
+    /// A message with a descriptor waits in the socket until the pool has room.
     Waits,
 }
 

@@ -251,7 +251,8 @@ impl Cursor {
     }
 }
 
-/// Copies a text 16 bytes at a time. Not inlined, because the compiler would unroll the loop in every caller.
+/// Copies a text 16 bytes at a time. This function is not inlined, because the compiler would unroll the loop
+/// in every caller.
 #[inline(never)]
 unsafe fn copy_by_16(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;

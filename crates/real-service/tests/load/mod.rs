@@ -28,7 +28,7 @@ fn write(events: usize) {
     }
 }
 
-/// Forks a child that writes these events and ends at once.
+/// Forks a child that writes this number of events, calls `at_end`, and ends at once.
 #[expect(unsafe_code, reason = "forks as C programs do")]
 fn write_in_child(events: usize, at_end: fn()) {
     // SAFETY: the child traces, which it may, and ends.

@@ -97,7 +97,7 @@ fn percents(it: Interval) -> String {
     format!("{} % ({}–{})", percent(it.median, false), percent(it.low, false), percent(it.high, false))
 }
 
-/// Formats a fraction in percent; With `up`, the number is rounded up. Small differences have two decimals.
+/// Formats a fraction in percent. With `up`, the number is rounded up. Small differences have two decimals.
 fn percent(fraction: f64, up: bool) -> String {
     let percent = fraction * 100.0;
     let decimals: usize = match percent.abs() {
