@@ -135,7 +135,7 @@ impl Visit for NameField<'_, '_> {
     }
 }
 
-/// Appends as much of `text` to a stored text as there is room for.
+/// Appends `text` to a stored text, and cuts it if there is not enough room.
 pub(crate) fn append(stored: &mut String, text: &str) {
     let room = TEXT_MAX.saturating_sub(stored.len()).min(text.len());
     let end = (0..=room).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);

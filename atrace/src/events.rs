@@ -69,8 +69,8 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 /// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
 /// A call is needed in two cases: the process was renamed, or a property `debug.atrace.app_*` was changed and
-/// `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that the
-/// latter property was set.
+/// `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that
+/// `debug.atrace.tags.enableflags` was set.
 pub fn atrace_update_tags() {
     refresh::update();
     crate::watch::tags_may_have_changed();

@@ -43,8 +43,8 @@ fn packed(serial: u32, tags: AtraceTag) -> u64 {
     u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
-/// Publishes `tags` in the state page, unless they were the last ones that were published. This is for tags
-/// that are never published at the gate.
+/// Publishes `tags` in the state page, unless this function was also the last to publish, with the same
+/// tags. It is for tags that are never published at the gate.
 pub(crate) fn publish_unsure(tags: AtraceTag) {
     let tags = packed(0, tags);
     if LAST.swap(tags, Ordering::Relaxed) != tags {

@@ -155,10 +155,10 @@ fn is_due() -> bool {
     })
 }
 
-/// Returns whether the descriptor should be checked, as above, but counts the messages by the address of the
-/// calling thread's stack. A thread-local would need a call and an allocation, because Android has no native
-/// thread-locals before version 10. On Android, stacks are at least 1 MiB apart. Threads that share a counter
-/// check more often.
+/// Returns whether the calling thread should check the descriptor: at its first message and at every 256th message
+/// after it. The messages are counted by the address of the thread's stack, because a thread-local would need a
+/// call and an allocation: Android has no native thread-locals before version 10. On Android, stacks are at least
+/// 1 MiB apart. Threads that share a counter check more often.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {

@@ -271,8 +271,8 @@ thread_local! {
     static COMPUTED: Cell<Option<[Instant; 2]>> = const { Cell::new(None) };
 }
 
-/// The times of tasks from within, for [`Batch::inside`]. A task has three clock readings: the last reading of a task
-/// is the first one of the next task.
+/// The times of tasks, measured by the tasks themselves, for [`Batch::inside`]. A task needs three readings of the
+/// clock: the last reading of a task is also the first reading of the next task.
 struct Inside {
     last: Instant,
     parts: [Duration; 2],

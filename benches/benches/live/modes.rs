@@ -1,5 +1,5 @@
-//! The modes of the bench, which are those of every workload and those of the original, and the promises ("bars") about
-//! them.
+//! The modes of the bench, and the promises ("bars") about them. The bench has the modes of every workload and the modes
+//! of the original benchmark.
 
 use std::hint::black_box;
 use std::sync::OnceLock;

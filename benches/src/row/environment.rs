@@ -55,11 +55,11 @@ pub struct Environment {
     pub sink: String,
     /// Whether the run was short (`--quick`).
     pub quick: bool,
-    /// The other load of the machine.
+    /// The load of the machine by other programs.
     pub load: Option<Load>,
 }
 
-/// The other load of a machine.
+/// The load of a machine by other programs than the bench.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// The fraction of the time of all CPUs that other programs used.

@@ -134,7 +134,7 @@ impl Location {
     }
 }
 
-/// The reason why an attempt failed.
+/// The reason why an attempt to use the store's file failed.
 enum Failure {
     /// The failure is final.
     Now(Error),

@@ -159,7 +159,7 @@ pub struct Check {
 pub struct Line {
     /// A description of the number.
     pub what: &'static str,
-    /// The number, or `None` if the original does not show it legibly.
+    /// The published number, or `None` if the original does not show it legibly.
     pub there: Option<f64>,
     /// The published error of the number.
     pub error: f64,
@@ -169,11 +169,11 @@ pub struct Line {
     pub here: Result<Measured, &'static str>,
     /// The reason why our number may be 0.
     pub zero: Option<&'static str>,
-    /// The reason why a run may have no such row, although it ran all cases.
+    /// The reason why a run may lack the row for our number, although it ran all cases.
     pub none: Option<&'static str>,
     /// Our nearest number, if we have no number of the same kind.
     pub near: Option<Measured>,
-    /// A description of how the line corresponds to ours.
+    /// A description of how the published number corresponds to ours.
     pub alike: &'static str,
 }
 

@@ -73,10 +73,10 @@ pub(crate) struct CostArgs {
     /// The shortest time for which tracing stays on or off, with --switch
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, hide = true)]
     slice: Duration,
-    /// Compare two shell commands instead; this is the first one
+    /// Compare two shell commands instead, without tracing them: the first command
     #[arg(long, value_name = "COMMAND", requires = "on", conflicts_with = "command")]
     off: Option<OsString>,
-    /// The second one. This command traces neither of them
+    /// The second of the two shell commands that are compared
     #[arg(long, value_name = "COMMAND", requires = "off")]
     on: Option<OsString>,
     /// The program and its arguments; after `--`, if its name begins with a hyphen
