@@ -20,7 +20,7 @@ mod cases {
     use tracing_subscriber::prelude::*;
 
     use crate::common::{self, Ran, case, is_root, until};
-    use crate::here::{Here, signal};
+    use crate::here::{Here, signal, without_memory_files};
 
     const TAG: AtraceTag = AtraceTag::App;
     /// The id of a user without an account.
@@ -73,7 +73,16 @@ mod cases {
         /// Records until there are events with all these names, or the time is over. Returns how long that took, and
         /// the result of the command.
         fn recorded(&self, pattern: &str, names: &[&str], time: Option<Duration>) -> (Duration, Ran) {
-            let child = self.record(pattern).spawn().unwrap();
+            self.recorded_by(&mut self.record(pattern), names, time)
+        }
+
+        fn recorded_by(
+            &self,
+            record: &mut Command,
+            names: &[&str],
+            time: Option<Duration>,
+        ) -> (Duration, Ran) {
+            let child = record.spawn().unwrap();
             let live = self.path(&format!(".out.{}", child.id()));
             let took = match time {
                 None => until("all are there", || {
@@ -154,6 +163,23 @@ mod cases {
         assert!(ran.stderr.contains("0 events"), "{ran:?}");
         let ran = running.end();
         assert!(ran.status.success(), "{ran:?}");
+    }
+
+    /// The service makes the memory: before Linux 3.17, as a file of `/dev/shm`.
+    #[test]
+    fn a_program_is_found_on_a_kernel_without_memory_files() {
+        let name = case!({
+            atrace_init();
+            run(|| atrace_instant(TAG, "on an old kernel"));
+        });
+        let place = Place::new();
+        let mut program = place.program(&name);
+        without_memory_files(&mut program);
+        let running = Running::start(&place, program);
+        let mut record = place.record("*program");
+        let (_, ran) = place.recorded_by(without_memory_files(&mut record), &["on an old kernel"], None);
+        assert!(ran.stderr.contains("none lost"), "{ran:?}");
+        assert!(running.end().status.success());
     }
 
     /// The filter of a stack has its own thread, and another thread makes the connection.

@@ -25,6 +25,8 @@ mod cases {
     use atrace_cli::tracefs;
 
     use crate::common::{self, Ran, case, is_root, until};
+    #[cfg(target_os = "linux")]
+    use crate::here::without_memory_files;
     use crate::here::{Here, USER, end, left_by, messages, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
@@ -453,28 +455,6 @@ mod cases {
         }
     }
 
-    /// Starts the command with a filter that answers to `memfd_create` as a kernel before 3.17 does.
-    #[cfg(target_os = "linux")]
-    fn without_memory_files(command: &mut Command) -> &mut Command {
-        let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-        let filter = [
-            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-            op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_memfd_create as u32, 1),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-        ];
-        // SAFETY: `prctl` may be called between fork and exec. The filter lives as long as the closure.
-        unsafe {
-            command.pre_exec(move || {
-                let program =
-                    libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-                let done = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0;
-                if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-            })
-        }
-    }
-
     /// Tests a machine without `/dev/shm`, such as Android.
     #[test]
     #[cfg(target_os = "linux")]
@@ -495,6 +475,13 @@ mod cases {
         };
         let ran = end(without_memory_files(&mut run()));
         assert!(ran.status.success() && ran.stderr.contains("1 events written, none lost\n"), "{ran:?}");
+        let mut cost = here.atrace(&name);
+        cost.args(["cost", "-t", "1s", "--json", "--"]).arg(here.path("program"));
+        let ran = end(without_memory_files(cost.args([&name, "--exact", "--nocapture", "--test-threads=1"])));
+        assert!(
+            ran.status.success() && ran.stdout.contains("\"events\":{\"off\":0.0,\"on\":1.0}"),
+            "{ran:?}"
+        );
 
         // What a program says of itself is seen.
         let mut program = here.cleared(&here.path("program"), &name);
