@@ -1,70 +1,121 @@
-//! Finds the callsite of a span by the span's id, in a set-associative table of fixed size.
+//! Finds the callsite of a span by the span's id, in set-associative tables of fixed size.
 //!
 //! An id selects a set of eight words, which are a cache line. A word has the number of the callsite, and those bits
-//! of the id that do not follow from the set. A thread takes a free word by a compare-and-swap. The thread that
-//! closes a span frees the word that it had found before it closed the span: another thread may already use the same
-//! id again, with another word. If a set is full, the callsite of the span is unknown.
+//! of the id that do not follow from the set.
+//!
+//! The id of a registry's span contains the thread that has created the span, and that thread selects one of [`TABLES`]
+//! small tables. A small table belongs to the first thread that adds an id to it. No other thread adds words there, so
+//! its owner takes a free word by a plain store. All other ids are in a large table: those that another thread than the
+//! owner adds, and those whose set in the small table is full. There, a thread takes a free word by a compare-and-swap.
+//!
+//! The thread that closes a span frees the word that it had found before it closed the span: another thread may already
+//! use the same id again, with another word. If the set in the large table is full, too, the callsite of the span is
+//! unknown.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use atrace_sys::{Line, zeroed_lines};
 
-/// The number of bits of an id that select its set.
-const SET_BITS: u32 = if cfg!(miri) { 2 } else { 12 };
-const SETS: usize = 1 << SET_BITS;
+use super::thread::LANES;
+
+/// The number of small tables.
+const TABLES: usize = 64;
+/// The number of bits of an id that select its set in a small table.
+const SMALL_BITS: u32 = if cfg!(miri) { 2 } else { 6 };
+/// The number of sets of a small table.
+const SMALL: usize = 1 << SMALL_BITS;
+/// The number of sets of the large table.
+const LARGE: usize = if cfg!(miri) { 4 } else { 4096 };
 /// The number of bits of a word that hold the callsite's number plus 1, so that no word is 0. The other bits are bits
-/// of the id, but not those that select the set, nor the highest bits, which count how often a registry has used a
-/// slot again.
+/// of the id, but not those that select the set in a small table, nor the highest bits, which count how often a
+/// registry has used a slot again.
 const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
-/// The position of a word of the table: its set, and its index there.
+/// The position of a word: its set, and its index there.
 #[derive(Clone, Copy)]
 pub(super) struct Place(usize, usize);
 
-pub(super) struct Ids(&'static [Line]);
+pub(super) struct Ids {
+    /// The sets of the small tables, and then those of the large one.
+    sets: &'static [Line],
+    /// The lane of each small table's owner, plus 1; 0 if the table has no owner.
+    owners: [AtomicUsize; TABLES],
+}
 
 impl Ids {
     pub(super) fn new() -> Self {
-        Self(zeroed_lines(SETS))
+        let owners = [const { AtomicUsize::new(0) }; TABLES];
+        Self { sets: zeroed_lines(TABLES * SMALL + LARGE), owners }
     }
 
-    /// Returns the set of an id, and the bits of the id that a word has. The id of a registry consists of, from the
-    /// lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's generation. The generation must not
-    /// select the set: the word of a slot that is used again should be in memory that is cached.
+    /// Returns the number of the small table of an id, and the id's sets in that table and in the large one. The id of a
+    /// registry consists of, from the lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's
+    /// generation. The generation must not select the set: the word of a slot that is used again should be in memory
+    /// that is cached.
     #[inline(always)]
-    fn set(id: u64) -> (usize, u64) {
-        let thread = (id >> 38 & 0x1fff).wrapping_mul(0x9e5);
-        (id.wrapping_add(thread) as usize % SETS, id >> SET_BITS << NUMBER_BITS)
+    fn sets(id: u64) -> (usize, [usize; 2]) {
+        let thread = (id >> 38 & 0x1fff) as usize;
+        let table = thread % TABLES;
+        let large = (id as usize).wrapping_add(thread.wrapping_mul(0x9e5)) % LARGE;
+        (table, [table * SMALL + id as usize % SMALL, TABLES * SMALL + large])
     }
 
     /// Finds the word of an id. Returns its place, and the number of the callsite.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
-        let (at, rest) = Self::set(id);
-        let words = self.0.get(at)?.0.iter().map(|word| word.load(Ordering::Relaxed));
-        let (way, word) = words.enumerate().find(|(_, word)| word & !NUMBER == rest && *word != 0)?;
-        // An id of which nothing remains can't be told from a free word, but no number is 0.
-        Some((Place(at, way), (word & NUMBER).checked_sub(1)? as usize))
+        #[cold]
+        #[inline(never)]
+        fn in_large(ids: &Ids, id: u64) -> Option<(Place, usize)> {
+            ids.find_in(Ids::sets(id).1[1], id)
+        }
+        self.find_in(Self::sets(id).1[0], id).or_else(|| in_large(self, id))
     }
 
-    /// Adds an id. A subscriber may give the same id to all spans of a callsite; that id is added only once.
-    pub(super) fn add(&self, id: u64, callsite: usize) {
-        let (at, rest) = Self::set(id);
-        let (Some(set), number @ 1..=NUMBER) = (self.0.get(at), callsite as u64 + 1) else { return };
-        let new = rest | number;
-        for word in &set.0 {
-            let present = word.load(Ordering::Relaxed);
-            let takes = || word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-            if present == new || present == 0 && takes() {
-                return;
-            }
+    #[inline(always)]
+    fn find_in(&self, at: usize, id: u64) -> Option<(Place, usize)> {
+        let rest = id >> SMALL_BITS << NUMBER_BITS;
+        let words = self.sets.get(at)?.0.iter().map(|word| word.load(Ordering::Relaxed));
+        // An id of which nothing remains can't be told from a free word, but no number is 0.
+        let (way, word) = words.enumerate().find(|(_, word)| word & !NUMBER == rest && *word != 0)?;
+        Some((Place(at, way), (word & NUMBER) as usize - 1))
+    }
+
+    /// Adds an id. `lane` is the lane of the calling thread. A subscriber may give the same id to all spans of a
+    /// callsite; that id is added only once.
+    pub(super) fn add(&self, id: u64, callsite: usize, lane: usize) {
+        let (table, [small, large]) = Self::sets(id);
+        let number @ 1..=NUMBER = callsite as u64 + 1 else { return };
+        let new = id >> SMALL_BITS << NUMBER_BITS | number;
+        let put = |set: usize, take: &dyn Fn(&AtomicU64) -> bool| {
+            self.sets[set].0.iter().any(|word| match word.load(Ordering::Relaxed) {
+                0 => take(word),
+                present => present == new,
+            })
+        };
+        let store = |word: &AtomicU64| {
+            word.store(new, Ordering::Relaxed);
+            true
+        };
+        let is_put = self.owns(table, lane) && put(small, &store);
+        if !is_put {
+            put(large, &|word| word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).is_ok());
         }
+    }
+
+    /// Returns whether the thread with this lane owns a small table. If the table has no owner, the thread becomes its
+    /// owner.
+    #[inline]
+    fn owns(&self, table: usize, lane: usize) -> bool {
+        let (owner, own) = (&self.owners[table], lane.wrapping_add(1));
+        let present = owner.load(Ordering::Relaxed);
+        let takes = || owner.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        present == own || present == 0 && lane < LANES && takes()
     }
 
     /// Frees the word of a span that has been closed.
     pub(super) fn remove(&self, Place(at, way): Place) {
-        self.0[at].0[way].store(0, Ordering::Relaxed);
+        self.sets[at].0[way].store(0, Ordering::Relaxed);
     }
 }
 
@@ -76,12 +127,12 @@ mod tests {
     fn an_id_is_found_until_it_is_removed_and_may_be_used_again() {
         let ids = Ids::new();
         assert!(ids.find(7).is_none());
-        ids.add(7, 1);
+        ids.add(7, 1, 0);
         let (old, callsite) = ids.find(7).unwrap();
         assert_eq!(callsite, 1);
-        ids.add(7, 1); // The same span again has no second entry.
+        ids.add(7, 1, 0); // The same span again has no second entry.
         // The id is used again before the old span's entry has been removed.
-        ids.add(7, 2);
+        ids.add(7, 2, 0);
         ids.remove(old);
         let (new, callsite) = ids.find(7).unwrap();
         assert_eq!(callsite, 2);
@@ -92,17 +143,39 @@ mod tests {
     #[test]
     fn a_full_table_leaves_ids_unknown_and_keeps_the_others() {
         let ids = Ids::new();
-        const WAYS: usize = 8;
-        let all = 1..=(2 * WAYS * SETS) as u64;
+        const ALL: usize = 8 * (SMALL + LARGE);
+        let all = 1..=2 * ALL as u64;
         let number = |id: u64| (id % 9000) as usize;
-        all.clone().for_each(|id| ids.add(id, number(id)));
+        all.clone().for_each(|id| ids.add(id, number(id), 3));
         let known: Vec<_> = all.clone().filter_map(|id| Some((id, ids.find(id)?.1))).collect();
-        assert!(known.len() <= WAYS * SETS && known.len() > WAYS * SETS / 2, "{}", known.len());
+        assert!(known.len() <= ALL && known.len() > ALL / 2, "{}", known.len());
         assert!(known.iter().all(|(id, callsite)| number(*id) == *callsite));
         for (id, _) in &known {
             ids.remove(ids.find(*id).unwrap().0);
         }
         assert!(all.clone().all(|id| ids.find(id).is_none()));
+    }
+
+    #[test]
+    fn a_table_belongs_to_one_thread() {
+        let ids = Ids::new();
+        let id = |thread: u64, slot: u64| thread << 38 | slot;
+        for lane in 0..4 {
+            for slot in 1..5 {
+                ids.add(id(lane, slot), 10 * lane as usize + slot as usize, lane as usize);
+                // Of other threads than the owner, ids are in the large table.
+                ids.add(id(lane, 100 + slot), 7, lane as usize + 1);
+                ids.add(id(9, slot), 8, LANES + 5);
+            }
+        }
+        let find = |id| ids.find(id).map(|(Place(set, _), number)| (set < TABLES * SMALL, number));
+        for lane in 0..4 {
+            for slot in 1..5 {
+                assert_eq!(find(id(lane, slot)), Some((true, 10 * lane as usize + slot as usize)));
+                assert_eq!(find(id(lane, 100 + slot)), Some((false, 7)));
+                assert_eq!(find(id(9, slot)), Some((false, 8)));
+            }
+        }
     }
 
     #[test]
@@ -114,7 +187,8 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..if cfg!(miri) { 20 } else { 20_000 } {
                         let id = 1 + thread + 4 * (round % 5);
-                        ids.add(id, id as usize);
+                        // Some threads share their counters, and own no table.
+                        ids.add(id, id as usize, if thread < 2 { thread as usize } else { LANES });
                         let (place, callsite) = ids.find(id).unwrap();
                         assert_eq!(callsite as u64, id);
                         ids.remove(place);

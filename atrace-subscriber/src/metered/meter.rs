@@ -5,14 +5,14 @@
 //! For each callsite and thread there is a line of counters, which is a cache line of the processor. The number of a
 //! callsite is the position to which the address of its metadata is hashed. So the line is found without a lookup in
 //! the table of callsites. The last word of the line is the address of the metadata, and confirms that the line
-//! belongs to the callsite. For a span, a table of ids returns the number. A call that is not timed increments the
-//! counter of its kind and decrements the number of the thread's calls until the next sample, and accesses no other
-//! memory. All other cases are handled by [`State::time_slowly`].
+//! belongs to the callsite. For a span, a table of ids returns the number. The counter of a kind of call also tells
+//! whether to time the call (`counter`), so it is the only word that a call writes that is not timed. All other cases
+//! are handled by [`State::time_slowly`].
 //!
 //! # A timed call
 //!
-//! During a timed call, the thread's number of calls until the next sample is 0. So all calls that are nested in the
-//! timed call are timed as well, and their times are subtracted.
+//! During a timed call, the thread has no lane. So all calls that are nested in the timed call are handled by
+//! `time_slowly`, are timed as well, and their times are subtracted.
 //!
 //! # A long call
 //!
@@ -32,13 +32,14 @@ use atrace_bill::{Bill, Call, Kind, Process, Sample, Sampled, Writer};
 use atrace_sys::{Line, OnceRef, timer, zeroed_lines};
 use tracing_core::{Interest, Metadata};
 
+use super::counter::{self, ONE_IN_MAX};
 use super::ids::{Ids, Place};
-use super::thread::{self, LANES, Thread};
+use super::thread::{self, LANES, NONE, Thread};
 use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
 const FIRSTS: u64 = 16;
-/// Of this many calls, one is timed.
+/// Of this many calls of a kind, one is timed.
 const ONE_IN: u32 = 128;
 /// The number of calls that are made to measure what metering itself costs.
 const TRIES: u32 = 1000;
@@ -297,16 +298,11 @@ impl State {
         self.lines.get((number * (LANES + 1)).wrapping_add(lane))
     }
 
-    /// Stores the callsite of a new span.
-    pub(super) fn note(&self, id: u64, metadata: &'static Metadata<'static>) {
-        if let (Some(ids), Some(callsite)) = (&self.ids, Callsite::find(metadata)) {
-            ids.add(id, callsite.number() as usize);
-        }
-    }
-
     /// Stores the number of the callsite of a new span.
-    pub(super) fn note_number(&self, id: u64, number: usize) {
-        self.ids.as_ref().inspect(|ids| ids.add(id, number));
+    pub(super) fn note(&self, id: u64, number: usize) {
+        if let Some(ids) = &self.ids {
+            ids.add(id, number, thread::with(|thread| thread.lane.get()));
+        }
     }
 
     /// Returns the number of a span's callsite, and the place where the number is stored.
@@ -326,8 +322,7 @@ impl State {
     }
 
     pub(super) fn set_one_in(&self, one_in: u32) {
-        self.one_in.store(one_in.max(1), Ordering::Relaxed);
-        thread::with(|thread| thread.choose(one_in));
+        self.one_in.store(one_in.clamp(1, ONE_IN_MAX), Ordering::Relaxed);
     }
 
     /// Counts a call that is not timed. Returns false if the call may have to be timed; then it was not
@@ -337,7 +332,9 @@ impl State {
         let place = callsites::first_place(metadata);
         let address = std::ptr::from_ref(metadata).addr() as u64;
         thread::with(|thread| match self.line(place, thread.lane.get()) {
-            Some(line) => line.0[ADDRESS].load(Ordering::Relaxed) == address && pass(thread, line, call),
+            Some(line) => {
+                line.0[ADDRESS].load(Ordering::Relaxed) == address && counter::passes(&line.0[place_of(call)])
+            }
             None => false,
         })
     }
@@ -345,10 +342,8 @@ impl State {
     /// Does the same as [`passes`](Self::passes), for the callsite with this number.
     #[inline(always)]
     pub(super) fn number_passes(&self, number: usize, call: Call) -> bool {
-        thread::with(|thread| match self.line(number, thread.lane.get()) {
-            Some(line) => pass(thread, line, call),
-            None => false,
-        })
+        let line = thread::with(|thread| self.line(number, thread.lane.get()));
+        line.is_some_and(|line| counter::passes(&line.0[place_of(call)]))
     }
 
     /// Counts a call that begins now, and times it if it is in the sample. The call ends when the returned value is
@@ -356,22 +351,16 @@ impl State {
     #[cold]
     #[inline(never)]
     pub(super) fn time(&'static self, metadata: &'static Metadata<'static>, call: Call) -> Option<Timing> {
-        let known = Callsite::find(metadata).map(|callsite| callsite.number() as usize);
-        let is_known = |at: &usize| self.registered.get(*at).is_some_and(|it| it.load(Ordering::Relaxed));
-        let number = known.filter(is_known).unwrap_or_else(|| self.register(metadata));
+        let mut number = number_of(metadata);
+        if !self.registered.get(number).is_some_and(|it| it.load(Ordering::Relaxed)) {
+            number = self.register(metadata);
+        }
         if number == callsites::first_place(metadata)
             && let Some(line) = self.line(number, thread::with(|thread| thread.lane.get()))
         {
             line.0[ADDRESS].store(std::ptr::from_ref(metadata).addr() as u64, Ordering::Relaxed);
         }
         self.time_number(number, call)
-    }
-
-    /// Does the same as [`time`](Self::time), for a callsite whose metadata may be freed before the call
-    /// returns.
-    pub(super) fn time_passing(&'static self, metadata: &Metadata<'_>, call: Call) -> Option<Timing> {
-        let number = Callsite::find(metadata).map_or(UNKNOWN, |callsite| callsite.number() as usize);
-        self.time_number(number.min(UNKNOWN), call)
     }
 
     /// Does the same as [`time`](Self::time), for the callsite with this number.
@@ -385,33 +374,20 @@ impl State {
     #[cold]
     #[inline(never)]
     fn time_slowly(&'static self, thread: &Thread, number: usize, call: Call) -> Option<Timing> {
-        thread.prepare(self.ticks.now(), self.one_in.load(Ordering::Relaxed));
-        let place = place_of(call);
-        let calls = match self.line(number, thread.lane.get()) {
-            Some(line) => {
-                let calls = line.0[place].load(Ordering::Relaxed);
-                line.0[place].store(calls + 1, Ordering::Relaxed);
-                calls
-            }
-            // Those of a shared line count together.
-            None => self.line(number, LANES).map_or(0, |line| line.0[place].fetch_add(1, Ordering::Relaxed)),
-        };
-        let is_first = calls < FIRSTS;
-        let is_nested = thread.is_timing.get();
-        let left = thread.left.get();
-        if !is_nested && !is_first && left > 1 {
-            thread.left.set(left - 1);
-            return None;
-        }
+        thread.prepare(self.ticks.now());
+        let is_nested = thread.is_timing();
+        let (place, one_in) = (place_of(call), self.one_in.load(Ordering::Relaxed));
+        let left = |calls| if is_nested || calls + 1 < FIRSTS { 0 } else { thread.random_left(one_in) };
+        let counter = &self.line(number, thread.line())?.0[place];
+        let calls = counter::count(counter, left).or(is_nested.then_some(0))?;
         let timed = (!is_nested).then(|| &self.sites[number].get_or_make(Site::default).0[place]);
         let outer = (thread.nested.replace(0), thread.reads.get());
         let reads = timed.map_or(outer.1, |timed| timed.reads(calls));
-        thread.is_timing.set(true);
+        thread.lane.set(NONE);
         thread.reads.set(reads);
-        thread.left.set(0);
         let processor = if reads { timer::thread_time() } else { None };
         let begin = self.ticks.now();
-        Some(Timing { state: self, timed, is_first, left, outer, processor, begin })
+        Some(Timing { state: self, timed, is_first: calls < FIRSTS, outer, processor, begin })
     }
 
     /// Returns the duration of a tick in nanoseconds.
@@ -425,14 +401,14 @@ impl State {
     #[cold]
     #[inline(never)]
     fn calibrate(&'static self) {
-        // The samples of unknown callsites serve as an example, and are cleared afterwards, as is the line.
-        (0..=FIRSTS).for_each(|_| drop(self.time_number(UNKNOWN, Call::Enter)));
+        // The samples of unknown callsites serve as an example, and are cleared afterwards, as is the counter.
+        drop(self.time_number(UNKNOWN, Call::Enter));
         let Some(site) = self.sites[UNKNOWN].get() else { return };
         let timed = &site.0[place_of(Call::Enter)];
         let [mut untimed, mut timing, mut empty] = [u64::MAX; 3];
         // The least of some groups was not interrupted.
         for _ in 0..if cfg!(miri) { 1 } else { 20 } {
-            untimed = untimed.min(self.try_calls(u32::MAX));
+            untimed = untimed.min(self.try_calls(ONE_IN_MAX));
             timing = timing.min(self.try_calls(1));
             timed.clear();
             // As in a program: most calls before it are not timed.
@@ -448,10 +424,7 @@ impl State {
             self.long.store((LONG.as_nanos() as f64 / ns) as u64, Ordering::Relaxed);
         }
         timed.clear();
-        for lane in 0..=LANES {
-            let line = self.line(UNKNOWN, lane);
-            line.inspect(|line| line.0[place_of(Call::Enter)].store(0, Ordering::Relaxed));
-        }
+        self.try_counter().store(0, Ordering::Relaxed);
         // Timed calls take at most half a nanosecond of the others.
         let enough = (2.0 * (timing / u64::from(TRIES)) as f64 * ns) as u32;
         self.set_one_in(enough.clamp(ONE_IN, 64 * ONE_IN));
@@ -461,16 +434,21 @@ impl State {
     /// took, in ticks.
     #[inline(never)]
     fn try_calls(&'static self, one_in: u32) -> u64 {
+        self.set_one_in(one_in);
+        self.try_counter().store(counter::word(FIRSTS, 2 * u64::from(one_in - 1)), Ordering::Relaxed);
         let start = self.ticks.now();
-        for at in 0..TRIES {
-            if at % one_in == 0 {
-                thread::with(|thread| thread.left.set(one_in));
-            }
+        for _ in 0..TRIES {
             if !self.number_passes(UNKNOWN, Call::Enter) {
                 drop(self.time_number(UNKNOWN, Call::Enter));
             }
         }
         self.ticks.now().wrapping_sub(start)
+    }
+
+    /// Returns the counter of the calls that are tried.
+    fn try_counter(&self) -> &'static AtomicU64 {
+        let line = UNKNOWN * (LANES + 1) + thread::with(Thread::line);
+        &self.lines[line].0[place_of(Call::Enter)]
     }
 
     fn raw(&self) -> Vec<u8> {
@@ -513,7 +491,7 @@ impl State {
         let lines = (0..=LANES).filter_map(|lane| self.line(number, lane));
         Sampled {
             timed: firsts + short.number + long.number + timed.others.load(Ordering::Relaxed),
-            calls: lines.map(|line| line.0[place].load(Ordering::Relaxed)).sum(),
+            calls: lines.map(|line| counter::calls(line.0[place].load(Ordering::Relaxed))).sum(),
             firsts,
             of_firsts: timed.of_firsts.load(Ordering::Relaxed) as f64,
             longs: timed.longs.load(Ordering::Relaxed),
@@ -524,17 +502,10 @@ impl State {
     }
 }
 
-/// Counts a call that is not timed. Returns false if the call may have to be timed; then it was not counted.
+/// Returns the number of a callsite, whose metadata need not live forever.
 #[inline(always)]
-fn pass(thread: &Thread, line: &Line, call: Call) -> bool {
-    let (left, count) = (thread.left.get(), &line.0[place_of(call)]);
-    let calls = count.load(Ordering::Relaxed);
-    let passes = left > 1 && calls >= FIRSTS;
-    if passes {
-        count.store(calls + 1, Ordering::Relaxed);
-        thread.left.set(left - 1);
-    }
-    passes
+pub(super) fn number_of(metadata: &Metadata<'_>) -> usize {
+    Callsite::find(metadata).map_or(UNKNOWN, |callsite| UNKNOWN.min(callsite.number() as usize))
 }
 
 /// Returns the description of a callsite for the bill.
@@ -560,8 +531,7 @@ pub(super) struct Timing {
     /// subtracted.
     timed: Option<&'static Timed>,
     is_first: bool,
-    /// The number of calls until the next sample that the thread had before this call.
-    left: u32,
+    /// The thread's `nested` and `reads` before this call.
     outer: (u64, bool),
     /// The thread's processor time before the call, if it was read.
     processor: Option<u64>,
@@ -597,11 +567,7 @@ impl Timing {
                 return thread.nested.set(self.outer.0 + took + metering);
             };
             timed.add(self.is_first, self.processor.is_some(), elapsed > long, own, long);
-            thread.is_timing.set(false);
-            match self.left > 1 {
-                true => thread.left.set(self.left),
-                false => thread.choose(state.one_in.load(Ordering::Relaxed)),
-            }
+            thread.end_timing();
         });
     }
 }

@@ -1,5 +1,4 @@
-//! The state of a thread that makes metered calls: its lane (a set of counters), and how many calls remain
-//! until it times one.
+//! The state of a thread that makes metered calls: its lane (a set of counters), and whether it is in a timed call.
 //!
 //! Only one thread writes to a lane, so counting is a load and a store. A thread takes a lane at its first metered
 //! call. When all lanes are taken, it takes a lane whose thread has ended: a thread that ends does not release its
@@ -13,8 +12,8 @@ use atrace_sys::{fork, thread, timer};
 
 /// The number of lanes: so many threads have counters of their own.
 pub(super) const LANES: usize = 64;
-/// The value for a thread that has made no metered call yet. No lane and no line has this number.
-const NONE: usize = usize::MAX / 2;
+/// The value for a thread that has made no metered call yet, or is in a timed call. No lane and no line has this number.
+pub(super) const NONE: usize = usize::MAX / 2;
 /// The value for a thread that shares its counters. No line has this number.
 const SHARED: usize = NONE + 1;
 
@@ -26,12 +25,10 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The state of a thread. All meters share it.
 pub(super) struct Thread {
-    /// The number of the thread's lane, or [`SHARED`] if the thread shares its counters.
+    /// The number of the thread's lane: [`NONE`] during a timed call, [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// The number of calls until the next sample, including the call that is then timed.
-    pub(super) left: Cell<u32>,
-    /// Whether the thread is in a timed call.
-    pub(super) is_timing: Cell<bool>,
+    /// The same number, but also during a timed call.
+    own: Cell<usize>,
     /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,
     /// Whether the timed call also reads the processor time.
@@ -43,8 +40,7 @@ thread_local! {
     static THREAD: Thread = const {
         Thread {
             lane: Cell::new(NONE),
-            left: Cell::new(0),
-            is_timing: Cell::new(false),
+            own: Cell::new(NONE),
             nested: Cell::new(0),
             reads: Cell::new(false),
             random: Cell::new(0),
@@ -59,28 +55,39 @@ pub(super) fn with<R>(then: impl FnOnce(&Thread) -> R) -> R {
 }
 
 impl Thread {
-    /// If this is the thread's first metered call, takes a lane and chooses which call is the first to be
-    /// timed.
-    pub(super) fn prepare(&self, seed: u64, one_in: u32) {
-        if self.lane.get() != NONE {
+    /// Takes a lane, if this is the thread's first metered call.
+    pub(super) fn prepare(&self, seed: u64) {
+        if self.own.get() != NONE {
             return;
         }
-        self.lane.set(free_lane());
+        self.own.set(free_lane());
         self.random.set(seed ^ std::ptr::from_ref(self).addr() as u64 | 1);
-        self.choose(one_in);
+        self.end_timing();
     }
 
-    /// Chooses the next call to be timed. Each call has the same chance, 1 / `one_in`: the distance to it is
-    /// uniformly distributed, with the mean `one_in`.
-    pub(super) fn choose(&self, one_in: u32) {
+    /// Returns the position of the thread's line among the lines of a callsite.
+    pub(super) fn line(&self) -> usize {
+        self.own.get().min(LANES)
+    }
+
+    pub(super) fn is_timing(&self) -> bool {
+        self.lane.get() != self.own.get()
+    }
+
+    pub(super) fn end_timing(&self) {
+        self.lane.set(self.own.get());
+    }
+
+    /// Chooses how many calls come before the next timed one. Each call has the same chance, 1 / `one_in`: the distance
+    /// between timed calls is uniformly distributed, with the mean `one_in`.
+    pub(super) fn random_left(&self, one_in: u32) -> u64 {
         // G. Marsaglia, "Xorshift RNGs", 2003.
         let mut random = self.random.get();
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         self.random.set(random);
-        let most = 2 * u64::from(one_in) - 1;
-        self.left.set(1 + (((random >> 32) * most) >> 32) as u32);
+        ((random >> 32) * (2 * u64::from(one_in) - 1)) >> 32
     }
 }
 

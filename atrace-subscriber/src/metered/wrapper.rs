@@ -5,7 +5,7 @@ use std::any::TypeId;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
-use super::meter::Timing;
+use super::meter::{Timing, number_of};
 use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
@@ -31,7 +31,7 @@ impl<S: Subscriber> Metered<S> {
     /// Times one of `one_in` calls. The default is one of 128. A timed call costs some hundred nanoseconds
     /// more than others.
     ///
-    /// Call this before the subscriber is used. 0 means 1: all calls are timed.
+    /// Call this before the subscriber is used. 0 means 1: all calls are timed. The most is 32,768.
     #[must_use]
     pub fn with_sampling(self, one_in: u32) -> Self {
         self.meter.0.set_one_in(one_in);
@@ -93,8 +93,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let _timing = self.meter.0.time_passing(metadata, Call::Check);
-        self.subscriber.enabled(metadata)
+        self.number_call(number_of(metadata), Call::Check, |subscriber| subscriber.enabled(metadata))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -104,7 +103,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
         let id = self.call(metadata, Call::New, |subscriber| subscriber.new_span(attributes));
-        self.meter.0.note(id.into_u64(), metadata);
+        self.meter.0.note(id.into_u64(), number_of(metadata));
         id
     }
 
@@ -137,7 +136,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
         let clone = self.number_call(callsite, Call::Clone, |subscriber| subscriber.clone_span(id));
         // A subscriber may give a clone an id of its own.
         if place.is_some() && clone != *id {
-            self.meter.0.note_number(clone.into_u64(), callsite);
+            self.meter.0.note(clone.into_u64(), callsite);
         }
         clone
     }
