@@ -165,6 +165,26 @@ mod cases {
     }
 
     #[test]
+    fn a_program_that_fails_in_a_later_run_is_no_result() {
+        let here = Here::new();
+        for (options, text) in [
+            (
+                &["--off", "echo >>runs; test $(wc -l <runs) -lt 4", "--on", "true"][..],
+                "the program fails (first)",
+            ),
+            (
+                &["--off", "true", "--on", "echo >>runs; test $(wc -l <runs) -lt 4"],
+                "the second command fails",
+            ),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let ran = ended(cost(&here, "", options).current_dir(directory.path()));
+            assert!(ran.status.code() == Some(125) && ran.stdout.is_empty(), "{ran:?}");
+            assert!(ran.stderr.contains(text), "{ran:?}");
+        }
+    }
+
+    #[test]
     fn a_program_that_prints_something_else_is_told_of() {
         let here = Here::new();
         let notes = |off: &str, on: &str| {

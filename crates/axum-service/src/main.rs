@@ -1,13 +1,16 @@
 //! A small web service with a database, and clients that send requests to it.
 //!
-//! Usage: axum-service [REQUESTS [CONCURRENCY]]
+//! Usage: axum-service [REQUESTS|forever [CONCURRENCY]]
 //!
 //! The service answers REQUESTS requests (default 7,500), CONCURRENCY at a time (default 16), prints how many were
-//! answered, and ends. One request runs 500 searches without an index. To see which request was slow, and where it
-//! waited:
+//! answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for every tenth. One of
+//! 500 requests searches without an index and is slow.
+//!
+//! To see which request was slow, and where it waited; and to measure what tracing costs a request:
 //!
 //! ```sh
 //! atrace run -- axum-service
+//! atrace cost --switch --unit lines -- axum-service forever
 //! ```
 
 use std::net::SocketAddr;
@@ -30,8 +33,12 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The number of rows of the table.
 const ROWS: i64 = 2000;
-/// The number of the request that runs many searches and is slow.
+/// Of so many requests, one is slow.
 const SELDOM: usize = 500;
+/// A service that runs until it is stopped prints a line after so many requests.
+const A_LINE: usize = 10;
+/// The number of requests that stands for no end.
+const FOREVER: usize = usize::MAX;
 
 #[derive(Deserialize)]
 struct Search {
@@ -96,13 +103,17 @@ async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Resu
             }
         }
         answered += usize::from(answer.starts_with(b"HTTP/1.1 200"));
+        if requests == FOREVER && number % A_LINE == 0 {
+            println!("request {number} answered");
+        }
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     tracing::subscriber::set_global_default(AtraceSubscriber::default().with_filter())?;
-    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<usize>());
+    let number = |text: String| if text == "forever" { Ok(FOREVER) } else { text.parse::<usize>() };
+    let mut arguments = std::env::args().skip(1).map(number);
     let requests = arguments.next().transpose()?.unwrap_or(7500);
     let concurrency = arguments.next().transpose()?.unwrap_or(16);
 

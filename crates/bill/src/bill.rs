@@ -148,6 +148,6 @@ fn short(file: &str) -> &str {
     of_crate.map_or(file, |(_, path)| path)
 }
 
-/// The parts of tracing's cost that are not in the bill.
-pub(crate) const NOT_BILLED: &str = "the evaluation of arguments, the caches of `tracing`, threads that write \
-    what a call has queued, and what calls displace from the processor's caches";
+/// The parts of tracing's cost that are in no line of the bill.
+pub(crate) const NOT_BILLED: &str = "the evaluation of arguments, the caches of `tracing`, and what calls displace from \
+    the processor's caches";

@@ -43,11 +43,16 @@ impl Display for Bill {
             seconds(self.whole_ns),
             seconds(self.elapsed_ns)
         )?;
-        writeln!(f, "not billed: {NOT_BILLED}")?;
-        if let Some(ns) = self.others_ns.map(|ns| ns as f64).filter(|ns| *ns > LEAST * self.whole_ns) {
-            let share = percent(100.0 * ns / self.whole_ns);
-            writeln!(f, "threads that made no call of it: {share} % ({})", seconds(ns))?;
+        let of_others = self.others_ns.map(|ns| ns as f64).filter(|ns| *ns > LEAST * self.whole_ns);
+        if let Some(ns) = of_others {
+            let [share, sum] = [ns, self.total_ns.sum + ns].map(|ns| percent(100.0 * ns / self.whole_ns));
+            let time = seconds(ns);
+            writeln!(
+                f,
+                "threads that made no call, such as a writer: {share} % ({time}); with them the total is {sum} %"
+            )?;
         }
+        writeln!(f, "not billed: {NOT_BILLED}")?;
         let metering = percent(100.0 * self.metering_ns / (self.whole_ns + self.metering_ns));
         let [timed, each] = [grouped(self.timed), format!("{:.1}", self.untimed_ns)];
         writeln!(
@@ -248,8 +253,8 @@ pub(crate) mod tests {
 filtered or not reached: 1, with 0 %
 
 total: 13.0 % (13.0–13.1) of processor time in 4,821,000 calls of the subscriber (260.2 ms of 2.00 s processor time, in 4.00 s)
-not billed: the evaluation of arguments, the caches of `tracing`, threads that write what a call has queued, and what calls displace from the processor's caches
-threads that made no call of it: 2.5 % (50.0 ms)
+threads that made no call, such as a writer: 2.5 % (50.0 ms); with them the total is 15.5 %
+not billed: the evaluation of arguments, the caches of `tracing`, and what calls displace from the processor's caches
 metering itself: at least 0.54 % (2.0 ns for a call; 482,100 calls were timed)
 `app=warn` saves 13.0 % (13.0–13.1)
 `app::state=info` saves 10.0 %

@@ -104,14 +104,20 @@ fn measure(args: &CostArgs) -> Result<u8> {
     }
     let signals = Signals::catch(None)?;
     let mut pairs = match (&args.off, &args.on) {
-        (Some(off), Some(on)) => Pairs::of_two(off, on),
+        (Some(off), Some(on)) => {
+            let programs = [off, on].map(|line| vec!["sh".into(), "-c".into(), line.clone()]);
+            Pairs::new(programs, None, ("the second command", ["first", "second"]))
+        }
         _ if args.switch => {
             let unit = args.unit.as_deref().unwrap_or_default();
             let shown = service::measure(&args.command, unit, args.time, args.slice, &signals)?;
             show(args, &shown, None);
             return Ok(0);
         }
-        _ => Pairs::of_tracing(&args.command)?,
+        _ => {
+            let programs = [args.command.clone(), args.command.clone()];
+            Pairs::new(programs, Some(Sessions::make()?), ("tracing", ["off", "on"]))
+        }
     };
     let shown = pairs.measure(args.time, &signals)?;
     let bill = if args.bill { Some(pairs.bill(args.time, &signals)?) } else { None };
@@ -130,13 +136,14 @@ fn show(args: &CostArgs, shown: &Shown, bill: Option<Bill>) {
     if let Some(bill) = bill {
         print("");
         print_bill(args, &bill);
+        shown.explained(&bill_json(&bill)).inspect(|text| print(text));
     }
 }
 
 fn print_bill(args: &CostArgs, bill: &Bill) {
     match args.json {
         true => print(&bill_json(bill).to_string()),
-        false => bill.to_string().lines().for_each(|line| print(&shown_line(line))),
+        false => bill.to_string().lines().for_each(|line| print(&shown(line).to_string())),
     }
 }
 
@@ -157,11 +164,6 @@ fn read_bill(path: &Path) -> Result<Bill> {
     })
 }
 
-/// Escapes a line of text for a terminal.
-fn shown_line(line: &str) -> String {
-    crate::escape::shown(line).to_string()
-}
-
 /// The two sides of a comparison: the two kinds of runs, and the results of their runs.
 struct Pairs {
     /// The command lines of the two sides. They differ if two commands are compared.
@@ -174,17 +176,6 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn of_tracing(command: &[OsString]) -> Result<Self> {
-        let programs = [command.to_vec(), command.to_vec()];
-        let sessions = Some(Sessions::make()?);
-        Ok(Self::new(programs, sessions, ("tracing", ["off", "on"])))
-    }
-
-    fn of_two(off: &OsString, on: &OsString) -> Self {
-        let programs = [off, on].map(|line| vec!["sh".into(), "-c".into(), line.clone()]);
-        Self::new(programs, None, ("the second command", ["first", "second"]))
-    }
-
     fn new(
         programs: [Vec<OsString>; 2],
         sessions: Option<Sessions>,

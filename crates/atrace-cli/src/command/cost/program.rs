@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{ErrorKind, PipeReader, Read as _};
 use std::os::unix::prelude::*;
-use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::command::program::{FAILED, Signals, memory_kb};
+use crate::command::program::{FAILED, Signals};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
@@ -191,33 +190,4 @@ fn read_until(stdout: &mut Output, stderr: &mut Output, ended: &PipeReader) -> R
     stdout.drain();
     stderr.drain();
     Ok(is_over)
-}
-
-/// The environment in which tracing is off, and the variables that lead a program to a session.
-pub(super) struct Environment {
-    /// The path of a property store in which tracing is off.
-    pub(super) store: PathBuf,
-}
-
-impl Environment {
-    /// Returns the variables with which a program is not traced, even if tracing is on in the user's own
-    /// store.
-    pub(super) fn off(&self) -> Variables {
-        let none = self.store.with_file_name("no-service");
-        vec![
-            ("ATRACE_PROPERTIES", Some(self.store.clone().into())),
-            ("PERFETTO_PRODUCER_SOCK_NAME", Some(none.into())),
-            ("ATRACE_BACKEND", None),
-            ("ATRACE_MARKER", None),
-        ]
-    }
-
-    /// Returns the variables that `atrace run` sets.
-    pub(super) fn on(&self, socket: PathBuf) -> Variables {
-        let mut all = self.off();
-        all[1].1 = Some(socket.into());
-        all[2].1 = Some("perfetto".into());
-        all.push(("ATRACE_SHMEM_KB", Some(memory_kb())));
-        all
-    }
 }

@@ -35,8 +35,9 @@ struct Row {
     verdict: Option<Verdict>,
 }
 
+/// The unit of a row.
 #[derive(Clone, Copy)]
-enum Unit {
+pub(super) enum Unit {
     Nanoseconds,
     Count,
     Bytes,
@@ -74,6 +75,7 @@ impl Unit {
 }
 
 /// The measurements to be printed.
+#[derive(Default)]
 pub(super) struct Shown {
     /// The cause of the difference that is measured, and the names of the two sides.
     pub(super) subject: &'static str,
@@ -83,6 +85,8 @@ pub(super) struct Shown {
     pub(super) notes: Vec<String>,
     pairs: usize,
     seconds: f64,
+    /// The additional processor time of a run on the second side, if the verdict is that the sides differ.
+    added_ns: Option<f64>,
 }
 
 /// Returns the maximum resident size that a process has had, in KiB.
@@ -108,7 +112,7 @@ impl Shown {
                 "{PAIRS_MIN} pairs are needed for 99 %, and a pair takes about {each:.1} s: give it --time {enough}s"
             ));
         }
-        Self { subject, sides, rows: Vec::new(), sentences: Vec::new(), notes, pairs, seconds }
+        Self { subject, sides, notes, pairs, seconds, ..Self::default() }
     }
 
     /// Adds a quantity that has a verdict.
@@ -123,7 +127,8 @@ impl Shown {
         self.rows.push(Row { name, unit: Unit::Nanoseconds, sides, verdict: Some(verdict) });
     }
 
-    fn beside(&mut self, name: &'static str, unit: Unit, sides: [Option<f64>; 2]) {
+    /// Adds a quantity that has no verdict.
+    pub(super) fn beside(&mut self, name: &'static str, unit: Unit, sides: [Option<f64>; 2]) {
         if sides.iter().any(Option::is_some) {
             self.rows.push(Row { name, unit, sides, verdict: None });
         }
@@ -138,6 +143,9 @@ impl Shown {
         self.judge("wall time", Judged::Wall, of(&|run| Some(run.wall_ns)), wall);
         let used = of(&|run| Some(run.usage.processor_ns as f64));
         self.judge("processor time", Judged::Processor, used, processor);
+        if let (Verdict::Differs(it), [Some(off), _]) = (processor, used) {
+            self.added_ns = Some(off * it.median).filter(|added| *added > 0.0);
+        }
         self.beside("instructions", Unit::Count, of(&|run| Some(run.instructions? as f64)));
         self.beside("page faults", Unit::Count, of(&|run| Some(run.usage.faults as f64)));
         self.beside("context switches", Unit::Count, of(&|run| Some(run.usage.switches as f64)));
@@ -164,11 +172,6 @@ impl Shown {
                     .to_owned(),
             );
         }
-    }
-
-    /// Adds a count, which has no verdict.
-    pub(super) fn count(&mut self, name: &'static str, sides: [Option<f64>; 2]) {
-        self.beside(name, Unit::Count, sides);
     }
 
     fn note_groups(&mut self, runs: &Sides<Run>) {
@@ -226,6 +229,25 @@ impl Shown {
         }
     }
 
+    /// Returns a sentence that compares a bill, which is JSON, with the measured difference.
+    pub(super) fn explained(&self, bill: &Value) -> Option<String> {
+        let (added, billed) = (self.added_ns?, bill["total"]["ns"].as_f64()?);
+        let time = |ns| Unit::Nanoseconds.show(ns);
+        let mut text = format!(
+            "tracing adds {} of processor time to a run; the bill's calls take {}, which is {:.0} % of that",
+            time(added),
+            time(billed),
+            100.0 * billed / added
+        );
+        if billed < added {
+            text += &format!("; {} are not billed", time(added - billed));
+        }
+        if let Some(ns) = bill["other_threads_ns"].as_f64() {
+            text += &format!("; threads that made no call took {}", time(ns));
+        }
+        Some(text)
+    }
+
     /// Returns all results as JSON. Differences are fractions.
     pub(super) fn json(&self) -> Map<String, Value> {
         let [off, on] = self.sides;
@@ -250,5 +272,28 @@ impl Shown {
         all.insert("sentences".to_owned(), json!(self.sentences));
         all.insert("notes".to_owned(), json!(self.notes));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bill_is_compared_with_the_difference() {
+        let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 60.0);
+        let bill =
+            |ns: f64, others: Option<f64>| json!({ "total": { "ns": ns }, "other_threads_ns": others });
+        assert_eq!(shown.explained(&bill(40e6, None)), None);
+        shown.added_ns = Some(50e6);
+        assert_eq!(
+            shown.explained(&bill(40e6, Some(8e6))).unwrap(),
+            "tracing adds 50.0 ms of processor time to a run; the bill's calls take 40.0 ms, which is 80 % of that; 10.0 ms \
+             are not billed; threads that made no call took 8.00 ms"
+        );
+        assert_eq!(
+            shown.explained(&bill(55e6, None)).unwrap(),
+            "tracing adds 50.0 ms of processor time to a run; the bill's calls take 55.0 ms, which is 110 % of that"
+        );
     }
 }

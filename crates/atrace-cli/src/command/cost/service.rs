@@ -27,7 +27,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Signal, kill_process_group};
 
 use super::program::{self, not_started, pid};
-use super::report::{Shown, Sides};
+use super::report::{Shown, Sides, Unit};
 use super::session::{Session, Sessions};
 use super::verdict::{Judged, Verdict};
 use crate::command::file::chance;
@@ -294,7 +294,7 @@ pub(super) fn measure(
     let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
     let of = |value: fn(&Slice) -> f64| slices.medians(value);
     shown.judge("processor time per unit", Judged::PerUnit, of(|it| it.each), Verdict::of(found));
-    shown.count("units per second", of(|it| it.per_second));
+    shown.beside("units per second", Unit::Count, of(|it| it.per_second));
     shown.recorded(&[report]);
     Ok(shown)
 }

@@ -6,34 +6,48 @@ use std::path::PathBuf;
 
 use rustix::process::geteuid;
 
-use super::program::{Environment, Variables};
+use super::program::Variables;
 use crate::command::file::chance;
-use crate::command::program::{ProgramStore, ServiceSocket};
+use crate::command::program::{ProgramStore, ServiceSocket, memory_kb};
 use crate::command::terminal::{Result, failed, shown_path};
 use crate::service::{Keep, Report, Service};
 
 /// The state that all sessions share.
 pub(super) struct Sessions {
-    environment: Environment,
-    _store: ProgramStore,
+    /// A property store with nothing on.
+    store: ProgramStore,
 }
 
 impl Sessions {
     pub(super) fn make() -> Result<Self> {
         let store = ProgramStore::make(None)?;
         store.switch_off();
-        Ok(Self { environment: Environment { store: store.path().to_owned() }, _store: store })
+        Ok(Self { store })
     }
 
     /// Returns a path that does not exist yet, in a directory that belongs to this user alone and is
     /// removed at the end.
     pub(super) fn place(&self, name: &str) -> PathBuf {
-        self.environment.store.with_file_name(name)
+        self.store.path().with_file_name(name)
     }
 
-    /// Returns the environment of a program that is not traced.
+    /// Returns the variables with which a program is not traced, whatever is switched on outside.
     pub(super) fn off(&self) -> Variables {
-        self.environment.off()
+        vec![
+            ("ATRACE_PROPERTIES", Some(self.store.path().into())),
+            ("PERFETTO_PRODUCER_SOCK_NAME", Some(self.place("no-service").into())),
+            ("ATRACE_BACKEND", None),
+            ("ATRACE_MARKER", None),
+        ]
+    }
+
+    /// Returns the variables that `atrace run` sets.
+    fn on(&self, socket: PathBuf) -> Variables {
+        let mut all = self.off();
+        all[1].1 = Some(socket.into());
+        all[2].1 = Some("perfetto".into());
+        all.push(("ATRACE_SHMEM_KB", Some(memory_kb())));
+        all
     }
 
     /// Starts a session for one program.
@@ -42,7 +56,7 @@ impl Sessions {
         let keep = Keep::File { file: unnamed()?, max: None };
         let service = Service::start(listener, geteuid().as_raw(), keep);
         let service = service.map_err(failed("starting the service"))?;
-        Ok(Session { on: self.environment.on(place.path.clone()), service, _place: place })
+        Ok(Session { on: self.on(place.path.clone()), service, _place: place })
     }
 }
 
