@@ -55,7 +55,7 @@ impl Asked {
     fn write(&self) -> io::Result<()> {
         let mut new = self.path.clone();
         new.push(format!(".{}.new", process::raw_id()));
-        std::fs::write(&new, self.meter.raw())?;
+        std::fs::write(&new, self.meter.0.raw())?;
         std::fs::rename(&new, &self.path).inspect_err(|_| drop(std::fs::remove_file(&new)))
     }
 }

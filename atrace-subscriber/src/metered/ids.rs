@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use atrace_sys::{Line, zeroed_lines};
 
 use super::thread::LANES;
+use crate::callsites::FIRST_NUMBERS;
 
 /// The number of small tables.
 const TABLES: usize = 64;
@@ -31,6 +32,7 @@ const LARGE: usize = if cfg!(miri) { 4 } else { 4096 };
 /// registry has used a slot again.
 const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
 
 /// The position of a word: its set, and its index there.
 #[derive(Clone, Copy)]
@@ -61,62 +63,73 @@ impl Ids {
         (table, [table * SMALL + id as usize % SMALL, TABLES * SMALL + large])
     }
 
-    /// Finds the word of an id. Returns its place, and the number of the callsite.
+    /// Finds the word of an id. Returns its place, and the number of the callsite. It is usually the first word of its
+    /// set.
     #[inline(always)]
     pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
-        #[cold]
-        #[inline(never)]
-        fn in_large(ids: &Ids, id: u64) -> Option<(Place, usize)> {
-            ids.find_in(Ids::sets(id).1[1], id)
+        let at = Self::sets(id).1[0];
+        match self.sets.get(at).and_then(|set| number_in(&set.0[0], id)) {
+            Some(number) => Some((Place(at, 0), number)),
+            None => self.find_further(id),
         }
-        self.find_in(Self::sets(id).1[0], id).or_else(|| in_large(self, id))
     }
 
-    #[inline(always)]
-    fn find_in(&self, at: usize, id: u64) -> Option<(Place, usize)> {
-        let rest = id >> SMALL_BITS << NUMBER_BITS;
-        let words = self.sets.get(at)?.0.iter().map(|word| word.load(Ordering::Relaxed));
-        // An id of which nothing remains can't be told from a free word, but no number is 0.
-        let (way, word) = words.enumerate().find(|(_, word)| word & !NUMBER == rest && *word != 0)?;
-        Some((Place(at, way), (word & NUMBER) as usize - 1))
+    #[cold]
+    #[inline(never)]
+    fn find_further(&self, id: u64) -> Option<(Place, usize)> {
+        let find = |at: usize| {
+            let mut words = self.sets[at].0.iter().enumerate();
+            words.find_map(|(way, word)| Some((Place(at, way), number_in(word, id)?)))
+        };
+        Self::sets(id).1.into_iter().find_map(find)
     }
 
     /// Adds an id. `lane` is the lane of the calling thread. A subscriber may give the same id to all spans of a
     /// callsite; that id is added only once.
+    #[inline(always)]
     pub(super) fn add(&self, id: u64, callsite: usize, lane: usize) {
-        let (table, [small, large]) = Self::sets(id);
-        let number @ 1..=NUMBER = callsite as u64 + 1 else { return };
-        let new = id >> SMALL_BITS << NUMBER_BITS | number;
-        let put = |set: usize, take: &dyn Fn(&AtomicU64) -> bool| {
-            self.sets[set].0.iter().any(|word| match word.load(Ordering::Relaxed) {
-                0 => take(word),
-                present => present == new,
-            })
-        };
-        let store = |word: &AtomicU64| {
-            word.store(new, Ordering::Relaxed);
-            true
-        };
-        let is_put = self.owns(table, lane) && put(small, &store);
-        if !is_put {
-            put(large, &|word| word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+        let (table, [small, _]) = Self::sets(id);
+        let (new, first) = (rest(id) | (callsite as u64 + 1), &self.sets[small].0[0]);
+        if self.owners[table].load(Ordering::Relaxed) == lane + 1 && first.load(Ordering::Relaxed) == 0 {
+            first.store(new, Ordering::Relaxed);
+        } else {
+            self.add_further(id, new, lane);
         }
     }
 
-    /// Returns whether the thread with this lane owns a small table. If the table has no owner, the thread becomes its
-    /// owner.
-    #[inline]
-    fn owns(&self, table: usize, lane: usize) -> bool {
-        let (owner, own) = (&self.owners[table], lane.wrapping_add(1));
-        let present = owner.load(Ordering::Relaxed);
-        let takes = || owner.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        present == own || present == 0 && lane < LANES && takes()
+    #[cold]
+    #[inline(never)]
+    fn add_further(&self, id: u64, new: u64, lane: usize) {
+        let (table, [small, large]) = Self::sets(id);
+        let takes = |word: &AtomicU64| word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
+        let put = |set: usize| {
+            self.sets[set].0.iter().any(|word| takes(word).map_or_else(|it| it == new, |_| true))
+        };
+        let owner = &self.owners[table];
+        let becomes_owner =
+            || owner.compare_exchange(0, lane + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let owns = owner.load(Ordering::Relaxed) == lane + 1 || lane < LANES && becomes_owner();
+        let _ = owns && put(small) || put(large);
     }
 
     /// Frees the word of a span that has been closed.
     pub(super) fn remove(&self, Place(at, way): Place) {
         self.sets[at].0[way].store(0, Ordering::Relaxed);
     }
+}
+
+/// Returns the bits of a word that are bits of the id.
+#[inline(always)]
+fn rest(id: u64) -> u64 {
+    id >> SMALL_BITS << NUMBER_BITS
+}
+
+/// Returns the number of the callsite in a word, if the word has this id.
+#[inline(always)]
+fn number_in(word: &AtomicU64, id: u64) -> Option<usize> {
+    // A free word has no number, even for an id of which no bits remain.
+    let number = (word.load(Ordering::Relaxed) ^ rest(id)).wrapping_sub(1);
+    (number < NUMBER).then_some(number as usize)
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ use crate::callsites::{self, Callsite, level_of};
 const FIRSTS: u64 = 16;
 /// Of this many calls of a kind, one is timed.
 const ONE_IN: u32 = 128;
-/// The number of calls that are made to measure what metering itself costs.
+/// The number of calls that are made to measure what metering itself costs; a tenth of them, if all are timed.
 const TRIES: u32 = 1000;
 /// The number that stands for unknown callsites.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;
@@ -231,12 +231,7 @@ impl Meter {
 
     /// Returns what each callsite has cost so far. Allocates.
     pub fn bill(&self) -> Bill {
-        Bill::read(&self.raw()).unwrap_or_default()
-    }
-
-    /// Returns the measurements in the form in which [`Bill::read`] reads them.
-    pub(super) fn raw(&self) -> Vec<u8> {
-        self.0.raw()
+        Bill::read(&self.0.raw()).unwrap_or_default()
     }
 
     /// Prepares a callsite, which allocates. If a callsite is not prepared, its first call allocates.
@@ -299,6 +294,7 @@ impl State {
     }
 
     /// Stores the number of the callsite of a new span.
+    #[inline(always)]
     pub(super) fn note(&self, id: u64, number: usize) {
         if let Some(ids) = &self.ids {
             ids.add(id, number, thread::with(|thread| thread.lane.get()));
@@ -306,7 +302,7 @@ impl State {
     }
 
     /// Returns the number of a span's callsite, and the place where the number is stored.
-    #[inline]
+    #[inline(always)]
     pub(super) fn span(&self, id: u64) -> (usize, Option<Place>) {
         match self.ids.as_ref().and_then(|ids| ids.find(id)) {
             Some((place, number)) => (number, Some(place)),
@@ -408,17 +404,17 @@ impl State {
         let [mut untimed, mut timing, mut empty] = [u64::MAX; 3];
         // The least of some groups was not interrupted.
         for _ in 0..if cfg!(miri) { 1 } else { 20 } {
-            untimed = untimed.min(self.try_calls(ONE_IN_MAX));
-            timing = timing.min(self.try_calls(1));
+            untimed = untimed.min(self.try_calls(TRIES, ONE_IN_MAX));
+            timing = timing.min(self.try_calls(TRIES / 10, 1));
             timed.clear();
             // As in a program: most calls before it are not timed.
-            self.try_calls(100);
+            self.try_calls(TRIES, 100);
             let sample = timed.short.sample();
             empty = empty.min(sample.sum as u64 / sample.number.max(1));
         }
         let ns = self.ns_per_tick();
         self.empty.store(empty, Ordering::Relaxed);
-        self.timing.store(timing / u64::from(TRIES), Ordering::Relaxed);
+        self.timing.store(timing / u64::from(TRIES / 10), Ordering::Relaxed);
         self.untimed.store((untimed as f64 * ns * 1000.0 / f64::from(TRIES)) as u64, Ordering::Relaxed);
         if timer::thread_time().is_some() {
             self.long.store((LONG.as_nanos() as f64 / ns) as u64, Ordering::Relaxed);
@@ -426,18 +422,18 @@ impl State {
         timed.clear();
         self.try_counter().store(0, Ordering::Relaxed);
         // Timed calls take at most half a nanosecond of the others.
-        let enough = (2.0 * (timing / u64::from(TRIES)) as f64 * ns) as u32;
+        let enough = (2.0 * (timing / u64::from(TRIES / 10)) as f64 * ns) as u32;
         self.set_one_in(enough.clamp(ONE_IN, 64 * ONE_IN));
     }
 
     /// Makes calls of an unknown callsite, of which one of `one_in` is timed. Returns how long all calls
     /// took, in ticks.
     #[inline(never)]
-    fn try_calls(&'static self, one_in: u32) -> u64 {
+    fn try_calls(&'static self, number: u32, one_in: u32) -> u64 {
         self.set_one_in(one_in);
         self.try_counter().store(counter::word(FIRSTS, 2 * u64::from(one_in - 1)), Ordering::Relaxed);
         let start = self.ticks.now();
-        for _ in 0..TRIES {
+        for _ in 0..number {
             if !self.number_passes(UNKNOWN, Call::Enter) {
                 drop(self.time_number(UNKNOWN, Call::Enter));
             }
@@ -451,7 +447,8 @@ impl State {
         &self.lines[line].0[place_of(Call::Enter)]
     }
 
-    fn raw(&self) -> Vec<u8> {
+    /// Returns the measurements in the form in which [`Bill::read`] reads them.
+    pub(super) fn raw(&self) -> Vec<u8> {
         let (began, _, processor) = self.began;
         let ns = self.ns_per_tick();
         let long = self.long.load(Ordering::Relaxed) as f64;
@@ -481,9 +478,7 @@ impl State {
         }
         writer.finish()
     }
-}
 
-impl State {
     fn sampled(&self, number: usize, site: &Site, place: usize, long_at_least: f64) -> Sampled {
         let timed = &site.0[place];
         let firsts = timed.firsts.load(Ordering::Acquire);
