@@ -194,8 +194,9 @@ fn a_handler_may_run_between_any_two_instructions_deep_down() {
     is_whole(&name, 30);
 }
 
-/// Whether the next registration of a destructor is to be interrupted; and the number of registrations since then.
+/// Whether the next registration of a destructor is to be interrupted.
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
+/// The number of registrations of a destructor since `IS_ARMED` was set.
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// Replaces the C library's function, which registers a destructor for a thread-local value. Raises a signal just

@@ -177,7 +177,7 @@ mod cases {
         place.run(&name);
     }
 
-    /// The process that [`fork_here`] forked. In that process it is 0, and there is no timer.
+    /// The id of the process that [`fork_here`] forked. In that process the value is 0, and there is no timer.
     static CHILD: AtomicI32 = AtomicI32::new(-1);
 
     /// Returns whether all signals have arrived.

@@ -32,9 +32,9 @@ mod cases {
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
-    /// The number of events of the thread whose functions have returned, and the number of events of the
-    /// handler that were lost.
+    /// The number of the thread's calls of event functions that have returned.
     static RETURNED: AtomicU64 = AtomicU64::new(0);
+    /// The number of the handler's events that were lost.
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 
     /// Stops the thread if it is in the middle of an event. In that case the handler's own event is lost and counted.

@@ -10,10 +10,11 @@ use crate::system::c::{self, CAPABILITY_VERSION};
 use crate::system::signals::{Signals, mask};
 use crate::system::{self, file};
 
-/// The limits of the child: how much memory it may use in addition to its parent's, the size of a file in
-/// bytes, and the number of descriptors.
+/// The maximum number of bytes of memory that the child may use in addition to its parent's.
 const MEMORY: u64 = 256 << 20;
+/// The maximum size of a file that the child writes, in bytes.
 const FILE: u64 = 1 << 20;
+/// The maximum number of descriptors of the child.
 const DESCRIPTORS: u64 = 256;
 
 /// Runs the child process. It never returns.

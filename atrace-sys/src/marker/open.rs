@@ -8,8 +8,9 @@ use super::{Identity, MARKER_PATHS, MarkerKind};
 pub(super) use crate::system::file::close;
 use crate::system::{self, Errno, file, soft_limit};
 
-/// The `f_type` of tracefs and debugfs, from `linux/magic.h`.
+/// The `f_type` of tracefs, from `linux/magic.h`.
 const TRACEFS: u64 = 0x7472_6163;
+/// The `f_type` of debugfs, from `linux/magic.h`.
 const DEBUGFS: u64 = 0x6462_6720;
 
 /// The highest descriptor that may be used. The kernel's table of descriptors is as long as the highest one

@@ -39,9 +39,10 @@ use crate::table::number::{count, percent, ratio, time};
 /// The difference of times, in nanoseconds, that is ignored, because it can come from the placement of the
 /// code by the linker.
 const FLOOR_NS: f64 = 0.5;
-/// How much the time that tracing adds to a workload may change: by this many nanoseconds, or by the fraction of the
-/// workload below, whichever is more.
+/// How many nanoseconds the time that tracing adds to a workload may change. If [`ZERO_PART`] allows more, that limit
+/// counts.
 const ZERO_NS: f64 = 2.0;
+/// By which fraction of the workload's time the time that tracing adds may change.
 const ZERO_PART: f64 = 0.01;
 /// The difference of allocation counts that is ignored. A count is an average over thousands of operations,
 /// and differs if a container has to grow.

@@ -13,11 +13,13 @@ use super::input::Machine;
 use super::{html, write};
 use crate::table::number::{digits, ratio};
 
-/// The text before and after the lines in the README.
+/// The mark before the lines in the README.
 const BEGIN: &str = "<!-- costs ";
+/// The mark after the lines in the README.
 const END: &str = "<!-- /costs -->";
-/// The marks before and after a table of `docs/costs.md`; the first mark has the table's name.
+/// The mark before a table of `docs/costs.md`. The name of the table follows.
 const BEGIN_MADE: &str = "<!-- made ";
+/// The mark after a table of `docs/costs.md`.
 const END_MADE: &str = "<!-- /made -->";
 
 /// Writes the lines in `README.md` and `docs/costs.md` below `root`, and `docs/costs.svg`.

@@ -8,7 +8,7 @@ use crate::row::Known;
 use crate::table;
 use crate::table::number::{coordinate as at, time};
 
-/// The colours and fonts of plots, in a page or in a separate file.
+/// The colours and fonts of plots that are in a page or in a separate file.
 const PLOT_STYLE: &str = include_str!("plot.css");
 const PAGE_STYLE: &str = include_str!("page.css");
 

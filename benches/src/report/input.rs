@@ -291,8 +291,9 @@ pub(crate) fn entries(dir: &Path, problems: &mut Problems) -> BTreeMap<String, s
     }
 }
 
-/// The maximum number of Criterion's cases, and the maximum depth of Criterion's directories.
+/// The maximum number of Criterion's cases.
 const MAX_CASES: usize = 2_000;
+/// The maximum depth of Criterion's directories.
 const MAX_DEPTH: usize = 5;
 
 /// Criterion's estimate of a case in nanoseconds: lower bound, median, upper bound.

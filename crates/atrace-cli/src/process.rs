@@ -13,11 +13,15 @@ use std::path::{Path, PathBuf};
 
 use crate::escape::shown;
 
-/// The limits: the maximum number of bytes that are read of a file, and the maximum number of descriptors.
+/// The maximum number of bytes that are read of a process's `cmdline`.
 const CMDLINE: u64 = 4095;
+/// The maximum number of bytes that are read of another file of a process.
 const SMALL: u64 = 1 << 16;
+/// The maximum number of bytes that are read of a process's `environ`.
 const ENVIRONMENT: u64 = 1 << 20;
+/// The maximum number of bytes that are read of a process's `maps`.
 const MAPS: u64 = 4 << 20;
+/// The maximum number of a process's descriptors that are listed.
 const DESCRIPTORS: usize = 1 << 16;
 
 /// The type of the entry of the auxiliary vector which says whether a program runs in secure mode

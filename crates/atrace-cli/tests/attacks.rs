@@ -42,6 +42,7 @@ mod cases {
     /// How much memory the command may use in addition to a ring: the documented promise plus a margin for an
     /// unoptimized build.
     const MEMORY_MIB: u64 = 200;
+    /// The maximum number of descriptors that the command may use.
     const DESCRIPTORS: usize = 256;
 
     /// In the case's process: forks an attacker, which outlives this program and waits to be killed. Then traces like

@@ -33,9 +33,11 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
     const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
-    /// The ids of hostile users, and of an honest user.
+    /// The id of a hostile user.
     const MALLORY: u32 = 64_001;
+    /// The id of another hostile user.
     const TRUDY: u32 = 64_002;
+    /// The id of an honest user.
     const ALICE: u32 = 64_009;
     /// The ids of users that only the storm uses. Its attackers kill every process of these users, which would
     /// hit other tests.

@@ -29,8 +29,9 @@ mod cases {
     use crate::here::{Here, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The id of the user who calls sudo, and the id of the user who attacks.
+    /// The id of the user who calls sudo.
     const CALLER: u32 = 64_101;
+    /// The id of the user who attacks.
     const ATTACKER: u32 = 64_102;
 
     fn refused(ran: &Ran, text: &str) {
@@ -179,7 +180,7 @@ mod cases {
         }
     }
 
-    /// The groups include groups without a name, and groups that only this process of the user has.
+    /// The program's groups include groups without a name, and groups that no other process of the user has.
     #[test]
     fn under_sudo_the_program_is_in_the_callers_groups() {
         let name = case!({

@@ -117,8 +117,10 @@ fn categories_are_chosen_as_the_sdk_chooses_them() {
     }
 }
 
-/// The number and the value of fields of `TrackEventConfig`.
+/// The number of a field of `TrackEventConfig`, and its value, with which events have no arguments.
 const FILTER_ARGUMENTS: (u32, u64) = (7, 1);
+/// The number of a field of `TrackEventConfig`, and its value, with which names that are not constant are
+/// replaced.
 const FILTER_NAMES: (u32, u64) = (9, 1);
 
 #[test]

@@ -50,8 +50,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     Ok(u8::from(!all_arrive))
 }
 
-/// Returns whether a name refers to the process: the name equals argv[0] or the last path component of argv[0],
-/// or is a pattern that matches argv[0].
+/// Returns whether a name refers to the process: the name equals `argv[0]` or the last path component of `argv[0]`,
+/// or is a pattern that matches `argv[0]`.
 fn is_called(process: Process, name: &str) -> bool {
     let Some(argv0) = process.argv0() else { return false };
     let argv0 = argv0.to_string_lossy();

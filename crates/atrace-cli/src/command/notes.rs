@@ -45,8 +45,9 @@ use crate::command::terminal::{Result, failed, say};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// The limits: the maximum length of a note in bytes, and the maximum number of notes.
+/// The maximum length of a note in bytes.
 const LENGTH: u64 = 1 << 20;
+/// The maximum number of notes.
 const MOST: usize = 1024;
 
 const PREFIX: &str = "recording-";
@@ -183,8 +184,9 @@ fn boot() -> String {
 /// The first word of the line which says that the patterns of a store were added.
 const DONE: &str = "done";
 
-/// The first words of the lines that cancel the patterns, or the output.
+/// The line which says that the patterns of a note no longer have to be removed.
 pub(crate) const UNDONE: &str = "undone";
+/// The line which says that the recording of a note no longer has to be saved.
 pub(crate) const SAVED: &str = "saved";
 
 /// The first word of the line with the file to which the recording must be saved.

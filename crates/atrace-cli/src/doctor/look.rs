@@ -213,9 +213,9 @@ fn store(pid: u32, place: &Path, facts: &mut Facts) {
     }
 }
 
-/// The maximum length of the text of one process in bytes, and the maximum number of processes of one user. These
-/// limits keep an answer short.
+/// The maximum length of the text of one process in an answer, in bytes.
 const TEXT_MAX: usize = 512;
+/// The maximum number of processes of one user in an answer.
 const PROCESSES_MAX: usize = 1000;
 
 /// The states of the connections of several processes to Perfetto's service.

@@ -78,8 +78,8 @@ const CONNECTIONS_MAX: u64 = 176;
 /// The maximum number of connections that have ended and wait to be closed. They do not count for
 /// [`CONNECTIONS_MAX`].
 const CLOSING_MAX: usize = 16;
-/// The maximum number of messages with descriptors that are being received at a time. As many messages may have
-/// been received and wait to be handled.
+/// The maximum number of messages with descriptors that are being received at a time. The same number of received
+/// messages may wait to be handled.
 const RECEIVING_MAX: usize = 16;
 
 /// A running service, with a thread in this process. Dropping this ends the service.

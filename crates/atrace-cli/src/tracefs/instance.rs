@@ -17,9 +17,9 @@ use atrace_sys::fork::{Generation, generation};
 use super::{Markers, context, root};
 use crate::process::Process;
 
-/// The number of attempts to remove a busy instance, and the pause between them. After the last attempt the
-/// instance is left to [`sweep`].
+/// The number of attempts to remove a busy instance. After the last attempt the instance is left to [`sweep`].
 const RMDIR_TRIES: u32 = 40;
+/// The pause between two attempts to remove a busy instance.
 const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 
 /// A tracefs instance.
@@ -152,8 +152,8 @@ impl Instance {
         self.control(&format!("options/{name}"), if on { "1" } else { "0" })
     }
 
-    /// Returns whether the kernel has this switch for the instance. Before Linux 4.4, only the top directory of
-    /// tracefs has switches.
+    /// Returns whether the kernel has this option for the instance. Before Linux 4.4, only the top directory of
+    /// tracefs has options.
     pub(crate) fn has_option(&self, name: &str) -> bool {
         self.path.join("options").join(name).exists()
     }

@@ -8,8 +8,8 @@
 //! misses no service.
 //!
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must
-//! not connect: the kernel may end the process for a system call that is no longer allowed, be it a call of this
-//! thread or of an event for Perfetto. So the process waits until the thread has made its first attempt and knows how
+//! not connect: the kernel may end the process for a system call that is no longer allowed, whether this thread
+//! or an event for Perfetto makes the call. So the process waits until the thread has made its first attempt and knows how
 //! the process was confined by then.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,12 +20,14 @@ use atrace_sys::fork::generation;
 use atrace_sys::thread::confinement::Confinement;
 use atrace_sys::{OnceRef, futex, thread};
 
-/// The shortest and the longest pause between two attempts, in milliseconds.
+/// The shortest pause between two attempts, in milliseconds.
 const FIRST: u64 = 100;
+/// The longest pause between two attempts, in milliseconds.
 const LAST: u64 = 30_000;
-/// The maximum time that one system call sleeps. The first value is for a thread that keeps rights which the
-/// process may give up: it checks them at intervals. The second is for other threads.
+/// The maximum time that one system call sleeps, in a thread that keeps rights which the process may give up. The
+/// thread checks at this interval whether the process still has these rights.
 const WITH_RIGHTS: Duration = Duration::from_secs(1);
+/// The maximum time that one system call sleeps, in any other thread.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Whether the process tries again at intervals, even if there is no sign of a service.
@@ -50,8 +52,9 @@ pub(crate) fn set_serial(serial: &'static AtomicU32) {
 
 /// The generation (see [`atrace_sys::fork`]) of the process whose thread has made its first attempt.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The maximum time that [`wait_for_first`] waits, and the pause between its checks, in nanoseconds.
+/// The maximum time that [`wait_for_first`] waits, in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
+/// The pause between two checks of [`wait_for_first`].
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Waits until the socket thread sleeps after its first attempt, which found no service.

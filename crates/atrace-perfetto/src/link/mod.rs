@@ -47,9 +47,9 @@ use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
 use atrace_sys::{Descriptor, process, thread};
 
-/// The shortest and the longest time between two checks of the completed chunks and the socket, in
-/// milliseconds.
+/// The shortest time between two checks of the completed chunks and the socket, in milliseconds.
 const SHORTEST: u64 = 4;
+/// The longest time between two checks of the completed chunks and the socket, in milliseconds.
 const LONGEST: u64 = 50;
 /// The interval at which a thread with rights checks whether the process still has these rights, in
 /// milliseconds.

@@ -38,8 +38,9 @@ fn pages(kib: Option<&OsStr>) -> Option<usize> {
     (KIB_MIN..=KIB_MAX).contains(&kib).then_some(kib * 1024 / abi::PAGE)
 }
 
-/// The minimum and the maximum size of the memory that this process makes, in KiB.
+/// The minimum size of the memory that this process makes, in KiB.
 const KIB_MIN: usize = 64;
+/// The maximum size of the memory that this process makes, in KiB.
 const KIB_MAX: usize = 32 << 10;
 
 /// The maximum size of the arguments of a request in the greeting, in bytes.
@@ -50,9 +51,9 @@ const EPIPE: i32 = 32;
 /// The maximum size of a request without its arguments, in bytes.
 const AROUND: usize = 64;
 
-/// The maximum number of chunks that one message names, and the maximum size of each entry in
-/// bytes.
+/// The maximum number of chunks that one message names.
 const MOVED_MAX: usize = 240;
+/// The maximum size of an entry that names a chunk, in bytes.
 const MOVED_LEN: usize = 15;
 const _: () = assert!(MOVED_MAX * MOVED_LEN + AROUND < REQUEST_MAX);
 

@@ -14,8 +14,9 @@ pub(crate) const SHORT: usize = 96;
 pub(super) const SITE_NAME_MAX: usize = 512;
 pub(super) const SITE_TEXT_MAX: usize = 256;
 
-/// The name of the argument that holds an event's level, and the number of that name.
+/// The name of the argument that holds an event's level.
 const LEVEL: &str = "level";
+/// The number by which the name `level` is interned.
 pub(super) const LEVEL_NUMBER: u8 = 1;
 
 /// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. The name of other numbers is empty.

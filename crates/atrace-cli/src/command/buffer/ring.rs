@@ -37,8 +37,9 @@ pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 /// kernel stored 128.
 const THREAD_NAMES: u64 = 4096;
 
-/// The limits for the default size of a buffer, in KiB: for each CPU, and in total.
+/// The maximum default size of a buffer for each CPU, in KiB.
 const DEFAULT_KB: u64 = 16 << 10;
+/// The maximum default size of a buffer for all CPUs together, in KiB.
 const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 
 /// Creates an instance whose events have the form that Perfetto expects.

@@ -8,15 +8,17 @@ use std::io::{self, BufRead, BufWriter, Read, Seek, SeekFrom, Write};
 
 use crate::tracefs::markers::Header;
 
-/// The HTML tags at the beginning and the end of a part, which Perfetto's reader expects.
+/// The HTML tag at the beginning of a part, which Perfetto's reader expects.
 const BEGIN: &str = "<script class=\"trace-data\" type=\"application/text\">\n";
+/// The HTML tag at the end of a part, which Perfetto's reader expects.
 const END: &str = "</script>\n";
 
 const HEAD: &str = "<!DOCTYPE html>\n<html><body>\n";
 const LIST: &str = "PROCESS DUMP\nUSER PID PPID VSZ RSS WCHAN PC S NAME COMM\n";
 
-/// The maximum length of a line of the list, and of a name in it, in bytes.
+/// The maximum length of a line of the list of processes, in bytes.
 const LINE: usize = 160;
+/// The maximum length of a name in the list of processes, in bytes.
 const NAME: usize = 60;
 
 /// A second text of a trace, of which only the events of some processes are copied.

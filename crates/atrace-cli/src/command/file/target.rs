@@ -120,7 +120,8 @@ impl Target {
         Ok(())
     }
 
-    /// Returns the status of a name without following a link; returns `None` if there is no file.
+    /// Returns the status of the file with this name, without following a link. Returns `None` if there is no such
+    /// file.
     fn status(&self, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
         match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(data) => Ok(Some(data)),

@@ -25,9 +25,10 @@ use crate::process::Process;
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// The part of the time that the checks may take: one part in `SHARE`. If the interval between two checks would
-/// then be longer than `REST`, it is `REST`, and the checks take a larger part.
+/// The checks may take one part in `SHARE` of the time. If the interval between two checks would then be longer than
+/// [`REST`], it is `REST`, and the checks take a larger part.
 const SHARE: u32 = 20;
+/// The longest interval between two checks.
 const REST: Duration = Duration::from_millis(500);
 
 /// The reason why the events of a process are not recorded.

@@ -17,9 +17,9 @@ use crate::command::terminal::thousands;
 /// The first byte of a packet in a trace file: field 1, of type bytes.
 const PACKET: u8 = 1 << 3 | 2;
 
-/// The limits: the maximum size of a packet in bytes, and the maximum number of sequences that are
-/// remembered.
+/// The maximum size of a packet in bytes.
 const PACKET_MAX: u64 = 64 << 20;
+/// The maximum number of sequences that are remembered.
 const SEQUENCES_MAX: usize = 1 << 20;
 
 /// Counts of losses in a trace.
