@@ -293,8 +293,8 @@ impl Inside {
         self.last = now;
     }
 
-    /// Returns both times. The time from the end of the last task until the end of the batch's part is added to the
-    /// second one.
+    /// Returns the time of the computation, and the time of the rest. The rest includes the time from the end of the
+    /// last task until the end of the batch's part.
     fn end(self, laps: &Laps) -> [Duration; 2] {
         [self.parts[0], self.parts[1] + (laps.last - self.last)]
     }

@@ -155,7 +155,7 @@ pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
 
 /// Counts the threads that ran a task. Each such thread calls [`seen`](Self::seen), and is counted once.
 ///
-/// A call costs a thread-local load, and an atomic addition the first time.
+/// A call of `seen` costs a thread-local load. The first call of a thread also costs an atomic addition.
 #[derive(Debug)]
 pub struct Started;
 

@@ -340,8 +340,8 @@ pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
     there.take(most).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
 }
 
-/// Returns the name of the row with which `id` is compared. It is only the implementation if both ids name
-/// the same operation.
+/// Returns the name of the row with which `id` is compared. If both ids name the same operation, the
+/// name is only that of the implementation.
 fn named_base(id: &str, base: &str) -> String {
     let (mine, theirs) = (Id::of(id), Id::of(base));
     if mine.what == theirs.what { theirs.who.to_string() } else { base.to_owned() }

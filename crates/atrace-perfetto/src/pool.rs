@@ -385,7 +385,7 @@ impl<W: Plain + 'static> Pool<W> {
     ///
     /// The thread that opens and closes sessions must call this at intervals.
     pub(crate) fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
-        /// If two threads call this at once, only one of them searches.
+        /// If two threads look for ended threads at once, only one of the two searches.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;

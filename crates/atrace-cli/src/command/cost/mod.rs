@@ -215,8 +215,8 @@ impl Pairs {
         self.check(1, &on, report.as_ref())
     }
 
-    /// Returns an error if a run shows that the program can't be measured. The first side must have succeeded
-    /// before.
+    /// Returns an error if a run shows that the program can't be measured. `side` is the index of the run's side. A
+    /// run of the second side may be checked only after a run of the first side has passed the check.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
