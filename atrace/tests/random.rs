@@ -527,7 +527,7 @@ mod cases {
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
-    /// Stops its thread until it may go on, at most for some 100 ms.
+    /// Stops the interrupted thread until `MAY_GO_ON` is set, for some 100 ms at most.
     extern "C" fn stop(_: libc::c_int) {
         IS_HANDLED.store(true, Ordering::Release);
         for _ in 0..100 {
@@ -539,8 +539,8 @@ mod cases {
         }
     }
 
-    /// A recording begins while a thread is stopped somewhere in a slice on a track. The recording has each end only with its begin,
-    /// wherever that was.
+    /// A recording begins while a thread is stopped somewhere in a slice on a track. Wherever the thread was stopped, the
+    /// recording has an end only if it has the begin.
     #[test]
     fn a_recording_that_begins_within_a_slice_on_a_track_has_both_ends_or_none() {
         let name = case!({

@@ -108,11 +108,11 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Looks up the functions of a backtrace when its span is created, if `yes`, rather than when frames are requested. Without
-    /// backtraces this has no effect.
+    /// If `yes`, looks up the functions of a backtrace when its span is created, and not when the frames are requested.
+    /// Without backtraces this has no effect.
     ///
-    /// This costs far more: functions are looked up anew for each backtrace, and each name is allocated. It is for programs
-    /// that unload libraries, after which an address may belong to another function.
+    /// With this option a span costs far more: functions are looked up anew for each backtrace, and each name is
+    /// allocated. It is for programs that unload libraries, after which an address may belong to another function.
     #[must_use]
     pub fn with_eager_symbols(mut self, yes: bool) -> Self {
         self.has_eager_symbols = yes;

@@ -23,7 +23,7 @@ pub(super) struct Backtraces {
 pub(super) struct LiveSpans {
     pub(super) table: SpanTable,
     pub(super) rules: Arc<Rules>,
-    /// `None` if no backtraces are stored.
+    /// How the layer makes backtraces, or `None` if it stores none.
     pub(super) backtraces: Option<Backtraces>,
     /// The generation of the process in whose list ([`ALL`]) these spans are.
     listed_by: AtomicU64,

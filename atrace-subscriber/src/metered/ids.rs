@@ -5,8 +5,9 @@
 //!
 //! The id of a registry's span contains the thread that has created the span, and that thread selects one of [`TABLES`]
 //! small tables. A small table belongs to the first thread that adds an id to it. No other thread adds words there, so
-//! its owner takes a free word by a plain store. All other ids are in a large table: those that another thread than the
-//! owner adds, and those whose set in the small table is full. There, a thread takes a free word by a compare-and-swap.
+//! its owner takes a free word by a plain store. All other ids are in a large table: the ids that a thread other than
+//! the owner adds, and the ids whose set in the small table is full. In the large table, a thread takes a
+//! free word by a compare-and-swap.
 //!
 //! The thread that closes a span frees the word that it had found before it closed the span: another thread may already
 //! use the same id again, with another word. If the set in the large table is full, too, the callsite of the span is
@@ -63,8 +64,8 @@ impl Ids {
         (table, [table * SMALL + id as usize % SMALL, TABLES * SMALL + large])
     }
 
-    /// Finds the word of an id. Returns its place, and the number of the callsite. It is usually the first word of its
-    /// set.
+    /// Finds the word of an id. Returns its place, and the number of the callsite. The word is usually the first one of
+    /// its set.
     #[inline(always)]
     pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
         let at = Self::sets(id).1[0];

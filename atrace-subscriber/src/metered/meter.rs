@@ -41,7 +41,8 @@ use crate::callsites::{self, Callsite, level_of};
 const FIRSTS: u64 = 16;
 /// Of this many calls of a kind, one is timed.
 const ONE_IN: u32 = 128;
-/// The number of calls that are made to measure what metering itself costs; a tenth of them, if all are timed.
+/// The number of calls that are made to measure what metering itself costs. If all calls are timed, a tenth of this
+/// number is made.
 const TRIES: u32 = 1000;
 /// The number that stands for unknown callsites.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;

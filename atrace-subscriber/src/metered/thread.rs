@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use atrace_sys::{fork, thread, timer};
 
-/// The number of lanes: so many threads have counters of their own.
+/// The number of lanes: this many threads have counters of their own.
 pub(super) const LANES: usize = 64;
 /// The value for a thread that has made no metered call yet, or is in a timed call. No lane and no line has this number.
 pub(super) const NONE: usize = usize::MAX / 2;
@@ -27,7 +27,7 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 pub(super) struct Thread {
     /// The number of the thread's lane: [`NONE`] during a timed call, [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// The same number, but also during a timed call.
+    /// The number of the thread's lane, also during a timed call.
     own: Cell<usize>,
     /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,

@@ -31,7 +31,7 @@ impl<S: Subscriber> Metered<S> {
     /// Times one of `one_in` calls. The default is one of 128. A timed call costs some hundred nanoseconds
     /// more than others.
     ///
-    /// Call this before the subscriber is used. 0 means 1: all calls are timed. The most is 32,768.
+    /// Call this before the subscriber is used. 0 means 1: all calls are timed. The maximum is 32,768.
     #[must_use]
     pub fn with_sampling(self, one_in: u32) -> Self {
         self.meter.0.set_one_in(one_in);

@@ -77,7 +77,8 @@ impl Region {
         !self.advise(size, -1) && self.advise(size, libc::MADV_WIPEONFORK)
     }
 
-    /// Gives the kernel an advice for the first bytes. Returns whether the kernel took it.
+    /// Gives the kernel an advice (`madvise`) for the first `size` bytes. Returns whether the kernel accepted the
+    /// advice.
     fn advise(&self, size: usize, advice: libc::c_int) -> bool {
         let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
         // SAFETY: in this process, memory does not change: `forget` is for shared mappings, whose bytes are the file's before

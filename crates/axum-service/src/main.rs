@@ -3,10 +3,11 @@
 //! Usage: axum-service [REQUESTS|forever [CONCURRENCY]]
 //!
 //! The service answers REQUESTS requests (default 7,500), CONCURRENCY at a time (default 16), prints how many were
-//! answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for every tenth. One of
-//! 500 requests searches without an index and is slow.
+//! answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for every tenth
+//! request. One of 500 requests searches without an index and is slow.
 //!
-//! To see which request was slow, and where it waited; and to measure what tracing costs a request:
+//! The first of these commands shows which request was slow, and where it waited. The second command measures what
+//! tracing costs a request:
 //!
 //! ```sh
 //! atrace run -- axum-service
@@ -33,11 +34,11 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The number of rows of the table.
 const ROWS: i64 = 2000;
-/// Of so many requests, one is slow.
+/// Of this many requests, one is slow.
 const SELDOM: usize = 500;
-/// A service that runs until it is stopped prints a line after so many requests.
+/// A service that runs until it is stopped prints a line each time that it has answered this many requests.
 const A_LINE: usize = 10;
-/// The number of requests that stands for no end.
+/// The number of requests that means: until the service is stopped.
 const FOREVER: usize = usize::MAX;
 
 #[derive(Deserialize)]

@@ -135,7 +135,8 @@ struct Link {
     notify_again: u8,
     /// Whether the next connection offers memory of this process to the service.
     offers: bool,
-    /// The number of pages of that memory, if it replaces memory of the service that this process can't use; otherwise 0.
+    /// The number of pages of the memory that the next connection offers, if the service's own memory can't be used in
+    /// this process; otherwise 0.
     replaced: usize,
 }
 

@@ -9,7 +9,7 @@
 //!
 //! The service provides the memory with the connection's first session (`SetupTracing`), so that the session can choose
 //! the size. This process offers memory of its own with `InitializeConnection` in two cases: if `ATRACE_SHMEM_KB` names a
-//! size, and if the service's memory can't be used on the connection before.
+//! size, and if the service's memory could not be used on the previous connection.
 //!
 //! A relay to another machine ends a connection on which a descriptor arrives, so the next connection is made without an
 //! offer. The service then asks for *emulation*: a commit contains the bytes of a chunk, and this thread frees the chunk.

@@ -14,7 +14,7 @@ use crate::service::{Keep, Report, Service};
 
 /// The state that all sessions share.
 pub(super) struct Sessions {
-    /// A property store with nothing on.
+    /// A property store in which tracing is off.
     store: ProgramStore,
 }
 
