@@ -59,8 +59,8 @@ fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<
     unless_too_deep(|| writer.catching(format));
 }
 
-/// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If the message is empty,
-/// writes `LEVEL event`.
+/// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If the message is
+/// empty, writes `LEVEL event`.
 #[inline(always)]
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
     let metadata = event.metadata();
@@ -78,8 +78,8 @@ fn is_log(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "log" && metadata.name() == "log event"
 }
 
-/// Calls `then` with the text of a span and with the name of its track. The text is the span's name and, if `fields` is true,
-/// its fields, each after a separator. The track's name is empty if the span has no field [`TRACK`].
+/// Calls `then` with the text of a span and with the name of its track. The text is the span's name and, if `fields` is
+/// true, its fields, each after a separator. The track's name is empty if the span has no field [`TRACK`].
 pub(crate) fn with_span<T>(
     name: &str,
     fields: bool,

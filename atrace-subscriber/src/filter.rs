@@ -10,8 +10,8 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// A filter that lets spans and events through while a tag is enabled: to one layer of a stack, or, if it is itself
 /// used as a layer, to the whole stack.
 ///
-/// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes that layer cheap while the tag is off, and does not affect
-/// the other layers:
+/// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes that layer cheap while the tag is off, and does
+/// not affect the other layers:
 ///
 /// ```
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
@@ -62,8 +62,8 @@ impl Default for AtraceFilter {
 }
 
 impl AtraceFilter {
-    /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer, which may be restricted
-    /// [to one backend](crate#one-backend).
+    /// Makes a filter that lets spans and events through while `tag` is enabled. Pass the tag of the layer, which may
+    /// be restricted [to one backend](crate#one-backend).
     pub fn new(tag: AtraceTag) -> Self {
         Self { tag, follower: Follower::new(), directives: Directives::of_process() }
     }

@@ -7,8 +7,8 @@
 //! the life of a root span does. A free lane is used again by the next life of the same name. So there are about as
 //! many lanes as there are lives that are open at the same time.
 //!
-//! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`). Lanes are
-//! allocated in chunks and never move. No thread waits.
+//! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`).
+//! Lanes are allocated in chunks and never move. No thread waits.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! The layer for a stack over a `Registry`, and the options that it shares with [`AtraceSubscriber`](crate::AtraceSubscriber).
+//! The layer for a stack over a `Registry`, and the options that it shares with
+//! [`AtraceSubscriber`](crate::AtraceSubscriber).
 
 use atrace::AtraceTag;
 use tracing_core::span::{Attributes, Id, Record};
@@ -61,8 +62,8 @@ macro_rules! options {
 
         /// Chooses where spans are shown: on the threads that enter them, as async slices, or both.
         ///
-        /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the whole *life*,
-        /// from the creation of the span until it closes. See [lives](crate#lives).
+        /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the
+        /// whole *life*, from the creation of the span until it closes. See [lives](crate#lives).
         ///
         /// The default is [`Beside`](crate::AsyncSpans::Beside) for Perfetto and [`Never`](crate::AsyncSpans::Never)
         /// for ATrace, whose events always have the present time, so that it must be known at the creation of a span
@@ -238,8 +239,8 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// Closes a span while the tag may be enabled. This function is not inlined, for the same reason as
 /// [`new_span`].
 ///
-/// The registry drops the span's data later than it reports the close, and sometimes never: a span that closes while the
-/// close of another one is reported on the same thread stays in the registry.
+/// The registry drops the span's data later than it reports the close, and sometimes never: a span that closes while
+/// the close of another one is reported on the same thread stays in the registry.
 #[inline(never)]
 pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,

@@ -33,9 +33,9 @@
 //! # One backend
 //!
 //! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace. A tag that
-//! [`only_atrace`](atrace::tracer::only_atrace) or [`only_perfetto`](atrace::tracer::only_perfetto) returns is for one backend. A
-//! subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each backend, write every
-//! event to both.
+//! [`only_atrace`](atrace::tracer::only_atrace) or [`only_perfetto`](atrace::tracer::only_perfetto) returns is for one
+//! backend. A subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each backend,
+//! write every event to both.
 //!
 //! ```
 //! use atrace::AtraceTag;
@@ -63,11 +63,11 @@
 //! # let _ = (alone, tracing_subscriber::registry().with(layer));
 //! ```
 //!
-//! Without recompiling the program, its user sets the variable `ATRACE_FILTER`, or runs `atrace run --filter`. The value is a list of
-//! targets and levels in the language of [`Targets`](tracing_subscriber::filter::Targets), such as `info,sqlx=off`.
-//! An event or a span is then recorded only if it passes both filters. The variable is read once per process. If its
-//! value is wrong, an error is printed on stderr and nothing is filtered. Processes with elevated rights ignore the
-//! variable.
+//! Without recompiling the program, its user sets the variable `ATRACE_FILTER`, or runs `atrace run --filter`. The
+//! value is a list of targets and levels in the language of [`Targets`](tracing_subscriber::filter::Targets), such as
+//! `info,sqlx=off`. An event or a span is then recorded only if it passes both filters. The variable is read once per
+//! process. If its value is wrong, an error is printed on stderr and nothing is filtered. Processes with elevated
+//! rights ignore the variable.
 //!
 //! | the program uses | a callsite that `ATRACE_FILTER` excludes |
 //! |---|---|

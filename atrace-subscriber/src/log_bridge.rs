@@ -20,8 +20,8 @@ use crate::interest_cache::{OWN_LEVEL, as_log};
 ///
 /// # Errors
 ///
-/// Returns an error if the program has a logger or a global subscriber already. If only the logger existed, the subscriber is
-/// installed and records of `log` are not passed on.
+/// Returns an error if the program has a logger or a global subscriber already. If only the logger existed, the
+/// subscriber is installed and records of `log` are not passed on.
 pub fn init_log() -> Result<(), TryInitError> {
     AtraceSubscriber::default().with_filter().try_init()
 }
@@ -47,8 +47,8 @@ pub fn init_log() -> Result<(), TryInitError> {
 ///
 /// # Errors
 ///
-/// Returns an error if the program has a logger or a global subscriber already. If only the subscriber existed, the logger is
-/// installed, and records of `log` go to that subscriber, too.
+/// Returns an error if the program has a logger or a global subscriber already. If only the subscriber existed, the
+/// logger is installed, and records of `log` go to that subscriber, too.
 pub fn init_log_beside(
     logger: impl Log + 'static,
     level: LevelFilter,

@@ -364,8 +364,8 @@ pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
 }
 
-/// Returns the span of the entry of this id, if this thread left it last. If the span was entered while the tag was off, it
-/// may be another span.
+/// Returns the span of the entry of this id, if this thread left it last. If the span was entered while the tag was
+/// off, it may be another span.
 pub(crate) fn left_last(owner: Owner, id: u64) -> Option<Span> {
     let left = |stack: &SpanStack| {
         let entry = stack.entries.get(stack.len.get())?;

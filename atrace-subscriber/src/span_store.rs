@@ -291,8 +291,8 @@ impl StoredSpan {
         }
     }
 
-    /// Returns whether closing the span writes something, now or when its children's lives have ended. `flow_id` is that of the
-    /// span; `None` if this one is another span.
+    /// Returns whether closing the span writes something, now or when its children's lives have ended. `flow_id` is
+    /// that of the span; `None` if this one is another span.
     pub(crate) fn is_shown(self, flow_id: u64) -> Option<bool> {
         let slot = self.slot()?;
         if slot.origin.is_known() {

@@ -79,8 +79,9 @@ impl AtraceSubscriber {
     /// A thread, which sleeps in the kernel, notices the switches of tracing. The process has one such thread for
     /// all filters of the same kind:
     ///
-    /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the program
-    ///   has other dispatchers, code of their subscribers may run on this thread (`register_callsite`, or their drop).
+    /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the
+    ///   program has other dispatchers, code of their subscribers may run on this thread (`register_callsite`, or their
+    ///   drop).
     /// - In a stack with other layers, the thread is an ordinary one.
     ///
     /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch)

@@ -339,8 +339,8 @@ impl Backend {
         write_packet_by(tag, &Event { name: None, ..*event }, &mut write)
     }
 
-    /// Sets a counter to a floating-point value. ATrace has only integers: the value is rounded, and NaN and infinities are
-    /// dropped.
+    /// Sets a counter to a floating-point value. ATrace has only integers: the value is rounded, and NaN and infinities
+    /// are dropped.
     pub(crate) fn write_f64(self, tag: AtraceTag, name: &str, value: f64) {
         match self {
             Self::Atrace(_) if !value.is_finite() => {}
@@ -435,8 +435,8 @@ pub(crate) fn end_by_sink() {
     }
 }
 
-/// Begins a slice on a track in Perfetto's memory. Returns a number that [`end_track`] needs, or `None` if no session got the
-/// begin. The name is written as [`Backend::write_named`] does.
+/// Begins a slice on a track in Perfetto's memory. Returns a number that [`end_track`] needs, or `None` if no session
+/// got the begin. The name is written as [`Backend::write_named`] does.
 #[inline(never)]
 pub(crate) fn begin_on_track(tag: AtraceTag, track: &str, name: impl Source, cookie: i32) -> Option<u32> {
     if let Some(text) = name.text() {

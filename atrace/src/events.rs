@@ -27,8 +27,8 @@ pub fn atrace_init() {
     atrace_get_enabled_tags();
 }
 
-/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. Returns [`AtraceTag::NotReady`]
-/// after [`atrace_set_tracing_enabled`]`(false)`.
+/// Returns the tags that are enabled in this process, for ATrace or in a session of Perfetto. Returns
+/// [`AtraceTag::NotReady`] after [`atrace_set_tracing_enabled`]`(false)`.
 pub fn atrace_get_enabled_tags() -> AtraceTag {
     refresh::tags()
 }
@@ -101,8 +101,8 @@ event! {
     /// Begins a slice named `name` on the calling thread. The matching [`atrace_end`] on this thread ends the
     /// slice.
     ///
-    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which always
-    /// writes the end.
+    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which
+    /// always writes the end.
     ///
     /// # Examples
     ///

@@ -18,9 +18,9 @@
 //!
 //! # When is tracing on?
 //!
-//! Tracing is switched from outside of the process, by system properties: Android's, or, on a Linux host, those of a small
-//! property store that this crate provides (one per user, see [`control`]). An event is written if one of its tags is
-//! enabled:
+//! Tracing is switched from outside of the process, by system properties: Android's, or, on a Linux host, those of a
+//! small property store that this crate provides (one per user, see [`control`]). An event is written if one of its
+//! tags is enabled:
 //!
 //! - [`AtraceTag::App`] is enabled if one of the patterns `debug.atrace.app_0` … matches the name of the process;
 //! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`.
@@ -54,10 +54,11 @@
 //! again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`],
 //! [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
 //!
-//! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and reasons of
-//! failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose descriptor has a
-//! high number, as the marker's has. Only root and the same user can read the page. The process writes it after it
-//! has read the properties, and in a few rarer cases, without a system call. The program may close the descriptor.
+//! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and
+//! reasons of failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose
+//! descriptor has a high number, as the marker's has. Only root and the same user can read the page. The process writes
+//! it after it has read the properties, and in a few rarer cases, without a system call. The program may close the
+//! descriptor.
 //!
 //! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13.
 //! Instead of calling a missing function, the event is written to `trace_marker`, in libcutils' format. libandroid
@@ -149,7 +150,8 @@
 //!
 //! # Names
 //!
-//! A name may contain any bytes and have any length. For ATrace, bytes that could forge or damage another event are replaced:
+//! A name may contain any bytes and have any length. For ATrace, bytes that could forge or damage another event are
+//! replaced:
 //!
 //! - 0x00–0x1F and 0x7F become `?`;
 //! - the `<` of `</script>` becomes `?`, because Perfetto's reader takes `</script>` for the end of the trace;
@@ -201,8 +203,8 @@
 //!
 //! # Features
 //!
-//! - `perfetto` (default): the backend for Perfetto's service. Without this feature, the functions of [`perfetto`](mod@perfetto)
-//!   do nothing, and [`perfetto::record_to`] returns an error.
+//! - `perfetto` (default): the backend for Perfetto's service. Without this feature, the functions of
+//!   [`perfetto`](mod@perfetto) do nothing, and [`perfetto::record_to`] returns an error.
 //!
 //! # Sources
 //!

@@ -1,12 +1,13 @@
-//! Perfetto as a backend: events become packets in memory that is shared with the tracing service, without system calls.
+//! Perfetto as a backend: events become packets in memory that is shared with the tracing service, without system
+//! calls.
 //!
 //! [`connect`] makes this process a *producer* of Perfetto's data source `track_event`. The usual functions then also
 //! write events for Perfetto's tracing sessions. A session selects tags by AOSP's short names (`app`, `view`, `wm`
 //! …). If no service runs, or the service ends, the process tries again to connect, after pauses that grow; the
 //! program does not fail.
 //!
-//! In a build without the feature `perfetto`, and on systems without tracing, [`connect`] does nothing, and [`record_to`]
-//! returns an error.
+//! In a build without the feature `perfetto`, and on systems without tracing, [`connect`] does nothing, and
+//! [`record_to`] returns an error.
 
 use std::io;
 use std::path::Path;
@@ -23,8 +24,8 @@ use crate::{AtraceTag, producer, refresh, watch};
 /// `ATRACE_BACKEND=perfetto`, as under `atrace run`. If a session wants an event, and the event is written before the
 /// service has said so, the event counts as [lost](Status::lost).
 ///
-/// From then on the process has one more thread, which runs no code of the program. Calling this again does nothing. A forked
-/// child connects at its first event, as a separate producer.
+/// From then on the process has one more thread, which runs no code of the program. Calling this again does nothing. A
+/// forked child connects at its first event, as a separate producer.
 pub fn connect() {
     if producer::EXISTS {
         first::enable_perfetto();

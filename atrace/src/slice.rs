@@ -153,8 +153,8 @@ impl Slice {
         }
     }
 
-    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as [`Encoder`]
-    /// encodes them for this callsite.
+    /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as
+    /// [`Encoder`] encodes them for this callsite.
     ///
     /// [`Encoder`]: crate::tracer::Encoder
     pub fn end_with(self, site: Site<'_>, args: &[u8]) {
@@ -243,8 +243,8 @@ impl TrackSlice {
         self.by.is_some()
     }
 
-    /// Writes the end if this process wrote the begin, whatever tags are enabled by now. The track and the cookie must be
-    /// those of the begin.
+    /// Writes the end if this process wrote the begin, whatever tags are enabled by now. The track and the cookie must
+    /// be those of the begin.
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
         if let Some(by) = self.by
@@ -269,7 +269,8 @@ impl<'a> NamedTrack<'a> {
         Self::hashed(name, Self::hash_of(name), cookie)
     }
 
-    /// Returns the track with this name and this cookie. `hash` is what [`hash_of`](Self::hash_of) returns for the name.
+    /// Returns the track with this name and this cookie. `hash` is what [`hash_of`](Self::hash_of) returns for the
+    /// name.
     #[inline(always)]
     pub const fn hashed(name: &'a str, hash: u64, cookie: i32) -> Self {
         Self { name, hash, cookie }

@@ -28,8 +28,8 @@
 //! # Names
 //!
 //! A [`NameWriter`](crate::NameWriter) has faster functions for a name that consists of many pieces
-//! ([`push_pieces`](crate::NameWriter::push_pieces)). [`TextBuffer`] is a buffer on the stack for a text that is not an event's name
-//! yet.
+//! ([`push_pieces`](crate::NameWriter::push_pieces)). [`TextBuffer`] is a buffer on the stack for a text that is not an
+//! event's name yet.
 
 use atrace_sys::text::cut;
 

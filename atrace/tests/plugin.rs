@@ -52,8 +52,8 @@ mod cases {
         }
     }
 
-    /// Loads the library, calls `prepare` and writes an event on two threads, and unloads it, many times. The second thread
-    /// ends after that, when a child has been forked.
+    /// Loads the library, calls `prepare` and writes an event on two threads, and unloads it, many times. The second
+    /// thread ends after that, when a child has been forked.
     fn load_and_unload(prepare: Option<&CStr>) {
         for _ in 0..ROUNDS {
             let plugin = Plugin::load();

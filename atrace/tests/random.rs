@@ -539,8 +539,8 @@ mod cases {
         }
     }
 
-    /// A recording begins while a thread is stopped somewhere in a slice on a track. Wherever the thread was stopped, the
-    /// recording has an end only if it has the begin.
+    /// A recording begins while a thread is stopped somewhere in a slice on a track. Wherever the thread was stopped,
+    /// the recording has an end only if it has the begin.
     #[test]
     fn a_recording_that_begins_within_a_slice_on_a_track_has_both_ends_or_none() {
         let name = case!({

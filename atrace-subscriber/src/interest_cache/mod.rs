@@ -2,10 +2,10 @@
 //!
 //! # The problem
 //!
-//! `tracing` asks each subscriber once per callsite whether it is interested, and caches the answer (the *interest cache*). It
-//! also caches the maximum level. While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a callsite
-//! costs one load and a comparison. But other processes switch tracing on and off, and after a switch the cached
-//! answers are wrong.
+//! `tracing` asks each subscriber once per callsite whether it is interested, and caches the answer (the *interest
+//! cache*). It also caches the maximum level. While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a
+//! callsite costs one load and a comparison. But other processes switch tracing on and off, and after a switch the
+//! cached answers are wrong.
 //!
 //! # How it works
 //!

@@ -43,18 +43,18 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread inside
 /// this layer, the spans that the handler creates are not shown.
 ///
-/// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields. Entering and leaving a span look
-/// up the entry. The layer keeps the memory for the largest number of spans that were ever alive at once, each with room for the
-/// return addresses that [may be stored](Self::with_depth).
+/// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields. Entering and leaving a
+/// span look up the entry. The layer keeps the memory for the largest number of spans that were ever alive at once,
+/// each with room for the return addresses that [may be stored](Self::with_depth).
 ///
 /// *Fork.* A forked child begins without spans, because its parent's spans do not belong to it. The child waits for
 /// no thread of its parent. The parent's data stays in the child's memory, unused. If the parent forked while another
 /// of its threads was looking up symbols, functions have no names in the child, because that thread held a lock and
 /// does not exist in the child.
 ///
-/// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a filter,
-/// such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. With a filter for
-/// the whole stack, it sees only spans that the filter lets through.
+/// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a
+/// filter, such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off.
+/// With a filter for the whole stack, it sees only spans that the filter lets through.
 #[derive(Debug)]
 pub struct LiveLayer {
     backtraces: bool,
@@ -97,8 +97,9 @@ impl LiveLayer {
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
     /// [`Walk`] determines how addresses are found. **A program for x86-64 should be compiled with frame pointers**,
-    /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without frame pointers, the unwinder finds the addresses, which takes far
-    /// longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM always have them.
+    /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without frame pointers, the unwinder finds the addresses, which takes
+    /// far longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM always have
+    /// them.
     ///
     /// Functions have names if the binary has symbols. Frames also have files and lines if the program has
     /// debug information (`debug = "line-tables-only"` in the profile).
@@ -124,14 +125,14 @@ impl LiveLayer {
     ///
     /// The frames of these functions are left out:
     ///
-    /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its parts, `tokio`, `tokio_util`,
-    ///   `futures` and its parts, `async_executor`, `async_task`, `atrace` and this crate;
+    /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its parts, `tokio`,
+    ///   `tokio_util`, `futures` and its parts, `async_executor`, `async_task`, `atrace` and this crate;
     /// - the functions that start threads and programs: `_start`, `__libc_start_main`, `start_thread`, `clone`, and
     ///   C's `main`;
     /// - functions without a name, except if no function of the backtrace has a name.
     ///
-    /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` to `my_app`. If the type has no
-    /// name (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
+    /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` to `my_app`. If the
+    /// type has no name (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
     #[must_use]
     pub fn with_sanitised(mut self, yes: bool) -> Self {
         self.sanitised = yes;

@@ -65,8 +65,8 @@ impl Rules {
         self.sanitised
     }
 
-    /// Returns whether a function is left out. `function` is its demangled name. `file` is used only if the function's name
-    /// has no path.
+    /// Returns whether a function is left out. `function` is its demangled name. `file` is used only if the function's
+    /// name has no path.
     pub(super) fn hide(&self, function: &str, file: Option<&str>) -> bool {
         if !self.sanitised {
             return false;

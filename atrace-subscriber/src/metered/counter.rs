@@ -1,8 +1,8 @@
 //! A counter of calls, which also selects the calls to be timed.
 //!
-//! A counter is one word. Its lowest bits hold how many calls come before the next timed one. The other bits hold how many
-//! calls will have been counted by then. So a call that is not timed decrements the word: a load, a test and a store. A
-//! new counter is 0, and its first call is timed.
+//! A counter is one word. Its lowest bits hold how many calls come before the next timed one. The other bits hold how
+//! many calls will have been counted by then. So a call that is not timed decrements the word: a load, a test and a
+//! store. A new counter is 0, and its first call is timed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

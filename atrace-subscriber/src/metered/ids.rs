@@ -52,8 +52,8 @@ impl Ids {
         Self { sets: zeroed_lines(TABLES * SMALL + LARGE), owners }
     }
 
-    /// Returns the number of the small table of an id, and the id's sets in that table and in the large one. The id of a
-    /// registry consists of, from the lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's
+    /// Returns the number of the small table of an id, and the id's sets in that table and in the large one. The id of
+    /// a registry consists of, from the lowest bit, the slot (38 bits), the slot's thread (13 bits) and the slot's
     /// generation. The generation must not select the set: the word of a slot that is used again should be in memory
     /// that is cached.
     #[inline(always)]

@@ -12,7 +12,8 @@ use atrace_sys::{fork, thread, timer};
 
 /// The number of lanes: this many threads have counters of their own.
 pub(super) const LANES: usize = 64;
-/// The value for a thread that has made no metered call yet, or is in a timed call. No lane and no line has this number.
+/// The value for a thread that has made no metered call yet, or is in a timed call. No lane and no line has this
+/// number.
 pub(super) const NONE: usize = usize::MAX / 2;
 /// The value for a thread that shares its counters. No line has this number.
 const SHARED: usize = NONE + 1;

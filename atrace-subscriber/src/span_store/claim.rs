@@ -5,8 +5,8 @@
 //! that is late can't claim the life of the slot's next span. The thread that claims the life holds the span
 //! meanwhile. So the thread that closes the span sees all data that was stored while the life was begun.
 //!
-//! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every order of its
-//! threads.
+//! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every
+//! order of its threads.
 
 use crate::slots::{high, low, pair};
 use crate::sync::atomic::{AtomicU64, Ordering};

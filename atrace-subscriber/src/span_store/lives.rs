@@ -88,7 +88,7 @@ const PRESUMED: u32 = 32;
 /// The lowest of the bits that count the ticks since the creation of a span that is presumed to be
 /// synchronous: see [`PATIENCE`].
 const TICK: u32 = 64;
-/// After so many ticks, a span gets a life even if it is presumed to be synchronous.
+/// After this many ticks, a span gets a life even if it is presumed to be synchronous.
 const PATIENCE: u32 = 8;
 
 /// The maximum number of ancestors whose lives begin together with the life of a span.

@@ -76,7 +76,8 @@ pub fn at_fork(body: extern "C" fn()) -> bool {
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
 }
 
-/// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that fails.
+/// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that
+/// fails.
 ///
 /// `body` is also called in a forked child that ends in this way. If `body` is in a shared library, the
 /// library stays loaded.

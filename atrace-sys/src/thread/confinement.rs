@@ -1,10 +1,10 @@
 //! Detects, on a helper thread, that the process has given up system calls (seccomp) since the thread
 //! started.
 //!
-//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including this one, and the kernel may end
-//! the process for a call that the filter does not allow. So the check is a single `read` of a file that was opened
-//! before, which nearly every filter allows. If this file shows no new filter, the file of the main thread is opened,
-//! because a filter usually applies to one thread only.
+//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including this one, and the kernel
+//! may end the process for a call that the filter does not allow. So the check is a single `read` of a file that was
+//! opened before, which nearly every filter allows. If this file shows no new filter, the file of the main thread is
+//! opened, because a filter usually applies to one thread only.
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;

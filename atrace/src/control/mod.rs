@@ -149,16 +149,16 @@ impl Control {
         self.properties().patterns()
     }
 
-    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number, no tag is
-    /// enabled.
+    /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number,
+    /// no tag is enabled.
     pub fn tags(&self) -> AtraceTag {
         self.properties().tags()
     }
 
     /// Enables [`AtraceTag::App`] in this process, by a pattern that matches its name (argv\[0\]).
     ///
-    /// If the name is too long for a property (91 bytes), the pattern is `*` and the end of the name, such as `*/name`. Other
-    /// programs may match it, too. The returned [`Switched`] shows the pattern.
+    /// If the name is too long for a property (91 bytes), the pattern is `*` and the end of the name, such as `*/name`.
+    /// Other programs may match it, too. The returned [`Switched`] shows the pattern.
     ///
     /// # Errors
     ///
@@ -174,7 +174,8 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// Returns an error if the pattern is empty, is longer than 91 bytes or contains a NUL, or if a property can't be set.
+    /// Returns an error if the pattern is empty, is longer than 91 bytes or contains a NUL, or if a property can't be
+    /// set.
     pub fn enable(&self, pattern: &str) -> Result<Switched, Error> {
         self.enable_pattern(pattern.as_bytes().to_vec())
     }

@@ -18,8 +18,8 @@
 //! 3. The thread publishes the tags by a compare-and-swap, which succeeds only if the word still has the
 //!    thread's claim.
 //!
-//! A later claim makes the earlier thread's publication fail; the later thread's result is at least as new. While the word
-//! is claimed, every event reads the properties itself. No thread waits.
+//! A later claim makes the earlier thread's publication fail; the later thread's result is at least as new. While the
+//! word is claimed, every event reads the properties itself. No thread waits.
 //!
 //! # The serial's word
 //!
@@ -60,8 +60,8 @@ pub(crate) struct Serial {
 }
 
 impl Gate {
-    /// Returns the exclusive-or of the local word and the current serial, and returns the foreign word. The upper half of the
-    /// first word is 0 if the serial has not changed.
+    /// Returns the exclusive-or of the local word and the current serial, and returns the foreign word. The upper half
+    /// of the first word is 0 if the serial has not changed.
     #[inline(always)]
     pub(crate) fn look(&self) -> (u64, u64) {
         // Relaxed is enough: the answer "off" reads nothing that depends on this load. The word may lie in memory that is

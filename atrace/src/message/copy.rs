@@ -3,8 +3,8 @@
 //!
 //! Suspect bytes are control characters (below 0x20, and 0x7f), `<`, and `|` if the caller asks for it.
 //!
-//! - *Short texts*, less than 32 bytes, are copied as two pieces of a fixed size, which may overlap. The same pieces are
-//!   tested, 16 bytes at a time.
+//! - *Short texts*, less than 32 bytes, are copied as two pieces of a fixed size, which may overlap. The same pieces
+//!   are tested, 16 bytes at a time.
 //! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of
 //!   the bytes, the minimum of the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of
 //!   the bytes as signed numbers. A lane has seen a suspect byte exactly if the first value is below 0x20, the second
@@ -197,8 +197,8 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 ///
 /// # Safety
 ///
-/// `len` must be at least 32, a vector's size. `len` bytes must be readable at `from` and writable at `to`, and the two must
-/// not overlap.
+/// `len` must be at least 32, a vector's size. `len` bytes must be readable at `from` and writable at `to`, and the two
+/// must not overlap.
 #[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
 #[target_feature(enable = "avx2")]
 unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, len: usize) -> bool {

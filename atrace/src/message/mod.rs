@@ -58,8 +58,8 @@ const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
 /// The kind of a message. Some kinds have a number, with which the message ends.
 ///
-/// All numbers have one type, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are in the
-/// range of an `i32`.
+/// All numbers have one type, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are
+/// in the range of an `i32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Begin,
@@ -224,8 +224,8 @@ impl Message {
         }
     }
 
-    /// Replaces the `<` of each `</script>`. Perfetto's reader takes this text, in lower case, for the end of a trace in HTML,
-    /// and drops everything after it.
+    /// Replaces the `<` of each `</script>`. Perfetto's reader takes this text, in lower case, for the end of a trace
+    /// in HTML, and drops everything after it.
     #[cold]
     #[inline(never)]
     fn replace_script_end(&mut self) {

@@ -57,7 +57,8 @@ impl Event {
         self.encode_by(0, |writer, name| writer.push_str(name))
     }
 
-    /// Does the same as [`encode`](Self::encode), with the name written in pieces of `piece` characters (0: in one piece).
+    /// Does the same as [`encode`](Self::encode), with the name written in pieces of `piece` characters (0: in one
+    /// piece).
     fn encode_by(
         &self,
         piece: usize,

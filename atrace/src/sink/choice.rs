@@ -3,8 +3,9 @@
 //! The sink never changes after that, with one exception. If no sink could be opened for lack of descriptors or
 //! memory, functions that may allocate try again. An event never chooses a sink, because choosing allocates.
 //!
-//! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its sink;
-//! the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a reference.
+//! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its
+//! sink; the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a
+//! reference.
 
 use std::ffi::OsStr;
 
@@ -137,8 +138,8 @@ fn by_default() -> Result<Sink, Failure> {
 }
 
 /// Chooses the sink on Android: the marker if `ATRACE_MARKER` names one; otherwise libcutils, which the dynamic linker
-/// denies to apps; otherwise libandroid, which apps can load; otherwise the marker, which is the only sink of a statically
-/// linked program.
+/// denies to apps; otherwise libandroid, which apps can load; otherwise the marker, which is the only sink of a
+/// statically linked program.
 #[cfg(any(target_os = "android", test))]
 fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> Result<Sink, Failure> {
     if open::is_set("ATRACE_MARKER") {

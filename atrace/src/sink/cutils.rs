@@ -1,7 +1,7 @@
 //! libcutils as a sink: its functions write events, and its mask of tags says which tags are enabled.
 //!
-//! An old libcutils lacks functions. Events for which it has no function are written to the marker, in libcutils' format, if the
-//! marker can be opened.
+//! An old libcutils lacks functions. Events for which it has no function are written to the marker, in libcutils'
+//! format, if the marker can be opened.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;

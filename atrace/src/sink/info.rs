@@ -46,8 +46,8 @@ impl SinkInfo {
         self.kind
     }
 
-    /// Returns how many events were lost because they could not be written, for example to a full disk or to a ring buffer that
-    /// is switched off. For [`SinkKind::Perfetto`], see [`Status::lost`](crate::perfetto::Status::lost).
+    /// Returns how many events were lost because they could not be written, for example to a full disk or to a ring
+    /// buffer that is switched off. For [`SinkKind::Perfetto`], see [`Status::lost`](crate::perfetto::Status::lost).
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -13,7 +13,8 @@
 //! - make `refresh.rs` detect that tracing is switched on for the sink,
 //! - add a line to `row/model.rs` in the benches, so that the sink is measured.
 //!
-//! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend` (`backend.rs`).
+//! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend`
+//! (`backend.rs`).
 
 pub(crate) mod choice;
 mod cutils;

@@ -1,4 +1,5 @@
-//! libandroid as a sink, the only one that an app may load: its functions write events and tell whether tracing is enabled.
+//! libandroid as a sink, the only one that an app may load: its functions write events and tell whether tracing is
+//! enabled.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;

@@ -1,5 +1,5 @@
-//! Opens the resources that several sinks need, the marker and the properties, as the environment variables say. [`Failure`]
-//! is the reason why one of them can't be opened.
+//! Opens the resources that several sinks need, the marker and the properties, as the environment variables say.
+//! [`Failure`] is the reason why one of them can't be opened.
 
 use std::error::Error as _;
 use std::{fmt, io};

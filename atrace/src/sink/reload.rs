@@ -3,8 +3,9 @@
 //!
 //! # The problem
 //!
-//! libcutils' function that reloads the tags reads the properties, then stores the tags in a mask that all threads share. It
-//! holds no lock in between. So if two threads reload at once, the slower one may overwrite the mask with older tags.
+//! libcutils' function that reloads the tags reads the properties, then stores the tags in a mask that all threads
+//! share. It holds no lock in between. So if two threads reload at once, the slower one may overwrite the mask with
+//! older tags.
 //!
 //! # The solution
 //!
@@ -40,8 +41,8 @@ impl Reload {
 
     /// Calls `read`, which makes the library reload, until its mask belongs to the serial that `now` returns.
     ///
-    /// Returns the value that `now` returned with that serial. Returns `None` after 16 attempts, if other threads reload or
-    /// other processes switch without a pause.
+    /// Returns the value that `now` returned with that serial. Returns `None` after 16 attempts, if other threads
+    /// reload or other processes switch without a pause.
     pub(crate) fn follow<T>(&self, process: u64, now: impl Fn() -> (u32, T), read: impl Fn()) -> Option<T> {
         let process = process << PROCESS_SHIFT & PROCESS;
         for _ in 0..16 {

@@ -1,7 +1,7 @@
 //! Calls functions of the program when the enabled tags change.
 //!
-//! A program that only writes events does not need a watch, because the gate notices each switch. A watch is for code that
-//! caches something that depends on the tags, such as the interest cache of `tracing`.
+//! A program that only writes events does not need a watch, because the gate notices each switch. A watch is for code
+//! that caches something that depends on the tags, such as the interest cache of `tracing`.
 //!
 //! # How it works
 //!
@@ -12,9 +12,9 @@
 //!
 //! # Cost
 //!
-//! A second thread makes some system calls of a single-threaded program slower: while threads share a descriptor table, the
-//! kernel counts references at each system call with a descriptor. A thread that gave up its descriptors does not have this
-//! cost: see [`watch_without_descriptors`]. So there are two threads at most, one of each kind.
+//! A second thread makes some system calls of a single-threaded program slower: while threads share a descriptor table,
+//! the kernel counts references at each system call with a descriptor. A thread that gave up its descriptors does not
+//! have this cost: see [`watch_without_descriptors`]. So there are two threads at most, one of each kind.
 //!
 //! # Ticks
 //!
@@ -69,8 +69,8 @@ impl Watch {
         self.watchers.notifier.last().union()
     }
 
-    /// Returns the same tags as [`tags`](Self::tags), separately for each backend, in one word. A tracer stores the word, and passes
-    /// it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
+    /// Returns the same tags as [`tags`](Self::tags), separately for each backend, in one word. A tracer stores the
+    /// word, and passes it to [`backend_tags_enable`](crate::tracer::backend_tags_enable).
     pub fn backend_tags(&self) -> u64 {
         self.watchers.notifier.last().to_word()
     }
@@ -93,8 +93,9 @@ impl Drop for Watch {
 /// If several changes happen before the callback returns, only the last change is reported. It is called only for
 /// changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
-/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the callback is
-/// never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
+/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the
+/// callback is never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again
+/// each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -118,8 +119,8 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
     ORDINARY.add(Arc::new(with_tags(callback)))
 }
 
-/// Does the same as [`watch`], on a thread without file descriptors, so that system calls of the program's other threads stay
-/// as fast as before.
+/// Does the same as [`watch`], on a thread without file descriptors, so that system calls of the program's other
+/// threads stay as fast as before.
 ///
 /// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an
 /// empty descriptor table of its own. On kernels before 5.9 the thread is an ordinary one, with the descriptors of
@@ -161,7 +162,8 @@ static ON_TICK: OnceRef<fn()> = OnceRef::new();
 /// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of
 /// the process has an effect; a forked child calls its parent's `body` once the child has a watch.
 ///
-/// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never called.
+/// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never
+/// called.
 pub fn on_tick(body: &'static fn()) {
     let _ = ON_TICK.set(body);
     start_ticks();

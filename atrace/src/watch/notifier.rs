@@ -38,7 +38,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         self.lock().notifying
     }
 
-    /// Adds a callback, and returns its id. For the first callback, `now` becomes the last value, so it is not reported.
+    /// Adds a callback, and returns its id. For the first callback, `now` becomes the last value, so it is not
+    /// reported.
     ///
     /// If there is no watching thread, calls `look` to start it. `look` returns `None` if no thread is
     /// needed.

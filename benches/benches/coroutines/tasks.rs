@@ -143,8 +143,8 @@ fn batches(
 }
 
 impl Batch {
-    /// Adds to the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each time is
-    /// the difference between two clock readings, and includes one reading.
+    /// Adds to the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each
+    /// time is the difference between two clock readings, and includes one reading.
     fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
         let without = |time: Duration, readings: u64| {
             time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))

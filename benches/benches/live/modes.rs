@@ -1,5 +1,5 @@
-//! The modes of the bench, and the promises ("bars") about them. The bench has the modes of every workload and the modes
-//! of the original benchmark.
+//! The modes of the bench, and the promises ("bars") about them. The bench has the modes of every workload and the
+//! modes of the original benchmark.
 
 use std::hint::black_box;
 use std::sync::OnceLock;

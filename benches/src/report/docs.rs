@@ -1,5 +1,5 @@
-//! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, the tables of `docs/costs.md` between
-//! their marks, and the plot, all from the same rows. A table whose bench has not run stays as it is.
+//! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, the tables of `docs/costs.md`
+//! between their marks, and the plot, all from the same rows. A table whose bench has not run stays as it is.
 //!
 //! Both texts contain a mark with a hash of the rows, so that a test can detect when only one of them was
 //! updated.

@@ -130,7 +130,8 @@ pub(crate) struct ReportArgs {
     // As a fraction: 0.05 for 5 %.
     #[arg(long, value_name = "P", value_parser = percent, default_value = "5%", requires = "compare")]
     pub(crate) max_regression: f64,
-    /// Write the lines of costs in README.md and docs/costs.md instead of the report, in this checkout (that of the sources)
+    /// Write the lines of costs in README.md and docs/costs.md instead of the report, in this checkout (that of the
+    /// sources)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out"])]
     pub(crate) docs: Option<PathBuf>,
     /// Write docs/originals.md instead: what other benchmarks published, and how our rows correspond

@@ -374,8 +374,8 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 mod tests {
     use super::*;
 
-    /// Calls `encode`, and decodes what it wrote. Returns the name and the value of each argument as texts; a flow has its
-    /// number as its value.
+    /// Calls `encode`, and decodes what it wrote. Returns the name and the value of each argument as texts; a flow has
+    /// its number as its value.
     fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
         use crate::proto::{Reader, Value};
 

@@ -12,8 +12,8 @@
 //!   this state;
 //! - `packet`: the encoding of packets;
 //! - `pool`, `presence`: the slots of threads and sessions, and which thread may use a writer at which time;
-//! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, its words, the list of completed chunks, and the waking
-//!   of its reader;
+//! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, its words, the list of completed chunks, and the
+//!   waking of its reader;
 //! - [`clock`]: timestamps without a system call.
 //!
 //! The parts of the socket thread:

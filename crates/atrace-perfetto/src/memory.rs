@@ -360,8 +360,8 @@ impl Arena {
         });
     }
 
-    /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None` if
-    /// the chunk is not complete.
+    /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None`
+    /// if the chunk is not complete.
     ///
     /// Like [`read`](Self::read), this must be called only for memory that no other process has.
     pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
@@ -488,7 +488,8 @@ impl Arena {
     }
 }
 
-/// The page whose reserved word holds the number of used pages, plus 1. The pages before it hold the counts of [`Loss`].
+/// The page whose reserved word holds the number of used pages, plus 1. The pages before it hold the counts of
+/// [`Loss`].
 pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
 /// The offset of the word with the number of used pages.
 const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
@@ -514,8 +515,8 @@ pub struct Part<'a> {
     pub writer: u16,
     /// The packet, without its length.
     pub bytes: &'a [u8],
-    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, and [`abi::GOES_ON`] if it continues in the
-    /// next one.
+    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, and [`abi::GOES_ON`] if it continues in
+    /// the next one.
     pub flags: u16,
 }
 

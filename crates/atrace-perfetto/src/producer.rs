@@ -2,11 +2,11 @@
 //!
 //! # Connecting
 //!
-//! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program has only
-//! announced events with [`expect_events`], or in a forked child whose parent was connected, the first event starts
-//! the thread. That event must not allocate or take a lock, so it starts a bare thread, with `clone` alone. [`seek`]
-//! also starts an ordinary thread, which sleeps while there is no service. `LINKED` holds the generation of the
-//! process that has a thread, so exactly one caller starts it.
+//! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program has
+//! only announced events with [`expect_events`], or in a forked child whose parent was connected, the first event
+//! starts the thread. That event must not allocate or take a lock, so it starts a bare thread, with `clone` alone.
+//! [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED` holds the generation of
+//! the process that has a thread, so exactly one caller starts it.
 //!
 //! # Writing
 //!
@@ -250,11 +250,11 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
     Some(shared)
 }
 
-/// Returns the number of a process's track: the 64-bit FNV-1a hash of its start time and its id. The number of a thread's
-/// track is the exclusive-or of this number and the thread's id.
+/// Returns the number of a process's track: the 64-bit FNV-1a hash of its start time and its id. The number of a
+/// thread's track is the exclusive-or of this number and the thread's id.
 ///
-/// This is the rule of Perfetto's SDK (`ComputeProcessUuid` in `src/tracing/track.cc`). So the SDK and all copies of this
-/// library in a process write to the same tracks, before and after `exec`.
+/// This is the rule of Perfetto's SDK (`ComputeProcessUuid` in `src/tracing/track.cc`). So the SDK and all copies of
+/// this library in a process write to the same tracks, before and after `exec`.
 fn track_of_process(start_time: u64, id: u32) -> u64 {
     let bytes = start_time.to_ne_bytes().into_iter().chain(id.to_ne_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

@@ -12,8 +12,8 @@ pub const SAME_SPEED: f64 = 0.03;
 pub struct Sample {
     /// The nanoseconds of one operation.
     pub ns: f64,
-    /// The nanoseconds of a chain, which is work of a known length, directly before and directly after the slice. They are 0 for
-    /// a wait, whose time does not depend on the processor's speed.
+    /// The nanoseconds of a chain, which is work of a known length, directly before and directly after the slice. They
+    /// are 0 for a wait, whose time does not depend on the processor's speed.
     pub chain: [f64; 2],
 }
 

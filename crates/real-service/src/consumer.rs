@@ -29,7 +29,8 @@ pub struct Config {
     /// The interval at which the producers must clear their incremental state, in milliseconds. 0 means that
     /// they never must.
     pub clear_ms: u64,
-    /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers) names.
+    /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers)
+    /// names.
     pub producer: Vec<(u32, u64)>,
     /// The names of the producers to which `producer` applies.
     pub producers: Vec<String>,

@@ -124,8 +124,8 @@ pub(super) fn follow(
     Some(into.len())
 }
 
-/// Follows frames as far as they agree with the unwinder's addresses. If they agree up to the C library's frames, returns the
-/// last such frame: the thread's outermost frame.
+/// Follows frames as far as they agree with the unwinder's addresses. If they agree up to the C library's frames,
+/// returns the last such frame: the thread's outermost frame.
 pub(super) fn outermost(
     stack: &KnownStack,
     from: Registers,
@@ -204,7 +204,8 @@ mod tests {
         }
     }
 
-    /// Returns the frame with this number (from 1) of the stack that [`Memory::linked`] makes if it puts no data between the frames.
+    /// Returns the frame with this number (from 1) of the stack that [`Memory::linked`] makes if it puts no data
+    /// between the frames.
     fn frame(number: usize) -> StackFrame {
         StackFrame { at: LOW + (number - 1) * FRAME, address: 1000 + number }
     }

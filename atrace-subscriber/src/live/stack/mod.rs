@@ -2,10 +2,10 @@
 //!
 //! # Two ways
 //!
-//! The unwinder reads tables of the program to find each caller. It always works, but takes long. With *frame pointers* there
-//! is a faster method: each frame begins with the address of its caller's frame, followed by the return address, and a
-//! register points to the youngest frame. So the frames are a linked list. In code without frame pointers the register holds
-//! any number.
+//! The unwinder reads tables of the program to find each caller. It always works, but takes long. With *frame pointers*
+//! there is a faster method: each frame begins with the address of its caller's frame, followed by the return address,
+//! and a register points to the youngest frame. So the frames are a linked list. In code without frame pointers the
+//! register holds any number.
 //!
 //! # Checks
 //!
@@ -22,8 +22,8 @@
 //!
 //! # Limits
 //!
-//! A function that has no frame pointer, but leaves the register unchanged, hides its caller. A signal handler hides the
-//! function that the signal interrupted.
+//! A function that has no frame pointer, but leaves the register unchanged, hides its caller. A signal handler hides
+//! the function that the signal interrupted.
 #![allow(unsafe_code, reason = "reads the stack")]
 
 mod frames;
@@ -40,10 +40,11 @@ use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
 /// The method by which return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walk {
-    /// By following frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is used.
+    /// By following frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is
+    /// used.
     ///
-    /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program for
-    /// 64-bit ARM always has them.
+    /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program
+    /// for 64-bit ARM always has them.
     FramePointers,
     /// By the unwinder, with the tables that panics need. This takes far longer.
     Unwinding,
@@ -160,8 +161,8 @@ fn without_signature(address: usize) -> usize {
 ///
 /// # Safety
 ///
-/// The address must come from a walk of the calling thread over the range that [`STACK`] allows, from the stack pointer of a
-/// function that has not returned.
+/// The address must come from a walk of the calling thread over the range that [`STACK`] allows, from the stack pointer
+/// of a function that has not returned.
 #[inline(always)]
 unsafe fn read(at: FrameAddress) -> (usize, usize) {
     let words = at.get() as *const usize;

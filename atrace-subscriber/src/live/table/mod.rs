@@ -107,8 +107,8 @@ impl SpanTable {
         self.shards()[shard_of(id)].lock()
     }
 
-    /// Adds a span. `walk` writes the return addresses of the span's creation into the table, and returns their number. If
-    /// `walk` returns `None`, the span is not added but returned.
+    /// Adds a span. `walk` writes the return addresses of the span's creation into the table, and returns their number.
+    /// If `walk` returns `None`, the span is not added but returned.
     pub(super) fn insert(
         &self,
         span: Description,

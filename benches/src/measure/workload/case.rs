@@ -104,8 +104,8 @@ impl Case {
         self
     }
 
-    /// Declares that an operation mostly waits for a time or for another machine, and not for the processor. Its time is
-    /// then not converted to the reference speed of the processor.
+    /// Declares that an operation mostly waits for a time or for another machine, and not for the processor. Its time
+    /// is then not converted to the reference speed of the processor.
     pub fn waits(mut self) -> Self {
         self.info.waits = true;
         self
@@ -352,8 +352,8 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. The time
-    /// of a case that waits does not depend on the processor's speed.
+    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. The
+    /// time of a case that waits does not depend on the processor's speed.
     pub(super) fn sample(&self, took: Duration, n: u64, waits: bool) -> Sample {
         let ns = nanos(took, n);
         if waits { Sample::of_wait(ns) } else { Sample { ns, chain: self.chain } }

@@ -84,7 +84,8 @@ pub struct Results {
     rates: Named<[f64; 2]>,
     /// The number of slices through Perfetto that lost events, and the number of those that did not.
     pub(super) whole: [u64; 2],
-    /// The duration of the reference chain (`instruments/chain.rs`) at the speed to which all times are converted. It is valid after all measurements.
+    /// The duration of the reference chain (`instruments/chain.rs`) at the speed to which all times are converted. It
+    /// is valid after all measurements.
     reference: f64,
     rows: Vec<Row>,
     /// The index in `rows` of each key's row.

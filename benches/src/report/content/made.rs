@@ -82,8 +82,8 @@ pub(crate) const MADE: [Made; 9] = [
 ];
 
 impl Made {
-    /// Makes the tables, and the line that names the command that made them, the date, and the machine. Returns `None` if
-    /// the bench has not run.
+    /// Makes the tables, and the line that names the command that made them, the date, and the machine. Returns `None`
+    /// if the bench has not run.
     pub(crate) fn text(&self, here: &Machine) -> Option<String> {
         let tables: Vec<String> = (self.tables)(here).iter().map(Table::markdown).collect();
         let about = match self.bench {

@@ -17,8 +17,8 @@ use crate::process::{self, Process, matching, none_matches};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct SwitchArgs {
-    /// A pattern for the names of programs as they were started (argv[0]): `*` matches any text; the pattern may match the
-    /// whole name or the part after the last `/`
+    /// A pattern for the names of programs as they were started (argv[0]): `*` matches any text; the pattern may match
+    /// the whole name or the part after the last `/`
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
 }

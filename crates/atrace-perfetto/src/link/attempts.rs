@@ -9,8 +9,8 @@
 //!
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must
 //! not connect: the kernel may end the process for a system call that is no longer allowed, whether this thread
-//! or an event for Perfetto makes the call. So the process waits until the thread has made its first attempt and knows how
-//! the process was confined by then.
+//! or an event for Perfetto makes the call. So the process waits until the thread has made its first attempt and knows
+//! how the process was confined by then.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,15 +2,15 @@
 //!
 //! # Tasks
 //!
-//! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms, and then
-//! after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
+//! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms, and
+//! then after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
 //! [seeks](crate::producer::seek) a service, the thread sleeps instead, until a word in memory changes, which means
 //! that there may be a service. The thread opens and closes sessions as the service requests (`sessions.rs`), and
 //! reports the complete chunks to the service (`requests.rs`): every 4 ms while there are complete chunks, then at
-//! intervals that double up to 50 ms. An event wakes the thread when half of the memory has been written since the
-//! last time, and, in a session whose threads wait for room, when a thread waits (`filling.rs`). The thread can't
-//! wait for the socket and for this wake at once, so during a session it checks the socket at the same intervals as
-//! the chunks. Without a session it sleeps until the service sends something.
+//! intervals that double up to 50 ms. An event wakes the thread when half of the memory has been written since the last
+//! time, and, in a session whose threads wait for room, when a thread waits (`filling.rs`). The thread can't wait for
+//! the socket and for this wake at once, so during a session it checks the socket at the same intervals as the chunks.
+//! Without a session it sleeps until the service sends something.
 //!
 //! # Rules
 //!

@@ -2,19 +2,19 @@
 //! are collected and sent together.
 //!
 //! The greeting has these steps: bind the service, which learns the numbers of its methods; `InitializeConnection`;
-//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after all
-//! commands for sessions that already exist. A commit tells the service which chunks are complete.
+//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
+//! all commands for sessions that already exist. A commit tells the service which chunks are complete.
 //!
 //! # Memory
 //!
 //! The service provides the memory with the connection's first session (`SetupTracing`), so that the session can choose
-//! the size. This process offers memory of its own with `InitializeConnection` in two cases: if `ATRACE_SHMEM_KB` names a
-//! size, and if the service's memory could not be used on the previous connection.
+//! the size. This process offers memory of its own with `InitializeConnection` in two cases: if `ATRACE_SHMEM_KB` names
+//! a size, and if the service's memory could not be used on the previous connection.
 //!
-//! A relay to another machine ends a connection on which a descriptor arrives, so the next connection is made without an
-//! offer. The service then asks for *emulation*: a commit contains the bytes of a chunk, and this thread frees the chunk.
-//! The service can't read the chunks that threads are still writing, so at a flush this thread sends the bytes of these
-//! chunks, too.
+//! A relay to another machine ends a connection on which a descriptor arrives, so the next connection is made without
+//! an offer. The service then asks for *emulation*: a commit contains the bytes of a chunk, and this thread frees the
+//! chunk. The service can't read the chunks that threads are still writing, so at a flush this thread sends the bytes
+//! of these chunks, too.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::AsRawFd as _;
@@ -132,8 +132,8 @@ impl Link {
         self.terms.initialize != 0 && self.offers != self.terms.has_offered
     }
 
-    /// Uses the memory that the service provides. If that is not possible, the next connection offers memory of the same
-    /// size, unless this one has offered some.
+    /// Uses the memory that the service provides. If that is not possible, the next connection offers memory of the
+    /// same size, unless this one has offered some.
     pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), Standing> {
         let file = self.received.take().ok_or(Standing::UNABLE);
         let size = file.as_ref().ok().and_then(|file| sealed_size(file.as_raw_fd()).ok());

@@ -281,8 +281,8 @@ impl Names {
         fs::write(instance.join(EVENT), "1")
     }
 
-    /// Returns the threads of the program that exist now, even if their parent has changed. Without the buffer, these are
-    /// the threads of the process that was started.
+    /// Returns the threads of the program that exist now, even if their parent has changed. Without the buffer, these
+    /// are the threads of the process that was started.
     pub(crate) fn living(&self, started: u32) -> Vec<u32> {
         let Some(directory) = self.directory() else { return vec![started] };
         let text = fs::read_to_string(directory.join("set_event_pid")).unwrap_or_default();

@@ -41,8 +41,8 @@ pub(crate) struct RecordArgs {
     /// Replace the file if it exists
     #[arg(short, long)]
     force: bool,
-    /// The size of the service's buffer, in KB [default: 65536]; with the kernel's buffer, the size for each CPU [default:
-    /// 16384, less if memory is small]
+    /// The size of the service's buffer, in KB [default: 65536]; with the kernel's buffer, the size for each CPU
+    /// [default: 16384, less if memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
     /// Record with a ring buffer of the kernel, as root, even if Perfetto's service runs

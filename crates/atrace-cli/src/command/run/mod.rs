@@ -1,8 +1,8 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
-//! By default, this command is a tracing service for the program and its children (`service`), which needs no special rights. As
-//! root, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if the kernel's events can't be
-//! in the service's trace, it records with a separate ring buffer of the kernel, as text. The program and its
+//! By default, this command is a tracing service for the program and its children (`service`), which needs no special
+//! rights. As root, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if the kernel's events
+//! can't be in the service's trace, it records with a separate ring buffer of the kernel, as text. The program and its
 //! children inherit the open marker of the buffer, and their environment names a property store that enables all tags
 //! for all programs. The messages that the program and its children write to the kernel's top-level marker, as C and
 //! C++ programs do, are copied to a second buffer (Linux 6.16).
@@ -32,8 +32,8 @@ use crate::tracefs;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The file to save [default: the program's name with .pftrace, or with .ftrace for the kernel's buffer; with a number if
-    /// the file exists]
+    /// The file to save [default: the program's name with .pftrace, or with .ftrace for the kernel's buffer; with a
+    /// number if the file exists]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
@@ -49,8 +49,8 @@ pub(crate) struct RunArgs {
     /// Make the program's threads wait for room, at most a second at a time, before they lose an event
     #[arg(short, long, conflicts_with_all = ["kernel", "categories"])]
     wait: bool,
-    /// The size that --ring keeps, in KB [default: 65536]; with the kernel's buffer, its size for each CPU [default: 16384,
-    /// less if memory is small]
+    /// The size that --ring keeps, in KB [default: 65536]; with the kernel's buffer, its size for each CPU [default:
+    /// 16384, less if memory is small]
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer: Option<u64>,
     /// Record with a ring buffer of the kernel, as root: includes what C and C++ programs write to
@@ -61,8 +61,8 @@ pub(crate) struct RunArgs {
     /// separated by commas
     #[arg(short, long, value_name = "CATEGORIES", value_delimiter = ',', conflicts_with = "ring")]
     categories: Vec<String>,
-    /// Record only those spans and events of `tracing` that match, such as info,sqlx=off or my_crate::db=trace (targets and
-    /// levels); the program must use atrace-subscriber
+    /// Record only those spans and events of `tracing` that match, such as info,sqlx=off or my_crate::db=trace (targets
+    /// and levels); the program must use atrace-subscriber
     #[arg(long, value_name = "DIRECTIVES", value_parser = directives)]
     filter: Option<String>,
     /// Run the program as root, even if another user called sudo
