@@ -55,7 +55,7 @@ impl<S: Subscriber> Metered<S> {
         if state.passes(metadata, call) {
             return body(&self.subscriber);
         }
-        timed(|| state.time(metadata, call), || body(&self.subscriber))
+        timed(move || state.time(metadata, call), move || body(&self.subscriber))
     }
 
     /// Does the same as [`call`](Self::call), for a span that has an id.
@@ -70,7 +70,7 @@ impl<S: Subscriber> Metered<S> {
         if state.number_passes(number, call) {
             return body(&self.subscriber);
         }
-        timed(|| state.time_number(number, call), || body(&self.subscriber))
+        timed(move || state.time_number(number, call), move || body(&self.subscriber))
     }
 }
 
