@@ -147,8 +147,8 @@ fn async_slices_alone_allocate_nothing() {
     run(&name);
 }
 
-/// Lives of spans with and without fields, and of children that nest and that do not. Only the first lives allocate
-/// slots and lanes.
+/// Tests lives of spans with and without fields, and of children that nest or do not nest. Only the first lives
+/// allocate slots and lanes.
 #[test]
 fn lives_allocate_nothing() {
     let name = case!({

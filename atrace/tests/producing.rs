@@ -468,7 +468,7 @@ mod cases {
     }
 
     /// A service ends in the middle of a session, and another starts. The new service learns how many events were
-    /// written in between.
+    /// written while there was no service.
     #[test]
     fn what_is_written_between_two_services_is_counted() {
         let name = case!({

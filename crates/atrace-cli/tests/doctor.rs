@@ -639,7 +639,7 @@ mod situations {
         }
     }
 
-    /// A process of another user.
+    /// The doctor does not examine a process of another user, and names the command for root.
     #[test]
     fn a_process_of_another_user_is_for_root() {
         let name = case!({});

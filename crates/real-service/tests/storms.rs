@@ -423,7 +423,7 @@ fn a_program_that_executes_another() {
     is_accepted(&trace, &setup);
 }
 
-/// Eight sessions at once, the maximum, each with the events that it asks for.
+/// Runs eight sessions at once, which is the maximum. Each session gets the events that it asks for.
 #[test]
 fn eight_sessions_at_once() {
     const TEST: &str = "eight_sessions_at_once";

@@ -118,7 +118,7 @@ fn long_texts_are_whole() {
     }
 }
 
-/// This workspace's service joins the parts, too.
+/// The service of `atrace run` joins the parts of a long packet, too.
 #[test]
 fn long_texts_are_whole_in_this_service() {
     const TEST: &str = "long_texts_are_whole_in_this_service";
