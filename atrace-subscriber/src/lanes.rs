@@ -10,6 +10,8 @@
 //! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`).
 //! Lanes are allocated in chunks and never move. No thread waits.
 
+mod occupancy;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,6 +19,7 @@ use atrace::tracer::NamedTrack;
 use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
+use crate::lanes::occupancy::Occupancy;
 use crate::parts;
 use crate::slots::{Free, Link, NONE_FREE};
 
@@ -44,10 +47,7 @@ struct Entry {
     callsite: AtomicU32,
     /// The hash of the lane's name.
     hash: AtomicU64,
-    /// The number of the innermost life on the lane, or 0 if the lane is free.
-    top: AtomicU64,
-    /// The time of the last event on the lane.
-    last: AtomicU64,
+    occupancy: Occupancy,
 }
 
 impl Entry {
@@ -58,8 +58,7 @@ impl Entry {
             number: AtomicU32::new(0),
             callsite: AtomicU32::new(u32::MAX),
             hash: AtomicU64::new(0),
-            top: AtomicU64::new(0),
-            last: AtomicU64::new(0),
+            occupancy: Occupancy::new(),
         }
     }
 }
@@ -121,8 +120,7 @@ impl Lane {
         let mut found = None;
         // A life that is begun after the fact does not fit on a lane that another one left meanwhile.
         while let Some(index) = of_name.free.take(link) {
-            found =
-                seen.get().filter(|lane| lane.last.load(Ordering::Relaxed) < time).map(|lane| (index, lane));
+            found = seen.get().filter(|lane| lane.occupancy.is_silent_since(time)).map(|lane| (index, lane));
             if found.is_some() {
                 break;
             }
@@ -140,8 +138,7 @@ impl Lane {
             lane.hash.store(NamedTrack::hash_of(callsite.metadata()?.name()), Ordering::Relaxed);
             lane.callsite.store(callsite.number(), Ordering::Relaxed);
         }
-        lane.last.store(time, Ordering::Relaxed);
-        lane.top.store(life, Ordering::Release);
+        lane.occupancy.take(life, time);
         Some(Self(index))
     }
 
@@ -161,19 +158,7 @@ impl Lane {
     /// Puts a life that began at `time` on the lane, where its parent's life is. Returns false if the life
     /// does not fit there.
     pub(crate) fn nest(self, parent: u64, life: u64, time: u64) -> bool {
-        let Some(lane) = entry(self.0) else { return false };
-        let fits = || lane.last.load(Ordering::Acquire) < time;
-        if !fits() || lane.top.compare_exchange(parent, life, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        // Another child may have come and gone since the first look.
-        let still_fits = fits();
-        if still_fits {
-            lane.last.store(time, Ordering::Release);
-        } else {
-            lane.top.store(parent, Ordering::Release);
-        }
-        still_fits
+        entry(self.0).is_some_and(|lane| lane.occupancy.nest(parent, life, time))
     }
 
     /// Removes the innermost life, which ends at `now`, from the lane. `below` is the life in which it is nested; 0
@@ -184,10 +169,7 @@ impl Lane {
     /// end is later than that of each earlier event of the lane.
     pub(crate) fn leave(self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let Some(lane) = entry(self.0) else { return end(now) };
-        let time = now.max(lane.last.load(Ordering::Acquire) + 1);
-        lane.last.store(time, Ordering::Release);
-        end(time);
-        lane.top.store(below, Ordering::Release);
+        lane.occupancy.leave(below, now, end);
         if below == 0 {
             OF_NAMES[lane.name.load(Ordering::Relaxed) as usize].free.put_back(self.0, &lane.link);
         }
