@@ -49,9 +49,16 @@ struct Search {
     anywhere: bool,
 }
 
+/// Counts the words that match.
+const BY_INDEX: &str = "SELECT count(*) FROM words WHERE word GLOB ?";
+/// Counts the pairs of a word that matches and a word that has its first characters anywhere.
+const ANYWHERE: &str = "SELECT count(*) FROM words AS one, words AS other
+                        WHERE one.word GLOB ? AND other.word GLOB '*' || substr(one.word, 1, 4) || '*'";
+
 #[instrument(name = "db.search", skip(pool))]
-async fn matches(pool: &SqlitePool, pattern: &str) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("SELECT count(*) FROM words WHERE word GLOB ?").bind(pattern).fetch_one(pool).await
+async fn matches(pool: &SqlitePool, pattern: &str, anywhere: bool) -> Result<i64, sqlx::Error> {
+    let query = if anywhere { ANYWHERE } else { BY_INDEX };
+    sqlx::query_scalar(query).bind(pattern).fetch_one(pool).await
 }
 
 #[instrument(name = "db.count", skip_all)]
@@ -61,9 +68,8 @@ async fn total(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
 
 /// Answers how many words match, and how many there are.
 async fn search(State(pool): State<SqlitePool>, Query(search): Query<Search>) -> Result<String, StatusCode> {
-    let before = if search.anywhere { "*[a-z]*[a-z]*[a-z]*" } else { "" };
-    let pattern = format!("{before}{}*", search.word);
-    let found = tokio::try_join!(matches(&pool, &pattern), total(&pool));
+    let pattern = format!("{}*", search.word);
+    let found = tokio::try_join!(matches(&pool, &pattern, search.anywhere), total(&pool));
     let (found, total) = found.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
     info!(found, "answered");
     Ok(format!("{found} of {total}\n"))
@@ -92,8 +98,12 @@ async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Resu
         if number >= requests {
             return Ok(answered);
         }
-        let slow = if number % SELDOM == SELDOM / 2 { "&anywhere=true" } else { "" };
-        let request = format!("GET /search?word={:02x}{slow} HTTP/1.1\r\nhost: here\r\n\r\n", number % 256);
+        let search = if number == requests / 2 {
+            "[0-7]&anywhere=true".to_owned()
+        } else {
+            format!("{:02x}", number % 256)
+        };
+        let request = format!("GET /search?word={search} HTTP/1.1\r\nhost: here\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         // An answer is small and ends with a line.
         let mut len = 0;
