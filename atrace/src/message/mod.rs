@@ -45,6 +45,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 use atrace_sys::process::ProcessId;
+use atrace_sys::text::cut;
 
 use self::copy::{copy, has_suspect, is_unsafe};
 pub use self::pieces::TextBuffer;
@@ -354,16 +355,6 @@ impl Message {
             _ => c"",
         }
     }
-}
-
-/// Cuts `text` to at most `room` bytes, between characters.
-#[inline]
-fn cut(text: &str, room: usize) -> &str {
-    let mut end = room;
-    while !text.is_char_boundary(end) {
-        end -= 1; // 0 is a boundary.
-    }
-    text.get(..end).unwrap_or("")
 }
 
 /// Writes `from` to `to` with the replacements. Returns whether `from` has a `<`.

@@ -7,10 +7,10 @@
 use std::fmt;
 
 use atrace_sys::panics::{PANICKED, is_caught};
-use atrace_sys::text::{SHORT, as_uninit, put};
+use atrace_sys::text::{SHORT, as_uninit, cut, put};
 
 use super::copy::copy_short;
-use super::{Message, NameWriter, cut};
+use super::{Message, NameWriter};
 
 impl NameWriter<'_> {
     /// Appends the pieces one after the other, as [`push_str`](Self::push_str) does with each.
