@@ -9,6 +9,12 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-changed=cutils");
+    // Another compiler may be installed later, which changes the directory.
+    for directory in
+        ["/usr/bin", "/usr/local/bin"].into_iter().filter(|directory| Path::new(directory).is_dir())
+    {
+        println!("cargo::rerun-if-changed={directory}");
+    }
 
     let system = variable("CARGO_CFG_TARGET_OS");
     let include = PathBuf::from(variable("DEP_CUTILS_INCLUDE"));
