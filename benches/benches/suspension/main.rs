@@ -8,12 +8,13 @@
 //!   the acquire is dropped while it waits, is stored in the future (`inline`) or as a boxed closure on the heap
 //!   (`boxed`). When traced, each acquire has a span.
 //! - `ChannelSink`: 10,000 boxed numbers pass through a channel, a task that keeps every fourth number, another
-//!   channel and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`), which take the place
-//!   of Kotlin's thread-local context elements: like these, a span acts at each resume. The capacity of the channels
-//!   is 0 (rendezvous), 1, 8 or 32 elements.
+//!   channel and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`). The capacity of the
+//!   channels is 0 (rendezvous), 1, 8 or 32 elements.
 //! - `ChannelSinkNoAllocations`: 100,000 units pass through one channel. When traced, the sender is within a span.
 //! - Both channel cases also run with a rendezvous channel of this crate whose ends store their handlers `inline`
-//!   or `boxed`; flume has no such choice.
+//!   or `boxed`; flume has no such choice. There, the two tasks of `ChannelSink` also run with 1 or 2 task-local values
+//!   (`LocalKey::scope`) instead of spans. A task-local value does the same as Kotlin's thread-local context element:
+//!   it is set before each resume, and the earlier value is put back after it.
 //!
 //! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's for all
 //! capacities, although tokio has channels for some of them, so that only the capacity changes. The semaphore is
@@ -72,9 +73,9 @@ impl Workload for Suspension {
         let mut cases = vec![semaphore::<T, Inline>(), semaphore::<T, Boxed>()];
         for capacity in CAPACITIES {
             let id = |spans| pipeline_id(&capacity_name(capacity), spans);
-            cases.push(through(id(0), move || pipelines::<T, Flume, 0>(capacity)));
-            cases.push(through(id(1), move || pipelines::<T, Flume, 1>(capacity)));
-            cases.push(through(id(2), move || pipelines::<T, Flume, 2>(capacity)));
+            cases.push(through(id(0), move || pipelines::<T, Flume, 0, 0>(capacity)));
+            cases.push(through(id(1), move || pipelines::<T, Flume, 1, 0>(capacity)));
+            cases.push(through(id(2), move || pipelines::<T, Flume, 2, 0>(capacity)));
         }
         for capacity in CAPACITIES {
             let id = units_id(&capacity_name(capacity));
@@ -187,18 +188,36 @@ async fn counted<F: Future>(polls: Arc<AtomicU64>, future: F) -> F::Output {
     .await
 }
 
-/// Spawns a task within `SPANS` spans. The task does not report its result.
-fn spawn<T: Tracing, const SPANS: usize, R: Send + 'static>(
+tokio::task_local! {
+    static ELEMENT_1: u64;
+    static ELEMENT_2: u64;
+}
+
+/// Checks when the future is ready that the task-local values are those of its task.
+async fn with_elements<F: Future>(future: F, expected: [Option<u64>; 2]) -> F::Output {
+    let output = future.await;
+    let values = [&ELEMENT_1, &ELEMENT_2].map(|element| element.try_with(|value| *value).ok());
+    assert_eq!(values, expected, "the task-local values");
+    output
+}
+
+/// Spawns a task within `SPANS` spans, or with `LOCALS` task-local values. The task does not report its result.
+fn spawn<T: Tracing, const SPANS: usize, const LOCALS: usize, R: Send + 'static>(
     future: impl Future<Output = R> + Send + 'static,
     polls: &Arc<AtomicU64>,
 ) -> tokio::task::JoinHandle<R> {
     let future = counted(Arc::clone(polls), future);
-    match SPANS {
-        0 => tokio::spawn(future),
-        1 => tokio::spawn(T::spanned(future, || info_span!("element 1"))),
-        2 => tokio::spawn(T::spanned(T::spanned(future, || info_span!("element 2")), || {
+    match (SPANS, LOCALS) {
+        (0, 0) => tokio::spawn(future),
+        (1, 0) => tokio::spawn(T::spanned(future, || info_span!("element 1"))),
+        (2, 0) => tokio::spawn(T::spanned(T::spanned(future, || info_span!("element 2")), || {
             info_span!("element 1")
         })),
+        (0, 1) => tokio::spawn(ELEMENT_1.scope(1, with_elements(future, [Some(1), None]))),
+        (0, 2) => {
+            let future = ELEMENT_2.scope(2, with_elements(future, [Some(1), Some(2)]));
+            tokio::spawn(ELEMENT_1.scope(1, future))
+        }
         _ => unreachable!("there are at most two"),
     }
 }
@@ -218,7 +237,7 @@ fn through<R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
 }
 
 /// Sends 10,000 elements through a filter into a fold.
-fn pipelines<T: Tracing, E: Ends, const SPANS: usize>(
+fn pipelines<T: Tracing, E: Ends, const SPANS: usize, const LOCALS: usize>(
     capacity: usize,
 ) -> impl FnMut(u64) -> Result<Done, Wrong> {
     let runtime = runtime();
@@ -243,8 +262,8 @@ fn pipelines<T: Tracing, E: Ends, const SPANS: usize>(
                     }
                     E::waits(&from_range)
                 };
-                let range = spawn::<T, SPANS, _>(range, &polls);
-                let filter = spawn::<T, SPANS, _>(filter, &polls);
+                let range = spawn::<T, SPANS, LOCALS, _>(range, &polls);
+                let filter = spawn::<T, SPANS, LOCALS, _>(filter, &polls);
                 let (mut kept, mut sum) = (0_u64, 0_u64);
                 while let Some(element) = E::receive(&mut from_filter).await {
                     kept += 1;
@@ -301,7 +320,7 @@ fn channels<T: Tracing, E: Ends>(capacity: usize) -> impl FnMut(u64) -> Result<D
                         assert!(E::send(&mut sender, ()).await, "somebody listens");
                     }
                 };
-                let range = spawn::<T, 1, _>(range, &polls);
+                let range = spawn::<T, 1, 0, _>(range, &polls);
                 let mut received = 0_u64;
                 while E::receive(&mut receiver).await.is_some() {
                     received += 1;
@@ -328,15 +347,17 @@ fn own_name(handler: &str) -> String {
 
 /// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes that the original's
 /// numbers are compared with.
-fn own<T: Tracing, H: Handler>() -> [Case; 4] {
+fn own<T: Tracing, H: Handler>() -> [Case; 6] {
+    let own = own_name(H::NAME);
+    let locals = |n| format!("rust/channel_sink/{own}/{n}_locals");
     [
-        own_case::<H, _>(pipeline_id(&own_name(H::NAME), 0), pipelines::<T, Own<H>, 0>).not_in(&BUT_NONE),
-        own_case::<H, _>(pipeline_id(&own_name(H::NAME), 1), pipelines::<T, Own<H>, 1>),
-        own_case::<H, _>(pipeline_id(&own_name(H::NAME), 2), pipelines::<T, Own<H>, 2>),
+        own_case::<H, _>(pipeline_id(&own, 0), pipelines::<T, Own<H>, 0, 0>).not_in(&BUT_NONE),
+        own_case::<H, _>(pipeline_id(&own, 1), pipelines::<T, Own<H>, 1, 0>),
+        own_case::<H, _>(pipeline_id(&own, 2), pipelines::<T, Own<H>, 2, 0>),
+        own_case::<H, _>(locals(1), pipelines::<T, Own<H>, 0, 1>).not_in(&BUT_NONE),
+        own_case::<H, _>(locals(2), pipelines::<T, Own<H>, 0, 2>).not_in(&BUT_NONE),
         // The sender is polled for each unit that it waits with, and at the end.
-        own_case::<H, _>(units_id(&own_name(H::NAME)), channels::<T, Own<H>>)
-            .has("polls", || 50_001.0)
-            .not_in(&BUT_NONE),
+        own_case::<H, _>(units_id(&own), channels::<T, Own<H>>).has("polls", || 50_001.0).not_in(&BUT_NONE),
     ]
 }
 

@@ -24,7 +24,6 @@ fn text() -> String {
     let all = originals();
     let lines: Vec<&Line> = all.iter().flat_map(|original| original.groups.iter().flatten()).collect();
     let without = lines.iter().filter(|line| line.here.is_err()).count();
-    let near = lines.iter().filter(|line| line.here.is_err() && line.near.is_some()).count();
     // Writing to a string cannot fail.
     let mut out = String::from("# What five benchmarks published, line by line\n\n");
     let _ = writeln!(
@@ -32,8 +31,8 @@ fn text() -> String {
         "`cargo run -p atrace-benches --bin report -- --originals` writes this page from the catalogue \
          (`benches/src/catalogue/published`); a test fails while it is not up to date. The report \
          (`target/report/report.html`) has the numbers of a run beside those published here.\n\n\
-         There are {} lines. For {without} of them we have no number of the same kind; {near} of these have a related \
-         number instead. The text above each list explains how the original's measurement and ours correspond. \"×\" is the \
+         There are {} lines. For {without} of them we have no number of the same kind; the column \
+         \"nearest\" names the number that comes nearest. The text above each list explains how the original's measurement and ours correspond. \"×\" is the \
          number of our operations that make up one operation of the original; if a run did fewer at once, its report \
          says so beside the number.",
         lines.len(),
@@ -87,23 +86,22 @@ fn section(original: &Original) -> String {
         let _ = write!(out, "\n{otherwise}\n");
     }
     for alike in lines.chunk_by(|a, b| a.alike == b.alike) {
+        let has_near = alike.iter().any(|line| line.near.is_some());
+        let [name, rule] = if has_near { [" nearest |", "---|"] } else { [""; 2] };
         let _ = write!(
             out,
-            "\n{}\n\n| line | there | unit | here, in the bench `{}` | × |\n|---|---:|---|---|---:|\n",
+            "\n{}\n\n| line | there | unit | here, in the bench `{}` | × |{name}\n|---|---:|---|---|---:|{rule}\n",
             alike[0].alike, original.bench
         );
         for line in alike {
             let there = line.there.map_or_else(|| "not legible".to_owned(), |there| format!("{there}"));
-            let (here, times) = match &line.here {
-                Ok(of) => (row(of, line.unit), of.times),
-                Err(why) => {
-                    let near = line.near.as_ref().map(|near| format!("; nearest: {}", row(near, "")));
-                    (format!("none: {why}{}", near.unwrap_or_default()), 1.0)
-                }
-            };
-            let times = if times == 1.0 { String::new() } else { format!("{times}") };
-            let what = line.what.replace('<', "\\<");
-            let _ = writeln!(out, "| {what} | {there} | {} | {here} | {times} |", line.unit);
+            let of = line.here.as_ref();
+            let here = of.map_or_else(|why| format!("none: {why}"), |of| row(of, line.unit));
+            let times = of.ok().filter(|of| of.times != 1.0).map(|of| of.times.to_string());
+            let near = line.near.as_ref().map(|near| row(near, "")).unwrap_or_default();
+            let near = if has_near { format!(" {near} |") } else { String::new() };
+            let (what, times) = (line.what.replace('<', "\\<"), times.unwrap_or_default());
+            let _ = writeln!(out, "| {what} | {there} | {} | {here} | {times} |{near}", line.unit);
         }
     }
     out
@@ -135,6 +133,17 @@ mod tests {
             page == text(),
             "docs/{NAME} is not up to date: cargo run -p atrace-benches --bin report -- --originals"
         );
+    }
+
+    #[test]
+    fn the_nearest_number_has_a_column() {
+        let (page, mut seen) = (text(), 0);
+        for line in page.lines().filter(|line| line.contains(" | none: ")) {
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
+            assert!(cells.len() == 6 && !cells[3].contains('`') && cells[5].contains('`'), "{line}");
+            seen += 1;
+        }
+        assert!(seen > 0, "{page}");
     }
 
     #[test]
