@@ -8,8 +8,8 @@
 //!
 //! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the
 //!   original, because one clock reading takes as long as one part. A Rust case runs in six modes. If it would take
-//!   more than ten seconds, its batches are smaller: a hundred threads, and thirty tasks for Fibonacci 25. With
-//!   `ATRACE_BENCH_ORIGINAL=1`, all batches have a thousand tasks. The count `at_once` of a row is the size of its
+//!   more than ten seconds, as for Fibonacci 25, its batches have thirty tasks. With `ATRACE_BENCH_ORIGINAL=1`, all
+//!   batches have a thousand tasks. The count `at_once` of a row is the size of its
 //!   batch.
 //! - If a reading of the clock takes less than 1 % of a task, as for Fibonacci 25, each task of a coroutine or future
 //!   is also timed from within. `resume/compute` is the time of the computation itself. `resume/switch` is the rest:
@@ -135,9 +135,7 @@ impl Place {
     fn batch(self, runner: Runner) -> u64 {
         match runner {
             Runner::Cc(..) => 1000,
-            _ if is_original() => 1000,
-            _ if self.is_long() => 30,
-            Runner::Thread => 100,
+            _ if self.is_long() && !is_original() => 30,
             _ => 1000,
         }
     }
@@ -182,7 +180,7 @@ impl Workload for Coroutines {
     }
 
     fn seconds() -> u64 {
-        80
+        85
     }
 
     fn profile(_: &mut Results, args: &Args) -> io::Result<()> {

@@ -81,7 +81,8 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
         Runner::Cc(_, Kind::Sequential | Kind::Thread) | Runner::Sequential | Runner::Tokio => case,
         _ => case.has("resumes", || 1.0),
     };
-    let case = case.batch(batch).counted_over(2 * batch);
+    // The count of threads is a median, so two batches need not add up.
+    let case = case.batch(batch).counted_over(if runner == Runner::Thread { batch } else { 2 * batch });
     if place.one_core { case.one_core() } else { case }
 }
 

@@ -402,12 +402,14 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
 /// same bytes.
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
+    let config = Config::of(&session.args);
+    let config = Config { budget: config.budget / 2, ..config };
     let mut rows = Vec::new();
     let id = |state, length| Id { who: Who::Rust, what: What::Name(state, length) }.to_string();
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         let file = marker(session)?;
-        let mut paired = Paired::new(Config::of(&session.args));
+        let mut paired = Paired::new(config.clone());
         for length in LENGTHS {
             let name = text(length);
             paired.case(id(state, length), move |n| (0..n).for_each(|_| atrace_begin(TAG, &name)));
