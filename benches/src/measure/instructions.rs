@@ -28,7 +28,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -46,8 +46,6 @@ use crate::table::of_rows;
 pub const OPERATIONS: u64 = 1000;
 /// The percentage by which a count may exceed its bound.
 const GROWTH: f64 = 3.0;
-/// The relative difference that two counts of the same code may have.
-const SAME: f64 = 0.001;
 
 const NEEDS: &str = "\
 It needs valgrind: apt-get install valgrind.
@@ -64,16 +62,6 @@ struct Args {
     /// Write the counts to benches/bounds.toml
     #[arg(long, conflicts_with = "check")]
     update: bool,
-    /// Count twice, and fail if the two counts differ by more than 0.1 %, except for the Perfetto
-    /// backend
-    #[arg(long)]
-    twice: bool,
-    /// Other bounds
-    #[arg(long, value_name = "FILE")]
-    bounds: Option<PathBuf>,
-    /// Count nothing: use the rows of an earlier run
-    #[arg(long, value_name = "FILE", conflicts_with = "twice")]
-    from: Option<PathBuf>,
     /// Count this case in this process, which callgrind runs
     #[arg(long, value_name = "ID", hide = true)]
     case: Option<String>,
@@ -106,51 +94,35 @@ pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode, String> {
     environment::start();
     let rustc = environment::Environment::here().rustc;
-    let file = || Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml");
-    let path = args.bounds.clone().unwrap_or_else(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("bounds.toml");
     // Check the preconditions before counting, which takes minutes.
     let bounds = if args.check { Some(Bounds::read(&path)?.for_compiler(&rustc)?) } else { None };
     let ids: Vec<Id> = ids().into_iter().filter(|id| !args.check || is_own(id)).collect();
-    let mut rows = match &args.from {
-        Some(file) => row::read(file).map_err(|e| e.to_string())?,
-        None => count(&ids)?,
-    };
-    if args.from.is_none() {
-        say(of_rows("instructions of one operation", &rows));
-        if !args.check {
-            let written = row::write(INSTRUCTIONS, &rows).map_err(|e| e.to_string())?;
-            say(format_args!("rows: {}", written.display()));
-        }
-    }
-    let mut passes = true;
-    if args.twice {
-        // With the Perfetto backend, the fill level of the first chunk decides whether another chunk is taken, which is
-        // 2.5 % of the shortest event.
-        let alike: Vec<_> = rows.iter().filter(|row| Id::of(&row.id).who != Who::Perfetto).cloned().collect();
-        let (most, of) = difference(&alike, &count(&ids)?);
-        say(format_args!("a second run differs by at most {:.3} % ({of})", most * 100.0));
-        passes = most <= SAME;
+    let mut rows = count(&ids)?;
+    say(of_rows("instructions of one operation", &rows));
+    if !args.check {
+        let written = row::write(INSTRUCTIONS, &rows).map_err(|e| e.to_string())?;
+        say(format_args!("rows: {}", written.display()));
     }
     if args.update {
         let new = Bounds::of(&rustc, &rows);
         new.write(&path)?;
         say(format_args!("{} bounds: {}", new.instructions.len(), path.display()));
     }
-    if let Some(bounds) = bounds {
-        let (mut kept, mut text) = bounds.check(&rows);
-        // With the Perfetto backend, the fill level of the first chunk depends on timing.
-        for _ in 0..2 {
-            if kept || args.from.is_some() {
-                break;
-            }
-            say(format_args!("{text}\ncounted again, for the fewest"));
-            rows = fewest(rows, &count(&ids)?);
-            (kept, text) = bounds.check(&rows);
+    let Some(bounds) = bounds else { return Ok(ExitCode::SUCCESS) };
+    let (mut kept, mut text) = bounds.check(&rows);
+    // With the Perfetto backend, the fill level of the first chunk decides whether another chunk is taken, which is 2.5 %
+    // of the shortest event, and it depends on timing.
+    for _ in 0..2 {
+        if kept {
+            break;
         }
-        say(text);
-        passes &= kept;
+        say(format_args!("{text}\ncounted again, for the fewest"));
+        rows = fewest(rows, &count(&ids)?);
+        (kept, text) = bounds.check(&rows);
     }
-    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    say(text);
+    Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns the ids of all counted cases.
@@ -269,15 +241,6 @@ fn fewest(mut rows: Vec<Row>, again: &[Row]) -> Vec<Row> {
         }
     }
     rows
-}
-
-/// Returns the largest relative difference between two runs, and the id of its case.
-fn difference(a: &[Row], b: &[Row]) -> (f64, String) {
-    let each = a.iter().map(|a| {
-        let b = b.iter().find(|b| b.id == a.id).map_or(f64::INFINITY, |b| b.median);
-        ((a.median - b).abs() / a.median.max(1.0), a.id.clone())
-    });
-    each.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, String::new()))
 }
 
 /// The upper bounds on the instructions of operations: the content of `bounds.toml`.
@@ -405,13 +368,10 @@ mod tests {
             let line = ["instructions"].into_iter().chain(line.split_whitespace());
             Args::try_parse_from(line).map_err(|e| e.to_string())
         };
-        let args = parse("--bench --check --twice --bounds b").unwrap();
-        assert!(args.check && args.twice && !args.update);
-        assert_eq!(args.bounds, Some("b".into()));
+        let args = parse("--bench --check").unwrap();
+        assert!(args.check && !args.update);
         for (line, part) in [
             ("--check --update", "'--check' cannot be used with '--update'"),
-            ("--bounds", "--bounds <FILE>"),
-            ("--twice --from x", "'--twice' cannot be used with '--from <FILE>'"),
             ("x", "unexpected argument 'x'"),
         ] {
             let e = parse(line).unwrap_err();
@@ -445,13 +405,9 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_difference_is_found() {
-        let (a, b) = ([row("a", 100.0), row("b", 1000.0)], [row("a", 101.0), row("b", 1001.0)]);
-        assert_eq!(difference(&a, &b), (0.01, "a".to_owned()));
-        assert_eq!(difference(&a, &a).0, 0.0);
-        assert_eq!(difference(&a, &a[..1]), (f64::INFINITY, "b".to_owned()));
-        let c = [row("b", 999.0), row("a", 101.0)];
-        let least: Vec<f64> = fewest(a.to_vec(), &c).iter().map(|row| row.median).collect();
+    fn the_lower_of_two_counts_is_taken() {
+        let (a, b) = ([row("a", 100.0), row("b", 1000.0)], [row("b", 999.0), row("a", 101.0)]);
+        let least: Vec<f64> = fewest(a.to_vec(), &b).iter().map(|row| row.median).collect();
         assert_eq!(least, [100.0, 999.0]);
     }
 
