@@ -155,6 +155,7 @@ fn full() -> Ground {
         own.above.insert("limit/timestamp".to_owned(), above(15.0));
         rows.push(own);
     }
+    rows.push(compared("rust/tracing_on_method", 800.0, "limit/x", 1.0, 0.01));
     rows.extend(["limit/timestamp", "perfetto/tracing_on_begin/10/8_threads"].map(|id| row(id, 15.0)));
     rows.extend(["perfetto", "rust"].map(|who| row(&format!("{who}/on_begin_whole_machine/10"), 50.0)));
     ground.write("atrace", &rows);
@@ -280,8 +281,10 @@ fn the_documentation_is_of_the_same_rows() {
     assert_eq!(costs(&readme), costs(&document), "`report --docs` makes both");
     assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 6);
     assert!(readme.lines().count() <= 175, "{}", readme.lines().count());
-    // A person reads both. Each of the nine tables that are made has up to six lines of marks and of how it was made.
-    assert!(document.lines().count() <= 435, "{}", document.lines().count());
+    // A person reads both. The length of the tables that are made depends on the run.
+    let written = document.split("<!-- /").map(|part| part.split("<!-- made ").next().unwrap_or_default());
+    let written: usize = written.map(|part| part.lines().count()).sum();
+    assert!(written <= 290, "{written}");
 }
 
 #[test]
@@ -303,7 +306,7 @@ fn the_documentation_is_made_of_rows() {
     fs::write(root.join("README.md"), "before\n<!-- costs 0 -->\n<!-- /costs -->\nafter\n").unwrap();
     with_docs(2, &["reading", "costs.md"]);
     fs::write(root.join("docs/costs.md"), "above\n<!-- costs 0 -->\n<!-- /costs -->\nbelow\n").unwrap();
-    with_docs(0, &["costs.md", "README.md"]);
+    with_docs(0, &["costs.md", "README.md", "; 0 of "]);
     let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
     let (readme, document) = (read("README.md"), read("docs/costs.md"));
     assert!(
@@ -317,8 +320,10 @@ fn the_documentation_is_made_of_rows() {
     // Of other rows the mark is another.
     let mut rows = row::read(&ground.measured().join("subscriber.json")).unwrap();
     rows[0].median += 0.001;
+    // A row that is compared with nothing and has a wide interval is not known.
+    rows[1] = Row { noisy: true, ..row(&rows[1].id, 6.0) };
     ground.write("subscriber", &rows);
-    with_docs(0, &[]);
+    with_docs(0, &["; 1 of ", " own times in its tables are not known"]);
     assert_ne!(costs(&read("README.md")), costs(&readme));
     fs::remove_file(ground.measured().join("subscriber.json")).unwrap();
     with_docs(2, &["not measured: rust/filtered_event"]);

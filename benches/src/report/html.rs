@@ -95,7 +95,7 @@ fn figure(plot: &Plot) -> Markup {
 }
 
 // The layout of a plot in units of about a pixel: its width, the ends of the axis, the height of a line.
-const WIDTH: f64 = 820.0;
+const WIDTH: f64 = 870.0;
 const LEFT: f64 = 200.0;
 const RIGHT: f64 = 620.0;
 const LINE: f64 = 26.0;

@@ -186,7 +186,7 @@ pub fn note_comparisons(rows: &mut [Row]) {
 }
 
 /// How precisely the time of a row is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Known {
     /// The interval is narrow.
     #[default]

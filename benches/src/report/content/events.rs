@@ -40,7 +40,8 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         "allocations",
         "instructions, Rust / C++",
     ];
-    let mut table = Table::new("Every kind of event", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. On a host, C++ calls this workspace's libcutils (cc-bench/cutils): tests compare each of its messages with libcutils' format, it makes them by snprintf as libcutils does, and its instructions are counted. \"Of AOSP's wrapper\": beside a wrapper that calls a C function and makes a C string for each event, as AOSP's does. \"Through libcutils\": this library, which writes by libcutils (the default on Android), beside C++.");
+    let mut others = Table::new("All other kinds of event", columns);
+    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. On a host, C++ calls this workspace's libcutils (cc-bench/cutils): tests compare each of its messages with libcutils' format, it makes them by snprintf as libcutils does, and its instructions are counted. \"Of AOSP's wrapper\": beside a wrapper that calls a C function and makes a C string for each event, as AOSP's does. \"Through libcutils\": this library, which writes by libcutils (the default on Android), beside C++.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
         let What::Event(state, event) = rust.what else { continue };
@@ -54,6 +55,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         let there = |cell: fn(&published::OfEvent) -> Cell| {
             published.map_or_else(|| Cell::none("it was not published"), cell)
         };
+        let table = if published.is_some() { &mut table } else { &mut others };
         table.push([
             Cell::Name(rust.name()),
             there(|case| Cell::published(case.cc)),
@@ -77,7 +79,8 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     }
     let mut parts = Vec::new();
     parts.extend(main_plot(here).map(Part::Plot));
-    parts.push(Part::Table(table.dense()));
+    let tables = [table, others].into_iter().filter(|table| !table.rows.is_empty());
+    parts.extend(tables.map(|table| Part::Table(table.dense())));
     Some(Section::new("events", "One event: Rust, C++ and the machine's limits", parts).with_text(["Nanoseconds of one operation in a loop, tracing switched off and on by the system's properties, and verified to be so by what arrived."]))
 }
 
@@ -93,11 +96,11 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
         let own = rows.iter().find(|row| Id::of(&row.id).who == Who::Rust)?;
         let base = ids.iter().find(|id| id.who == base)?;
-        let text = match own.versus(&base.to_string()) {
-            Some(v) if base.who == Who::Cc => format!("{}, {} of C++", time(own.median), ratio(v.ratio)),
-            Some(v) => format!("{}, {} of the limit", time(own.median), ratio(v.ratio)),
-            None => time(own.median),
-        };
+        let words = own.known().words().map(|words| format!(", {words}")).unwrap_or_default();
+        let base_name = if base.who == Who::Cc { "C++" } else { "the limit" };
+        let beside = own.versus(&base.to_string());
+        let beside = beside.map(|v| format!(", {} of {base_name}", ratio(v.ratio))).unwrap_or_default();
+        let text = format!("{}{words}{beside}", time(own.median));
         Some(Line { label: label.to_owned(), text, points: rows.into_iter().map(Point::of).collect() })
     };
     let mut groups = Vec::new();
@@ -228,20 +231,22 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     if events.is_empty() {
         return None;
     }
-    let mut text = vec!["Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; the service is this workspace's own, a separate process that writes the events to a file in memory. Rows exist only if every written event has arrived.".to_owned()];
-    let calls = bench.rows.iter().filter_map(|row| row.counts.get(SYSTEM_CALLS.0));
-    text.extend(calls.map(|calls| {
+    let text = "Nanoseconds of one operation in a loop, which writes packets into the memory that it shares with a tracing service; the service is this workspace's own, a separate process that writes the events to a file in memory. Rows exist only if every written event has arrived.";
+    let calls = bench.rows.iter().find_map(|row| row.counts.get(SYSTEM_CALLS.0));
+    let calls = calls.map(|calls| {
         format!(
-            "System calls of all threads of the process for an event, at 100,000 events a second: {}.",
+            " System calls of all threads of the process for an event, at 100,000 events a second: {}.",
             digits(*calls)
         )
-    }));
+    });
     let events = of_rows("Every kind of event", events).with_note("The time stamp is the bare clock. An event is compared with begin/10, in the Perfetto backend and as a write(2) of its message to the marker, and with the same function with the marker as its sink, all in the same rounds. The name of a literal is sent once.");
     let more = of_rows("Threads, sessions, and the whole machine", more).with_note(
-        "Threads: CPU time of an operation, beside threads that read the clock and fill memory of their own (own_memory). Sessions: each gets every event. Whole machine: the CPU time of the caller, the socket's thread and the service, at a thousand events each millisecond; by the marker's way, of the caller. on_990_more: begin/1000 above begin/10, beside a copy of as many bytes into memory that a process on another processor has read. Where the two processors share their caches, as a guest's may in one run and not in the next, the copy takes a fraction, and a chunk that is opened every seven such events tells more.",
+        "Threads: CPU time of an operation, beside threads that read the clock and fill memory of their own (own_memory). Sessions: each gets every event. Whole machine: the CPU time of the caller, the socket's thread and the service, at a thousand events each millisecond; by the marker's way, of the caller. on_990_more: begin/1000 above begin/10, beside a copy of as many bytes into memory that a process on another processor has read. Where the two processors share their caches, as a guest's may in one run and not in the next, the copy takes a fraction, and a chunk that is opened every seven such events tells more."
+            .to_owned()
+            + &calls.unwrap_or_default(),
     );
     let parts = vec![Part::Table(events), Part::Table(more)];
-    Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text(text))
+    Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text([text]))
 }
 
 /// Returns whether a limit belongs to the Perfetto backend.
@@ -252,28 +257,34 @@ fn is_limit(name: &str) -> bool {
 /// The title and note of a table, and the rows that belong to it.
 type Circumstance = (&'static str, &'static str, fn(&Id) -> bool);
 
-const ALL: [Circumstance; 3] = [
+const NAMES: Circumstance =
     ("The length of the name", "Characters; beside a write(2) of the same bytes.", |id| {
         id.who == Who::Rust && matches!(id.what, What::Name(..))
-    }),
-    (
-        "Threads",
-        "CPU time of one operation when several threads run it. From two threads on, every write(2) of a process pays for the shared table of descriptors, in any language.",
-        |id| id.who != Who::Perfetto && matches!(id.what, What::Threads(..)),
-    ),
-    (
-        "A thread that watches",
-        "In processes of their own.",
-        |id| matches!(&id.what, What::Watched(kind) if id.who == Who::Rust && kind != "whole_machine"),
-    ),
-];
+    });
+const THREADS: Circumstance = (
+    "Threads",
+    "CPU time of one operation when several threads run it. From two threads on, every write(2) of a process pays for the shared table of descriptors, in any language.",
+    |id| id.who != Who::Perfetto && matches!(id.what, What::Threads(..)),
+);
+const WATCH: Circumstance = (
+    "A thread that watches",
+    "In processes of their own.",
+    |id| matches!(&id.what, What::Watched(kind) if id.who == Who::Rust && kind != "whole_machine"),
+);
+
+fn circumstance(here: &Machine, (title, note, is_in): Circumstance) -> Option<Table> {
+    let rows = &here.benches.get(ATRACE)?.rows;
+    let rows: Vec<&Row> = rows.iter().filter(|row| is_in(&Id::of(&row.id))).collect();
+    (!rows.is_empty()).then(|| of_rows(title, rows).with_note(note))
+}
+
+/// Makes the tables of threads, and of a thread that watches.
+pub(super) fn threads(here: &Machine) -> Vec<Table> {
+    [THREADS, WATCH].into_iter().filter_map(|of| circumstance(here, of)).collect()
+}
 
 pub(super) fn circumstances(here: &Machine) -> Option<Section> {
-    let bench = here.benches.get(ATRACE)?;
-    let table = |(title, note, is_in): Circumstance| {
-        let rows: Vec<&Row> = bench.rows.iter().filter(|row| is_in(&Id::of(&row.id))).collect();
-        (!rows.is_empty()).then(|| Part::Table(of_rows(title, rows).with_note(note)))
-    };
-    let parts: Vec<Part> = ALL.into_iter().filter_map(table).collect();
+    let tables = circumstance(here, NAMES).into_iter().chain(threads(here));
+    let parts: Vec<Part> = tables.map(Part::Table).collect();
     (!parts.is_empty()).then(|| Section::new("circumstances", "Names, threads, a watch", parts))
 }

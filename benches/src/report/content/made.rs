@@ -2,10 +2,11 @@
 //! rows of one bench.
 
 use super::{events, findings, rows};
-use crate::catalogue::{ATRACE, BENCHES, SUBSCRIBER};
+use crate::catalogue::{ATRACE, BENCHES, INSTRUCTIONS, Id, SUBSCRIBER};
 use crate::report::input::Machine;
 use crate::report::model::{Part, Section};
-use crate::table::Table;
+use crate::row::Known;
+use crate::table::{Cell, Table};
 
 /// Tables of the page. They have the same name as in their marks on the page.
 pub(crate) struct Made {
@@ -69,32 +70,59 @@ const LIVE: Chosen = Chosen {
 };
 
 /// All generated tables of the page.
-pub(crate) const MADE: [Made; 9] = [
+pub(crate) const MADE: [Made; 11] = [
     Made { name: "events", bench: Some(ATRACE), tables: |here| tables(events::wrapper(here)) },
     Made { name: "perfetto", bench: Some(ATRACE), tables: |here| tables(events::perfetto(here)) },
     Made { name: "tracing", bench: Some(SUBSCRIBER), tables: |here| tables(events::subscriber(here)) },
+    Made { name: "threads and watches", bench: Some(ATRACE), tables: events::threads },
     Made { name: "suspension", bench: Some(SUSPENSION.bench), tables: |here| some(here, &SUSPENSION) },
     Made { name: "threads", bench: Some(THREADS.bench), tables: |here| some(here, &THREADS) },
     Made { name: "coroutines", bench: Some(COROUTINES.bench), tables: |here| some(here, &COROUTINES) },
     Made { name: "live", bench: Some(LIVE.bench), tables: |here| some(here, &LIVE) },
     Made { name: "published", bench: None, tables: |here| rows::shown(here).into_iter().collect() },
     Made { name: "promises", bench: None, tables: |here| rows::not_kept(&here.judged).into_iter().collect() },
+    Made { name: "environment", bench: None, tables: |here| tables(Some(rows::environments(here))) },
 ];
 
 impl Made {
-    /// Makes the tables, and the line that names the command that made them, the date, and the machine. Returns `None`
-    /// if the bench has not run.
+    /// Makes the tables, and lines that name the command that made them, the date, and the machine. Returns `None` if the
+    /// bench has not run.
     pub(crate) fn text(&self, here: &Machine) -> Option<String> {
-        let tables: Vec<String> = (self.tables)(here).iter().map(Table::markdown).collect();
-        let about = match self.bench {
-            Some(bench) => findings::about_bench(here.benches.get(bench)?)?,
-            None => findings::about_run(here),
+        let tables = (self.tables)(here);
+        let title =
+            |table: &Table| if tables.len() > 1 { format!("{}:\n\n", table.title) } else { String::new() };
+        let tables: Vec<String> = tables.iter().map(|table| title(table) + &table.markdown()).collect();
+        let mut made = match self.bench {
+            None => format!("Made by `cargo bench` and `report --docs`. {}", findings::about_run(here)),
+            Some(bench) => made_by(here, bench)?,
         };
-        let bench = BENCHES.iter().find(|bench| Some(bench.name) == self.bench);
-        let command = bench.map_or_else(|| "cargo bench".to_owned(), crate::catalogue::Bench::command);
-        let made = format!("Made by `{command}` and `report --docs`. {about}\n");
-        (!tables.is_empty()).then(|| format!("{}\n{made}", tables.join("\n")))
+        if [Some(ATRACE), Some(SUBSCRIBER)].contains(&self.bench)
+            && let Some(counted) = made_by(here, INSTRUCTIONS)
+        {
+            made = format!("{made} Instructions: {}{}", counted[..1].to_lowercase(), &counted[1..]);
+        }
+        (!tables.is_empty()).then(|| format!("{}\n{made}\n", tables.join("\n")))
     }
+
+    /// Returns how many of our own times in the tables are not known, and the number of all.
+    pub(crate) fn unknown(&self, here: &Machine) -> [usize; 2] {
+        let tables = (self.tables)(here);
+        let cells = tables.iter().flat_map(|table| &table.rows).flatten();
+        let own = cells.filter_map(|cell| if let Cell::Value(value) = cell { Some(value) } else { None });
+        own.filter(|value| value.own)
+            .fold([0, 0], |[not, all], value| [not + usize::from(value.known == Known::Not), all + 1])
+    }
+}
+
+/// Names the command that runs a bench, and the conditions of its last run.
+fn made_by(here: &Machine, name: &str) -> Option<String> {
+    let (bench, known) = (here.benches.get(name)?, BENCHES.iter().find(|known| known.name == name)?);
+    let has_peers = name != INSTRUCTIONS && bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some());
+    let mut command = known.command();
+    if has_peers {
+        command = command.replace(" --bench", " --features peers --bench");
+    }
+    Some(format!("Made by `{command}` and `report --docs`. {}", findings::about_bench(bench)?))
 }
 
 fn tables(section: Option<Section>) -> Vec<Table> {

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use crate::catalogue::published::{Check, Field, Finding, Line, Measured, Original, originals as all};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, Id, SUBSCRIBER};
-use crate::promise::{Judged, Verdict};
+use crate::promise::{self, Judged, Verdict};
 use crate::report::content::KNOWN;
 use crate::report::input::Machine;
 use crate::report::model::{Part, Section, slug};
 use crate::row::environment::{Environment, date};
-use crate::row::{AT_ONCE, Row};
+use crate::row::{AT_ONCE, Known, Row};
 use crate::table::number::{count, ratio};
 use crate::table::{COUNTS, Cell, Table, Value, counted_of, of_rows};
 
@@ -168,19 +168,32 @@ pub(super) fn originals(here: &Machine) -> impl Iterator<Item = Section> + use<'
 
 /// Lists the ratios that show a finding of the original's tables, and whether our ratios show it as well.
 fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
-    let compared = |Check { there, of, by, from, to }: &Check| {
-        let found = || Some(value(of, "ns", here)?.median / value(by, "ns", here)?.median);
-        let ours = match found() {
+    let compared = |check: &Check| {
+        let ours = match checked(check, here) {
             None => "not measured in this run".to_owned(),
-            Some(found) if (*from..=*to).contains(&found) => {
-                format!("{}, which shows it as well", ratio(found))
-            }
-            Some(found) => format!("{}, which does not show this", ratio(found)),
+            Some((found, "yes")) => format!("{found}, which shows it as well"),
+            Some((found, "no")) => format!("{found}, which does not show this"),
+            Some((found, _)) => found,
         };
-        format!("The ratio of {} to {}: there {}, here {ours}.", named(of), named(by), ratio(*there))
+        let [of, by] = [&check.of, &check.by].map(named);
+        format!("The ratio of {of} to {by}: there {}, here {ours}.", ratio(check.there))
     };
     let text = format!("Its tables show, in our words: {}", finding.text);
     std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
+}
+
+/// Returns our ratio for a finding of an original, with a word if it is uncertain, and whether it shows the finding.
+fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(String, &'static str)> {
+    let (of, by) = (value(of, "ns", here)?, value(by, "ns", here)?);
+    let found = of.median / by.median;
+    let known = of.known.max(by.known);
+    let words = known.words().map(|words| format!(", {words}")).unwrap_or_default();
+    let shows = match known {
+        Known::Not => "not known",
+        _ if (*from..=*to).contains(&found) => "yes",
+        _ => "no",
+    };
+    Some((ratio(found) + &words, shows))
 }
 
 /// Makes the table of the originals' findings, with our values of the same ratios.
@@ -188,37 +201,43 @@ pub(super) fn shown(here: &Machine) -> Option<Table> {
     let mut table = Table::new("", ["their tables show, in our words", "ratio", "there", "here", "shows it"]);
     for Original { title, findings, .. } in all() {
         for Finding { text, checks } in findings {
-            for Check { there, of, by, from, to } in checks {
-                let found = || Some(value(&of, "ns", here)?.median / value(&by, "ns", here)?.median);
-                let shows = |found: f64| if (from..=to).contains(&found) { "yes" } else { "no" };
-                let (found, shows) = match found() {
-                    Some(found) => (Cell::Ratio(found, None), Cell::text(shows(found))),
+            for check in checks {
+                let (found, shows) = match checked(&check, here) {
+                    Some((found, shows)) => (Cell::Text(found), Cell::text(shows)),
                     None => (Cell::not_measured(), Cell::not_measured()),
                 };
                 let text = Cell::text(format!("{text} ({title})"));
-                let ratio = Cell::text(format!("{} / {}", named(&of), named(&by)));
-                table.push([text, ratio, Cell::Ratio(there, None), found, shows]);
+                let ratio = Cell::text(format!("{} / {}", named(&check.of), named(&check.by)));
+                table.push([text, ratio, Cell::Ratio(check.there, None), found, shows]);
             }
         }
     }
-    let is_there = |row: &Vec<Cell>| matches!(row.get(3), Some(Cell::Ratio(..)));
+    let is_there = |row: &Vec<Cell>| matches!(row.get(3), Some(Cell::Text(_)));
     table.rows.iter().any(is_there).then_some(table)
 }
 
-/// Makes the table of the promises that are not kept, and states how many are kept.
+/// Makes the table of the promises that are not kept, a line for those of a bench that have the same words and limit, and
+/// states how many are kept.
 pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     let all = || benches.iter().flat_map(|(bench, all)| all.iter().map(move |judged| (bench, judged)));
-    let is_kept = |judged: &Judged| judged.verdict == Verdict::Kept;
-    let kept = all().filter(|(_, judged)| is_kept(judged)).count();
+    let [missed, open, kept] = promise::counts(all().map(|(_, judged)| judged));
     let mut table = Table::new("", ["promise", "of", "measured", "asked", "came of it"])
-        .with_note(format!("Of {} promises, {kept} are kept; these are the others.", all().count()));
-    for (bench, Judged { promise, of, measured, limit, verdict, .. }) in all().filter(|(_, of)| !is_kept(of))
-    {
-        let promise = Cell::text(format!("{bench}: {promise}"));
-        let [measured, limit] = [measured, limit].map(Cell::text);
-        table.push([promise, Cell::name(of), measured, limit, Cell::text(verdict.name())]);
+        .with_note(format!("Of {} promises, {kept} are kept; these are the others.", missed + open + kept));
+    let mut groups: BTreeMap<(&String, &String, &String), Vec<&Judged>> = BTreeMap::new();
+    for (bench, judged) in all().filter(|(_, judged)| judged.verdict != Verdict::Kept) {
+        groups.entry((bench, &judged.promise, &judged.limit)).or_default().push(judged);
     }
-    (all().count() > 0).then_some(table)
+    for ((bench, promise, limit), group) in groups {
+        let each =
+            |of: fn(&Judged) -> &str| group.iter().map(|judged| of(judged)).collect::<Vec<_>>().join(", ");
+        let of = if group.len() > 3 { format!("{} cases", group.len()) } else { each(|judged| &judged.of) };
+        let [missed, open, _] = promise::counts(group.iter().copied());
+        let came = [(missed, "missed"), (open, "open")].into_iter().filter(|(n, _)| *n > 0);
+        let came = came.map(|(n, word)| format!("{n} {word}")).collect::<Vec<_>>().join(", ");
+        let cells = [format!("{bench}: {promise}"), of, each(|judged| &judged.measured), limit.clone(), came];
+        table.push(cells.map(Cell::text));
+    }
+    (missed + open + kept > 0).then_some(table)
 }
 
 /// Returns the name of a row, and of its field if the field is not the time.
@@ -426,4 +445,53 @@ pub(super) fn reading() -> Section {
             "A process can't have two subscribers, so to compare two subscribers, whole processes take turns, and each process is one round.",
             "Below a nanosecond, a difference of 0.3 ns only shows where the linker placed the code.",
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::input::Bench;
+
+    /// Makes a machine that has measured the rows of the first finding about `suspension` that compares times.
+    fn machine(change: fn(&mut Row)) -> Machine {
+        let row = |id: &str| {
+            let mut row = Row::around(id, 100.0, 0.5);
+            change(&mut row);
+            row
+        };
+        let rows = ["boxed", "inline"].map(|handler| row(&format!("rust/semaphore_as_mutex/{handler}/none")));
+        let bench = Bench { rows: rows.into(), environment: None };
+        Machine { benches: [("suspension".to_owned(), bench)].into(), ..Machine::default() }
+    }
+
+    fn line(here: &Machine) -> String {
+        let table = shown(here).expect("it was measured");
+        let line = table.rows.iter().find(|row| row[1].to_string().contains("semaphore_as_mutex/boxed"));
+        line.expect("the finding is there")[3..].iter().map(|cell| format!("{cell} | ")).collect()
+    }
+
+    #[test]
+    fn a_ratio_of_uncertain_rows_says_so() {
+        assert_eq!(line(&machine(|_| ())), "1.00 | yes | ");
+        assert_eq!(line(&machine(|row| row.noisy = true)), "1.00, not known | not known | ");
+        let varied = |row: &mut Row| (row.noisy, row.is_base) = (true, true);
+        assert_eq!(line(&machine(varied)), "1.00, speed varied | yes | ");
+    }
+
+    #[test]
+    fn promises_that_are_not_kept_share_a_line() {
+        let judged =
+            |of: &str, measured: &str, verdict| Judged::new("a poll", of, measured, "≤ 1.05", verdict);
+        let all = vec![
+            judged("a", "1.01", Verdict::Kept),
+            judged("b", "1.07", Verdict::Missed),
+            judged("c", "1.05", Verdict::Open),
+        ];
+        let text = not_kept(&[("suspension".to_owned(), all)]).expect("there are promises").markdown();
+        assert!(
+            text.contains("| suspension: a poll | b, c | 1.07, 1.05 | ≤ 1.05 | 1 missed, 1 open |"),
+            "{text}"
+        );
+        assert!(text.contains("Of 3 promises, 1 are kept"), "{text}");
+    }
 }
