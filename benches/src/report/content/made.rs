@@ -2,10 +2,11 @@
 //! rows of one bench.
 
 use super::{events, findings, rows};
-use crate::catalogue::{ATRACE, BENCHES, INSTRUCTIONS, Id, SUBSCRIBER};
+use crate::catalogue::{ATRACE, BENCHES, Bench, INSTRUCTIONS, Id, SUBSCRIBER};
 use crate::report::input::Machine;
 use crate::report::model::{Part, Section};
 use crate::row::Known;
+use crate::row::environment::date;
 use crate::table::{Cell, Table};
 
 /// Tables of the page. They have the same name as in their marks on the page.
@@ -96,10 +97,11 @@ impl Made {
             None => format!("Made by `cargo bench` and `report --docs`. {}", findings::about_run(here)),
             Some(bench) => made_by(here, bench)?,
         };
-        if [Some(ATRACE), Some(SUBSCRIBER)].contains(&self.bench)
-            && let Some(counted) = made_by(here, INSTRUCTIONS)
-        {
-            made = format!("{made} Instructions: {}{}", counted[..1].to_lowercase(), &counted[1..]);
+        let counted = here.benches.get(INSTRUCTIONS).and_then(|bench| bench.environment.as_ref());
+        if let Some(e) = counted.filter(|_| tables.iter().any(|table| table.contains(INSTRUCTIONS))) {
+            let command = BENCHES.iter().find(|bench| bench.name == INSTRUCTIONS).map(Bench::command);
+            let (command, date) = (command.unwrap_or_default(), date(e.time));
+            made = format!("{made} Instructions: `{command}`, {date}, commit {}.", e.commit);
         }
         (!tables.is_empty()).then(|| format!("{}\n{made}\n", tables.join("\n")))
     }
@@ -117,7 +119,7 @@ impl Made {
 /// Names the command that runs a bench, and the conditions of its last run.
 fn made_by(here: &Machine, name: &str) -> Option<String> {
     let (bench, known) = (here.benches.get(name)?, BENCHES.iter().find(|known| known.name == name)?);
-    let has_peers = name != INSTRUCTIONS && bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some());
+    let has_peers = bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some());
     let mut command = known.command();
     if has_peers {
         command = command.replace(" --bench", " --features peers --bench");
