@@ -500,7 +500,7 @@ fn a_device_is_shown() {
 }
 
 #[test]
-fn a_full_run_is_small_and_fast() {
+fn a_full_run_is_small() {
     let ground = full();
     // Several times what the benches leave.
     let base = "limit/base";
@@ -520,15 +520,10 @@ fn a_full_run_is_small_and_fast() {
             r#"{"median": {"point_estimate": 2, "confidence_interval": {"lower_bound": 1, "upper_bound": 3}}}"#,
         );
     }
-    let start = Instant::now();
     let ran = ground.expect("", 0, &[]);
-    let took = start.elapsed();
     assert!(ran.text.contains("What Criterion says"));
     let sizes = [ran.html.len(), ran.json.len()];
-    println!("{took:?}, {sizes:?} bytes");
     assert!(sizes.iter().all(|&size| size <= 2 << 20), "{sizes:?}");
-    // A hundred times what it takes on a quiet machine, and less than what is quadratic would.
-    assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 /// Saves a run of one row, replaces it with another, and compares.

@@ -242,7 +242,7 @@ impl Measured {
     }
 
     /// Returns the duration of the reference chain at the speed to which all times are converted.
-    fn reference(&self) -> f64 {
+    pub fn reference(&self) -> f64 {
         sample::reference(self.samples.iter().flatten())
     }
 

@@ -12,7 +12,13 @@ use fastrand::Rng;
 
 use crate::harness::args::Args;
 use crate::promise::Verdict;
+use crate::stats::CONFIDENCE;
 use crate::stats::sample::{self, Sample};
+
+/// The confidence with which a promise must be decided for its rounds to end early. There are up to 25 looks at the
+/// interval. If the rounds ended when an interval of 95 % is beside the limit, then one in six of these intervals would
+/// be wrong where the ratio is at the limit.
+const DECIDED: f64 = 0.998;
 
 /// The reason why the rounds ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +46,16 @@ impl Comparison {
     /// Returns whether the comparison needs no more rounds.
     fn is_settled(&self, samples: &[Vec<Sample>], config: &Config) -> bool {
         let (of, base) = (&samples[self.of], &samples[self.base]);
-        let Some(ratio) = sample::ratio(of, base).filter(|ratio| ratio.sure) else { return false };
+        let ratio = |confidence| sample::ratio_at(of, base, confidence).filter(|ratio| ratio.sure);
         match self.at_most {
-            Some(limit) => Verdict::at_most(limit, ratio) != Verdict::Open,
+            Some(limit) => {
+                ratio(DECIDED).is_some_and(|ratio| Verdict::at_most(limit, ratio) != Verdict::Open)
+            }
             None => {
                 let reference = sample::reference(of.iter().chain(base));
                 let difference = sample::difference(of, base, reference);
-                ratio.relative() <= config.tight
-                    || difference.is_some_and(|ns| ns.half_width() <= config.tight_ns)
+                ratio(CONFIDENCE).is_some_and(|ratio| ratio.relative() <= config.tight)
+                    || difference.is_some_and(|ns| ns.sure && ns.half_width() <= config.tight_ns)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Interval;
+use crate::{CONFIDENCE, Interval};
 
 /// Two slices ran at the same speed if the durations of the chains beside them differ by at most this fraction.
 pub const SAME_SPEED: f64 = 0.03;
@@ -76,13 +76,30 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
 /// Returns the ratio of slices to slices that ran side by side with them. If fewer than six pairs ran at the same
 /// speed, all pairs are compared, and the interval is not sure.
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
-    compare_pairs(of, base, 1.0, |[of, base]| of.ns / base.ns)
+    ratio_at(of, base, CONFIDENCE)
+}
+
+/// Like [`ratio`], with another confidence than 95 %.
+pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Interval> {
+    compare_pairs(of, base, 1.0, confidence, |[of, base]| of.ns / base.ns)
 }
 
 /// Returns the difference between slices that ran side by side, at the reference speed. If fewer than six pairs ran at
 /// the same speed, all pairs are compared, and the interval is not sure.
+///
+/// Some disturbances take a part of the time: another processor takes cache lines away, or the caches are cold at the
+/// beginning of each slice. They take more from the longer operation, so they stretch the difference, and the pairing
+/// does not cancel that. They stretch the base, too. So the interval extends towards zero by as much as the base's median
+/// is above its first decile, which stands for its undisturbed time.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
-    compare_pairs(of, base, reference, |[of, base]| of.at(reference) - base.at(reference))
+    let found =
+        compare_pairs(of, base, reference, CONFIDENCE, |[of, base]| of.at(reference) - base.at(reference))?;
+    let mut times: Vec<f64> = base.iter().map(|sample| sample.at(reference)).collect();
+    times.sort_by(f64::total_cmp);
+    let part = times[times.len() / 10] / times[times.len() / 2];
+    // 0 / 0 says nothing.
+    let part = if part.is_finite() { part } else { 1.0 };
+    Some(Interval { low: found.low.min(found.low * part), high: found.high.max(found.high * part), ..found })
 }
 
 /// Returns the ratio (`of` − `base`) / `unit` of slices that ran side by side. If fewer than six triples ran at the
@@ -97,10 +114,11 @@ fn compare_pairs(
     of: &[Sample],
     base: &[Sample],
     reference: f64,
+    confidence: f64,
     f: impl Fn([Sample; 2]) -> f64,
 ) -> Option<Interval> {
     let pairs: Vec<_> = of.iter().zip(base).map(|(of, base)| [*of, *base]).collect();
-    compare(&[pairs], reference, f, |clusters| Interval::of(&clusters[0]))
+    compare(&[pairs], reference, f, |clusters| Interval::at(&clusters[0], confidence))
 }
 
 /// Returns the interval of `f` over slices that ran side by side at the same speed. If these are too few, the interval
@@ -161,6 +179,22 @@ mod tests {
         assert_eq!(ratio(&of, &base), Some(same));
         let no_more = Interval::around(0.0, 0.0);
         assert_eq!(difference(&of, &base, 100.0), Some(no_more));
+    }
+
+    #[test]
+    fn a_stretched_difference_holds_the_undisturbed_one() {
+        // Two thirds of the pairs take a third longer.
+        let slices = |ns: f64| {
+            let stretch = |i| if i % 3 == 0 { 1.0 } else { 4.0 / 3.0 };
+            (0..60).map(|i| sample(ns * stretch(i), 100.0, 100.0)).collect::<Vec<_>>()
+        };
+        let (of, base) = (slices(230.0), slices(100.0));
+        let more = difference(&of, &base, 100.0).unwrap();
+        assert!(more.sure && more.low <= 130.0 && more.low > 95.0 && more.high > 173.0, "{more:?}");
+        let less = difference(&base, &of, 100.0).unwrap();
+        assert!(less.high >= -130.0 && less.high < -95.0 && less.low < -173.0, "{less:?}");
+        let same = difference(&of, &of, 100.0).unwrap();
+        assert_eq!((same.low, same.high), (0.0, 0.0));
     }
 
     #[test]
