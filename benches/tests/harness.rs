@@ -1,14 +1,14 @@
 //! Checks on this machine that results called sure are true. The benches' own comparison compares an operation with
 //! itself, and with itself and a known extra, beside busy neighbours.
 //!
-//! The extra is a chain of [`EXTRA`] blocks. Its true time does not come from the comparison: each step of a chain needs
-//! the result of the step before, so a block always takes the same number of cycles, and the reference chain says how
-//! long these cycles are. Both sides of a comparison are the same machine code, which calls one of two chains, because two
-//! copies of the same code can differ by nanoseconds, depending on their addresses.
+//! The extra is a chain of [`EXTRA`] blocks. Its true time does not come from the comparison: each step of a chain
+//! needs the result of the step before, so a block always takes the same number of cycles, and the reference chain says
+//! how long these cycles are. Both sides of a comparison are the same machine code, which calls one of two chains,
+//! because two copies of the same code can differ by nanoseconds, depending on their addresses.
 //!
 //! `cargo test` makes few comparisons, and fails only if they would be that bad less than once in a million runs. With
-//! `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test requires what docs/design.md says
-//! about them. It takes half an hour:
+//! `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test requires what docs/design.md
+//! says about them. It takes half an hour:
 //!
 //! ```sh
 //! ATRACE_LONG_TESTS=1 cargo test -p atrace-benches --test harness -- --nocapture
@@ -102,8 +102,8 @@ fn writes(file: File) -> impl Fn(u64, Chain) {
 
 /// Returns the true time of the extra as a part of the time of the reference chain.
 ///
-/// The time of a block is that of a chain so long that the clock's resolution does not matter. The time of the reference
-/// chain is that beside those long chains that ran at the highest speed.
+/// The time of a block is that of a chain so long that the clock's resolution does not matter. The time of the
+/// reference chain is that beside those long chains that ran at the highest speed.
 fn truth() -> f64 {
     let long = || {
         let start = Instant::now();

@@ -89,8 +89,8 @@ pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Inter
 ///
 /// Some disturbances take a part of the time: another processor takes cache lines away, or the caches are cold at the
 /// beginning of each slice. They take more from the longer operation, so they stretch the difference, and the pairing
-/// does not cancel that. They stretch the base, too. So the interval extends towards zero by as much as the base's median
-/// is above its first decile, which stands for its undisturbed time.
+/// does not cancel that. They stretch the base, too. So the interval extends towards zero by as much as the base's
+/// median is above its first decile, which stands for its undisturbed time.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     let found =
         compare_pairs(of, base, reference, CONFIDENCE, |[of, base]| of.at(reference) - base.at(reference))?;
