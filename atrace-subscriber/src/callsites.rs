@@ -250,15 +250,9 @@ impl Found {
         if bucket.is_of(metadata) {
             Some(Self { callsite: Callsite(at as u32), metadata, bucket })
         } else {
-            Self::search(metadata)
+            let callsite = Callsite::search(metadata)?;
+            Some(Self { callsite, metadata, bucket: callsite.bucket()? })
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn search(metadata: &'static Metadata<'static>) -> Option<Self> {
-        let callsite = Callsite::search(metadata)?;
-        Some(Self { callsite, metadata, bucket: callsite.bucket()? })
     }
 
     #[inline(always)]
@@ -323,13 +317,23 @@ impl CallsiteInfo {
         Self { metadata, number: Bucket::of(metadata).map(|bucket| &bucket.number) }
     }
 
-    /// Returns the callsite in the form in which an event refers to it: with a number, unless the table is
+    /// Returns the callsite in the form in which a span's slices refer to it: with a number, unless the table is
     /// full.
     #[inline]
     pub(crate) fn site(&self) -> Site<'_> {
-        // The name that `tracing` gives to an event has a path of the machine that compiled it.
-        let name = if self.metadata.is_event() { self.module() } else { self.metadata.name() };
-        Site::new(self.number, name, level_of(self.metadata), self)
+        Site::new(self.number, self.metadata.name(), level_of(self.metadata), self)
+    }
+
+    /// Returns the callsite in the form in which an event refers to it. Its name is the module, because the name that
+    /// `tracing` gives to an event has a path of the machine that compiled it.
+    #[inline]
+    pub(crate) fn event_site(&self) -> Site<'_> {
+        Site::new(self.number, self.module(), level_of(self.metadata), self)
+    }
+
+    /// Returns the line of the callsite.
+    pub(crate) fn line(&self) -> Option<u32> {
+        self.metadata.line()
     }
 
     /// Returns the name of an event if the program has chosen it, or `None` if it is the default name of `tracing`,

@@ -2,6 +2,7 @@
 //! [`AtraceSubscriber`](crate::AtraceSubscriber).
 
 use atrace::AtraceTag;
+use atrace::tracer::Glance;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -10,7 +11,7 @@ use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
 use crate::callsites::Callsite;
 use crate::interest_cache::ORDINARY;
 use crate::metered::Call;
-use crate::recorder::{LeftLast, Recorder};
+use crate::recorder::Recorder;
 use crate::span::Span;
 use crate::span_stack;
 use crate::span_stack::Owner;
@@ -153,7 +154,7 @@ pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     attributes: &Attributes<'_>,
     id: &Id,
-    context: &Context<'_, S>,
+    context: Context<'_, S>,
 ) {
     if recorder.is_simple() {
         new_span_that_passes(recorder, attributes, id, context);
@@ -171,7 +172,7 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     attributes: &Attributes<'_>,
     id: &Id,
-    context: &Context<'_, S>,
+    context: Context<'_, S>,
 ) {
     let explicit = |parent: &Id| stored(&context.span(parent)?.extensions(), recorder.owner);
     if let Some(span) = recorder.new_span(attributes, id.into_u64(), &explicit) {
@@ -190,16 +191,17 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
-    context: &Context<'_, S>,
+    context: Context<'_, S>,
+    glance: Glance,
 ) {
     if recorder.is_simple() {
-        enter_that_passes(recorder, id, context);
+        enter_that_passes(recorder, id, context, glance);
     } else {
         recorder.with_care(context.metadata(id), Call::Enter, |passes| {
             if passes {
-                enter_that_passes(recorder, id, context);
+                enter_that_passes(recorder, id, context, glance);
             } else {
-                recorder.enter(id.into_u64(), Span::NONE);
+                recorder.enter(id.into_u64(), Span::NONE, glance);
             }
         });
     }
@@ -209,7 +211,8 @@ pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
 fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
-    context: &Context<'_, S>,
+    context: Context<'_, S>,
+    glance: Glance,
 ) {
     let mut span = None;
     if let Some(in_registry) = context.span(id) {
@@ -220,7 +223,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
         }
         span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
     }
-    recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE));
+    recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE), glance);
 }
 
 /// Leaves a span that [`Recorder::exit`] did not leave.
@@ -229,15 +232,15 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
-    context: &Context<'_, S>,
+    context: Context<'_, S>,
 ) {
     // Billed only while the tag may be enabled, like what goes before it.
     let metadata = || context.metadata(id).filter(|_| recorder.may_be_enabled());
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
-/// Closes a span while the tag may be enabled. This function is not inlined, for the same reason as
-/// [`new_span`].
+/// Closes a span that its thread has not left last, while the tag may be enabled. This function is not inlined, for the
+/// same reason as [`new_span`].
 ///
 /// The registry drops the span's data later than it reports the close, and sometimes never: a span that closes while
 /// the close of another one is reported on the same thread stays in the registry.
@@ -245,16 +248,10 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
 pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
-    context: &Context<'_, S>,
+    context: Context<'_, S>,
 ) {
-    let span = match recorder.left_last(id.into_u64()) {
-        LeftLast::Shown(span) => Some(span),
-        LeftLast::Unshown => None,
-        LeftLast::Unknown => {
-            context.span(id).and_then(|in_registry| stored(&in_registry.extensions(), recorder.owner))
-        }
-    };
-    span.into_iter().for_each(span_stack::close);
+    let stored = |id: &Id| stored(&context.span(id)?.extensions(), recorder.owner);
+    stored(id).into_iter().for_each(span_stack::close);
 }
 
 /// Writes an event while the tag may be enabled. This function is not inlined, for the same reason as
@@ -277,8 +274,8 @@ macro_rules! record_as_layer {
     () => {
         #[inline]
         fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-            if self.recorder.fields_while_off || self.recorder.may_be_enabled() {
-                $crate::layer::new_span(&self.recorder, attributes, id, &context);
+            if self.recorder.may_be_stored(attributes.metadata()) {
+                $crate::layer::new_span(&self.recorder, attributes, id, context);
             }
         }
 
@@ -321,24 +318,23 @@ macro_rules! record_as_layer {
 
         #[inline]
         fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-            if self.recorder.may_be_enabled() {
-                $crate::layer::enter(&self.recorder, id, &context);
-            } else {
-                self.recorder.enter_unseen(id.into_u64());
+            match self.recorder.glance() {
+                Some(glance) => $crate::layer::enter(&self.recorder, id, context, glance),
+                None => self.recorder.enter_unseen_inside(id.into_u64()),
             }
         }
 
         #[inline]
         fn on_exit(&self, id: &Id, context: Context<'_, S>) {
             if !self.recorder.exit(id.into_u64()) {
-                $crate::layer::exit_other(&self.recorder, id, &context);
+                $crate::layer::exit_other(&self.recorder, id, context);
             }
         }
 
         #[inline]
         fn on_close(&self, id: Id, context: Context<'_, S>) {
-            if self.recorder.may_be_enabled() {
-                $crate::layer::close(&self.recorder, &id, &context);
+            if self.recorder.may_have_to_close() && !self.recorder.close_left_last(id.into_u64()) {
+                $crate::layer::close(&self.recorder, &id, context);
             }
         }
     };
@@ -366,17 +362,11 @@ struct StoredSpans {
     others: Vec<(Owner, Span)>,
 }
 
-impl StoredSpans {
-    fn all(&self) -> impl Iterator<Item = (Owner, Span)> {
-        std::iter::once(&self.first).chain(&self.others).copied()
-    }
-}
-
 impl Drop for StoredSpans {
+    #[inline(always)]
     fn drop(&mut self) {
-        for (_, span) in self.all() {
-            span_stack::release_unclosed(span);
-        }
+        span_stack::release_unclosed(self.first.1);
+        self.others.iter().for_each(|(_, span)| span_stack::release_unclosed(*span));
     }
 }
 
@@ -391,5 +381,6 @@ pub(crate) fn store(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span
 #[inline(never)]
 pub(crate) fn stored(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
     let stored = extensions.get::<StoredSpans>()?;
-    stored.all().find(|(of, _)| *of == owner).map(|(_, span)| span)
+    let is_own = |(of, _): &&(Owner, Span)| *of == owner;
+    Some(&stored.first).filter(is_own).or_else(|| stored.others.iter().find(is_own)).map(|(_, span)| *span)
 }

@@ -140,6 +140,11 @@ impl Recorder {
     }
 
     #[inline(always)]
+    pub(crate) fn glance(&self) -> Option<Glance> {
+        self.prepared.glance()
+    }
+
+    #[inline(always)]
     pub(crate) fn is_enabled(&self) -> bool {
         atrace_is_tag_enabled(self.tag)
     }
@@ -510,17 +515,21 @@ impl Recorder {
 
     /// Enters the span with this id, and begins its slice.
     #[inline(always)]
-    pub(crate) fn enter(&self, id: u64, span: Span) {
-        match self.prepared.glance() {
-            Some(glance) => span_stack::enter_and_begin(self.owner, id, span, glance),
-            None => self.enter_unseen(id),
-        }
+    pub(crate) fn enter(&self, id: u64, span: Span, glance: Glance) {
+        span_stack::enter_and_begin(self.owner, id, span, glance);
     }
 
     /// Enters the span with this id while the tag is off. No slice begins.
     #[inline(always)]
     pub(crate) fn enter_unseen(&self, id: u64) {
         span_stack::enter(self.owner, id);
+    }
+
+    /// Enters a registry's span with this id while the tag is off. No slice begins, and nothing is recorded unless this
+    /// thread is in a recorded span.
+    #[inline(always)]
+    pub(crate) fn enter_unseen_inside(&self, id: u64) {
+        span_stack::enter_inside(self.owner, id);
     }
 
     /// Leaves the span with this id, if it is the one that this thread entered last, and is neither metered nor
@@ -535,15 +544,16 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Returns the span with this id, which closes, if this thread left it last.
-    pub(crate) fn left_last(&self, id: u64) -> LeftLast {
-        let Some(span) = span_stack::left_last(self.owner, id) else { return LeftLast::Unknown };
-        let is_shown = |stored: StoredSpan| stored.is_shown(flow_id(self.owner, id));
-        match span.in_slot().map_or(Some(false), is_shown) {
-            Some(true) => LeftLast::Shown(span),
-            Some(false) => LeftLast::Unshown,
-            None => LeftLast::Unknown,
-        }
+    /// Checks whether a span that closes may have an open slice that ends then. False is certain.
+    #[inline(always)]
+    pub(crate) fn may_have_to_close(&self) -> bool {
+        span_store::has_shown() && self.may_be_enabled()
+    }
+
+    /// Closes the span with this id, if this thread left it last. Otherwise returns false.
+    #[inline(always)]
+    pub(crate) fn close_left_last(&self, id: u64) -> bool {
+        span_stack::close_left_last(self.owner, id)
     }
 
     /// Writes an event. This function is not inlined: callers check [`may_be_enabled`](Self::may_be_enabled)
@@ -559,16 +569,6 @@ impl Recorder {
         }
         enabled.instant(|writer: &mut NameWriter<'_>| fields::write_event(event, self.fields, writer));
     }
-}
-
-/// A span that closes, if its thread left it last.
-pub(crate) enum LeftLast {
-    /// The span may have a life or an async slice to end.
-    Shown(Span),
-    /// The span has neither.
-    Unshown,
-    /// The thread left another span last.
-    Unknown,
 }
 
 /// The effect of a recorder's options on the spans of a callsite: the bits below, and the number of the

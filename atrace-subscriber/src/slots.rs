@@ -110,6 +110,7 @@ impl Life {
 
     /// Removes a holder. Returns true if this was the last holder. In that case the span is closed, the slot belongs
     /// to the caller, and the caller sees all data that the holders have written.
+    #[inline(always)]
     pub(crate) fn release(&self, generation: u32) -> bool {
         let less = |life| {
             Self::is_alive(life, generation).then(|| match low(life) {

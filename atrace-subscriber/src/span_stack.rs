@@ -304,6 +304,24 @@ pub(crate) fn enter(owner: Owner, id: u64) {
     });
 }
 
+/// Records that this thread entered a span without a slice, if the thread is in another recorded span.
+///
+/// The exit of a span that was not recorded finds no entry and ends no slice. There is one exception: if the span was
+/// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Exits of the same
+/// span can't be told apart, so this is right if no other span lies between the two. Therefore only an outermost span
+/// is left out. This is for layers: a registry itself knows which span is current.
+#[inline(always)]
+pub(crate) fn enter_inside(owner: Owner, id: u64) {
+    if STACK.with(|stack| stack.len.get()) != 0 {
+        enter_out_of_line(owner, id);
+    }
+}
+
+#[inline(never)]
+fn enter_out_of_line(owner: Owner, id: u64) {
+    enter(owner, id);
+}
+
 /// Records that this thread entered a span, and begins its slice.
 ///
 /// This is not inlined, and looks up the thread-local itself. So while tracing is off, the caller has fewer values to
@@ -314,7 +332,7 @@ pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance)
 }
 
 /// Leaves the span and ends its slice, if it is the span that this thread entered last, and its entry has no bit set.
-/// Otherwise does nothing and returns false.
+/// Otherwise does nothing. Returns false if there is an entry that [`exit_other`] must examine.
 #[inline(always)]
 pub(crate) fn exit(owner: Owner, id: u64) -> bool {
     STACK.with(|stack| {
@@ -328,7 +346,7 @@ pub(crate) fn exit(owner: Owner, id: u64) -> bool {
                 }
                 true
             }
-            _ => false,
+            _ => last == usize::MAX,
         }
     })
 }
@@ -364,14 +382,17 @@ pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
 }
 
-/// Returns the span of the entry of this id, if this thread left it last. If the span was entered while the tag was
-/// off, it may be another span.
-pub(crate) fn left_last(owner: Owner, id: u64) -> Option<Span> {
+/// Closes the span that its registry reports as closed, if this thread left it last. Otherwise returns false. The
+/// registry may keep the span's data, or drop it later: see [`release_unclosed`].
+#[inline(never)]
+pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
     let left = |stack: &SpanStack| {
         let entry = stack.entries.get(stack.len.get())?;
         entry.is(owner, id).then(|| entry.span.get())
     };
-    STACK.try_with(left).ok()?
+    let Ok(Some(span)) = STACK.try_with(left) else { return false };
+    // If the span was entered while the tag was off, the entry may have another span.
+    span.in_slot().is_none_or(|stored| stored.close_just_left(flow_id(owner, id)))
 }
 
 /// Stops watching `span`, the span that this thread left last, because it closes.
@@ -391,15 +412,15 @@ fn is_left_last(span: Span) -> bool {
     STACK.try_with(is_last).unwrap_or(false)
 }
 
-/// Closes a span that its registry reports as closed. The registry may keep its data, or drop it later: see
-/// [`release_unclosed`].
+/// Closes any span that its registry reports as closed.
 pub(crate) fn close(span: Span) {
     if let Some(stored) = span.in_slot() {
         stored.close_once(|| is_left_last(span));
     }
 }
 
-/// Removes the registry's holder of a span, unless [`close`] has done so.
+/// Removes the registry's holder of a span, unless it was removed when the span closed.
+#[inline(always)]
 pub(crate) fn release_unclosed(span: Span) {
     if span.in_slot().is_some_and(|stored| !stored.is_closed()) {
         release_stored(span);

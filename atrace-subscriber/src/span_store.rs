@@ -112,7 +112,23 @@ impl Slot {
 static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
 /// The number of slots that have ever been used.
 static USED: AtomicU32 = AtomicU32::new(0);
+/// Whether a span has ever had a life or an async slice, or may have been going to.
+static HAS_SHOWN: AtomicBool = AtomicBool::new(false);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
+
+/// Returns whether a span may have a life or an async slice. False is certain.
+#[inline(always)]
+pub(crate) fn has_shown() -> bool {
+    HAS_SHOWN.load(Ordering::Relaxed)
+}
+
+/// Notes that a span may have a life or an async slice. Only the first call writes to the shared word.
+#[inline(always)]
+fn note_shown() {
+    if !has_shown() {
+        HAS_SHOWN.store(true, Ordering::Relaxed);
+    }
+}
 
 #[inline]
 fn slot(index: u32) -> Option<&'static Slot> {
@@ -172,6 +188,7 @@ pub(crate) struct InSlot {
 impl InSlot {
     /// Stores an async slice of a new span, which ends when the span closes.
     pub(crate) fn set_async_slice(self, texts: &mut Texts, slice: TrackSlice) {
+        note_shown();
         self.slot.has_track.store(slice.is_written(), Ordering::Relaxed);
         texts.async_slice = slice;
     }
@@ -260,16 +277,16 @@ impl StoredSpan {
     /// `is_just_left` must return whether this thread has left the span and has entered no other span since.
     #[inline(always)]
     pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
-        let Some(slot) = slot(low(self.0)) else { return false };
+        slot(low(self.0)).is_some_and(|slot| self.release_in(slot, is_just_left))
+    }
+
+    #[inline(always)]
+    fn release_in(self, slot: &'static Slot, is_just_left: impl Fn() -> bool) -> bool {
         if !slot.life.release(high(self.0)) {
             return false;
         }
         if slot.origin.is_known() {
-            let is_just_left = slot.origin.was_entered_once() && is_just_left();
-            if !is_just_left || slot.origin.needs_more(high(self.0)) {
-                return self.close(slot, is_just_left);
-            }
-            slot.origin.forget();
+            return self.close_known(slot, is_just_left());
         }
         if slot.has_track.load(Ordering::Relaxed) {
             return self.close(slot, false);
@@ -291,15 +308,33 @@ impl StoredSpan {
         }
     }
 
-    /// Returns whether closing the span writes something, now or when its children's lives have ended. `flow_id` is
-    /// that of the span; `None` if this one is another span.
-    pub(crate) fn is_shown(self, flow_id: u64) -> Option<bool> {
-        let slot = self.slot()?;
-        if slot.origin.is_known() {
-            slot.origin.is_of(flow_id).then_some(true)
-        } else {
-            Some(slot.has_track.load(Ordering::Relaxed))
+    /// Removes the holder that a registry has, if this thread left the span last, and closing it may write something,
+    /// now or when its children's lives have ended. `flow_id` is that of the span. Returns false if this is another
+    /// span.
+    #[inline(always)]
+    pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
+        let Some(slot) = self.slot() else { return false };
+        if slot.origin.is_known() && !slot.origin.is_of(flow_id) {
+            return false;
         }
+        if slot.origin.is_known() || slot.has_track.load(Ordering::Relaxed) {
+            slot.is_closed.store(true, Ordering::Relaxed);
+            self.release_in(slot, || true);
+        }
+        true
+    }
+
+    /// Closes a span that has no holder any more and whose origin is known. Returns true.
+    #[inline(never)]
+    fn close_known(self, slot: &'static Slot, is_just_left: bool) -> bool {
+        let is_just_left = is_just_left && slot.origin.was_entered_once();
+        let has_track = slot.has_track.load(Ordering::Relaxed);
+        if !is_just_left || has_track || slot.origin.needs_more(high(self.0)) {
+            return self.close(slot, is_just_left);
+        }
+        slot.origin.forget();
+        FREE.put_back(low(self.0), &slot.link);
+        true
     }
 
     /// Closes a span that has no holder any more and may have a life or an async slice. Returns true.

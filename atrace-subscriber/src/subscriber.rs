@@ -167,11 +167,18 @@ impl AtraceSubscriber {
         self.recorder.billed(|| Some(event.metadata()), Call::Event, || self.recorder.event(event));
     }
 
+    #[inline(always)]
+    fn enter_unbilled(&self, id: &Id) {
+        match self.recorder.glance() {
+            Some(glance) => self.recorder.enter(id.into_u64(), span(id), glance),
+            None => self.recorder.enter_unseen(id.into_u64()),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn enter_billed(&self, id: &Id) {
-        let span = span(id);
-        self.recorder.billed(|| span.metadata(), Call::Enter, || self.recorder.enter(id.into_u64(), span));
+        self.recorder.billed(|| span(id).metadata(), Call::Enter, || self.enter_unbilled(id));
     }
 
     #[cold]
@@ -285,11 +292,7 @@ impl Subscriber for AtraceSubscriber {
 
     #[inline]
     fn enter(&self, id: &Id) {
-        if self.recorder.meter.is_some() {
-            self.enter_billed(id);
-        } else {
-            self.recorder.enter(id.into_u64(), span(id));
-        }
+        if self.recorder.meter.is_some() { self.enter_billed(id) } else { self.enter_unbilled(id) }
     }
 
     #[inline]

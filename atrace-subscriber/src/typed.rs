@@ -22,24 +22,28 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
         return;
     }
     let known = CallsiteInfo::of(metadata);
-    let site = known.site();
+    let site = known.event_site();
     let mut args = Encoder::new();
     let mut text = TextBuffer::default();
     let name = text.write(|message| {
         let of = Of::Event(message);
         fields::unless_too_deep(|| event.record(&mut Arguments::new(&mut args, &site, has_fields, of)));
     });
-    if !name.is_empty() {
-        return enabled.instant_at(&site, Some(name), args.finish());
-    }
-    let name = text.write(|writer| match (known.own_name(), metadata.line()) {
+    let name = if name.is_empty() { name_without_message(&mut text, &known) } else { name };
+    enabled.instant_at(&site, Some(name), args.finish());
+}
+
+/// Writes the name of an event without a message.
+#[cold]
+#[inline(never)]
+fn name_without_message<'a>(text: &'a mut TextBuffer, known: &CallsiteInfo) -> &'a str {
+    text.write(|writer| match (known.own_name(), known.line()) {
         (Some(name), _) => writer.push_what_fits(&[name]),
         (None, Some(line)) => {
             writer.push_what_fits(&[known.module(), ":", itoa::Buffer::new().format(line)]);
         }
         (None, None) => writer.push_what_fits(&[known.module()]),
-    });
-    enabled.instant_at(&site, Some(name), args.finish());
+    })
 }
 
 /// Encodes the fields of a span, if `has_fields` is true. Returns the name of the span's track, which is empty if the

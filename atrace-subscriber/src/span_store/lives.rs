@@ -33,7 +33,7 @@ use atrace::AtraceTag;
 use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, TrackSlice, flow_number, now};
 
 use super::claim::{Begun, Claim};
-use super::{InSlot, Slot, StoredSpan, Texts, USED, patiently, slot};
+use super::{InSlot, Slot, StoredSpan, Texts, USED, note_shown, patiently, slot};
 use crate::callsites::Callsite;
 use crate::lanes::Lane;
 use crate::slots::{high, low, pair};
@@ -332,6 +332,7 @@ impl InSlot {
         origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
         origin.marks.set(if is_presumed_sync { PRESUMED } else { IDENTIFIED });
         origin.claim.reset(high(stored.0));
+        note_shown();
         origin.created.store(birth.time.max(1), Ordering::Release);
     }
 
