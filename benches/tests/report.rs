@@ -284,7 +284,7 @@ fn the_documentation_is_of_the_same_rows() {
     // A person reads both. The length of the tables that are made depends on the run.
     let written = document.split("<!-- /").map(|part| part.split("<!-- made ").next().unwrap_or_default());
     let written: usize = written.map(|part| part.lines().count()).sum();
-    assert!(written <= 290, "{written}");
+    assert!(written <= 300, "{written}");
 }
 
 #[test]
