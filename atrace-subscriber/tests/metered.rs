@@ -25,8 +25,8 @@ use tracing_subscriber::prelude::*;
 struct Plain {
     last: AtomicU64,
     reached: AtomicU64,
-    /// The number of ids that are given before they begin at 1 again, but at least 2^40.
-    reuses: u64,
+    /// The number of ids that are given before they begin at 1 again; `None` if no id is given twice.
+    ids: Option<u64>,
 }
 
 impl Subscriber for Plain {
@@ -43,8 +43,8 @@ impl Subscriber for Plain {
         attributes.record(&mut |_: &tracing::field::Field, value: &dyn fmt::Debug| {
             black_box(format!("{value:?}"));
         });
-        let id = self.last.fetch_add(1, Ordering::Relaxed) % self.reuses.max(1 << 40);
-        Id::from_u64(id + 1)
+        let given = self.last.fetch_add(1, Ordering::Relaxed);
+        Id::from_u64(1 + self.ids.map_or(given, |ids| given % ids))
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -311,7 +311,7 @@ fn spans_beyond_the_table_are_unknown_and_reused_ids_are_not() {
         (0..10).for_each(|_| info_span!("of_few").in_scope(|| ()));
         assert_eq!(bill()["of_few"]["calls"]["enter"], 10);
     });
-    let reusing = Metered::new(Plain { reuses: 3, ..Plain::default() });
+    let reusing = Metered::new(Plain { ids: Some(3), ..Plain::default() });
     let meter = reusing.meter();
     with_default(reusing, || {
         for _ in 0..1_000 {
