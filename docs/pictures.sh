@@ -1,34 +1,47 @@
 #!/bin/sh
 # Makes the pictures of the README anew.
-# Usage: docs/pictures.sh [costs] [trace]   (both, if none is named)
+# Usage: docs/pictures.sh [costs] [trace] [lives]   (all, if none is named)
 #   costs   docs/costs.svg, with docs/costs.md and the lines of the README, of what the benches left: run `cargo bench` first
 #   trace   docs/trace.png, the example service recorded by `atrace run`, without rights, and shown by Perfetto's UI; with
 #           chromium, node with npm, python3 with pip
+#   lives   docs/lives.png, in the same way, of the web service crates/axum-service
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- costs trace
+[ $# -gt 0 ] || set -- costs trace lives
 
 costs() {
     cargo run --quiet -p atrace-benches --bin report -- --docs
 }
 
-trace() {
+# picture PROGRAM FILE SLICE NUMBER: records the program, by its name alone, which the picture shows.
+picture() {
     .ci/perfetto/setup.sh --ui
     .ci/browser/setup.sh
-    cargo build --quiet -p atrace-cli --bin atrace -p atrace-subscriber --example service_with_tracing
     dir=$(mktemp -d)
     trap 'rm -rf "$dir"' EXIT
-    built=${CARGO_TARGET_DIR:-$PWD/target}/debug
-    # By its name alone, which the picture shows.
-    PATH=$built/examples:$PATH "$built/atrace" run -o "$dir/service.pftrace" -- service_with_tracing
+    PATH=$built/examples:$built:$PATH atrace run -o "$dir/$1.pftrace" -- "$1"
+    node .ci/perfetto/picture.mjs "${PERFETTO_DIR:-target/perfetto}/ui" "$dir/$1.pftrace" "$2" "$1" "$3" "$4"
+    rm -rf "$dir"
+}
+
+built=${CARGO_TARGET_DIR:-$PWD/target}/debug
+
+trace() {
+    cargo build --quiet -p atrace-cli --bin atrace -p atrace-subscriber --example service_with_tracing
     # A poll of a request that is not its first: an arrow leads to it.
-    node .ci/perfetto/picture.mjs "${PERFETTO_DIR:-target/perfetto}/ui" "$dir/service.pftrace" docs/trace.png service_with_tracing request 30
+    picture service_with_tracing docs/trace.png request 30
+}
+
+lives() {
+    cargo build --quiet -p atrace-cli --bin atrace
+    cargo build --quiet --manifest-path crates/axum-service/Cargo.toml --target-dir "${built%/debug}"
+    picture axum-service docs/lives.png request longest
 }
 
 for picture in "$@"; do
     case $picture in
-    costs | trace) "$picture" ;;
-    *) echo "usage: docs/pictures.sh [costs] [trace]" >&2; exit 2 ;;
+    costs | trace | lives) "$picture" ;;
+    *) echo "usage: docs/pictures.sh [costs] [trace] [lives]" >&2; exit 2 ;;
     esac
 done
 ls -l docs/*.svg docs/*.png

@@ -99,7 +99,7 @@ async fn client(to: SocketAddr, next: Arc<AtomicUsize>, requests: usize) -> Resu
             return Ok(answered);
         }
         let search = if number == requests / 2 {
-            "[0-7]&anywhere=true".to_owned()
+            "[0-3]&anywhere=true".to_owned()
         } else {
             format!("{:02x}", number % 256)
         };
