@@ -27,7 +27,8 @@ impl Log for Tracer {
     fn flush(&self) {}
 }
 
-/// Writes a record as an instant. This function is not inlined, because tracing is off most of the time.
+/// Writes a record as an instant. This function is not inlined, because tracing is usually off and the caller then
+/// stays small.
 #[inline(never)]
 fn write_instant(glance: Glance, record: &Record<'_>) {
     let Some(enabled) = glance.enabled() else { return };

@@ -6,8 +6,8 @@ use crate::producer::{self, ArgKey, Encoder, Event, Put, Site, TRACK_NAME_MAX, T
 
 /// An argument of an event: a name and a value, or a flow (the number of an arrow between events).
 ///
-/// In Perfetto's memory the value keeps its type. For ATrace's backends, the value becomes text after the event's
-/// name, in the form `, name = value`; a flow is left out.
+/// For Perfetto, the value keeps its type. For ATrace's backends, the value becomes text after the event's name, in the
+/// form `, name = value`; a flow is left out.
 ///
 /// # Examples
 ///
@@ -42,8 +42,8 @@ pub(crate) trait Arguments {
     /// Appends the arguments to a name as text.
     fn push(&self, writer: &mut NameWriter<'_>);
 
-    /// Writes an event with these arguments into Perfetto's memory. `key` must say the same type as the
-    /// argument has.
+    /// Writes an event with these arguments into Perfetto's memory. `key` has the kind of the event and identifies its
+    /// track.
     fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written>;
 }
 

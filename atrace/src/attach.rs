@@ -4,9 +4,9 @@
 //! # How it works
 //!
 //! On a host, the process's socket thread (`atrace-perfetto`) sleeps on the serial of the user's property store.
-//! `atrace record` sets a property there
-//! ([`Control::announce_service`](crate::control::Control::announce_service)) as soon as it listens for programs. The
-//! thread wakes and connects. If a service is there already, it connects at once.
+//! `atrace record` sets a property there ([`Control::announce_service`](crate::control::Control::announce_service)) as
+//! soon as it listens for programs. The thread wakes and connects. If a service runs already, the thread connects at
+//! once.
 //!
 //! Until the first session, the events of the process go to its sink as before, at the same cost. From the first
 //! session on, the backend is chosen for each event (`refresh.rs`).
@@ -19,8 +19,9 @@
 //!
 //! # Forks
 //!
-//! In a forked child, the first event starts the child's own thread: it finds the bit `ASK` among the wanted tags.
-//! The fork handler sets that bit, because the parent may have had no session yet.
+//! In a forked child, the first event starts the child's own thread: it finds the bit `ASK` among the wanted tags. The
+//! fork handler sets that bit: without the bit, no tag would be wanted if the parent has had no session yet, and the
+//! event would end at the gate.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,10 +37,10 @@ static IS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Lets `atrace record` find this process, as [`atrace_init`](crate::atrace_init) does.
 ///
-/// If a Perfetto service runs, this connects to it as [`connect`](crate::perfetto::connect) does. Otherwise a thread
-/// sleeps until the same user begins a recording, and then connects within a second. The thread polls nothing, and no
-/// code of the program runs on it. A service that is started in another way is found only at the next recording;
-/// [`connect`](crate::perfetto::connect) polls for a service instead.
+/// If a Perfetto service runs, this function connects to the service as [`connect`](crate::perfetto::connect) does.
+/// Otherwise a thread sleeps until the same user begins a recording, and then connects within a second. The thread
+/// polls nothing, and no code of the program runs on it. A service that is started in another way is found only at the
+/// next recording; [`connect`](crate::perfetto::connect) polls for a service instead.
 ///
 /// This does nothing on Android, in a program with elevated rights (`AT_SECURE`), if the variable `ATRACE_BACKEND` or
 /// `ATRACE_MARKER` has a value, or if the function was called before.

@@ -38,7 +38,7 @@ pub(crate) enum Backend {
     Perfetto,
 }
 
-/// Bits beyond those of the tags. Each bit restricts an event to one backend.
+/// `ONLY_ATRACE` and `ONLY_PERFETTO` are not tags: each restricts an event to one backend.
 const ONLY_ATRACE: AtraceTag = AtraceTag::from_bits_retain(1 << 61);
 const ONLY_PERFETTO: AtraceTag = AtraceTag::from_bits_retain(1 << 62);
 
@@ -102,7 +102,7 @@ pub(crate) fn enabled(glance: Glance, tag: AtraceTag) -> Option<Backend> {
     if refresh::is_enabled(glance, tag) { select(first::present(), tag) } else { None }
 }
 
-/// Inlined variant of [`enabled`]: larger, but fewer instructions on the common path.
+/// Does the same as [`enabled`], inlined: the code is larger, but the common path takes fewer instructions.
 #[inline(always)]
 pub(crate) fn enabled_inlined(glance: Glance, tag: AtraceTag) -> Option<Backend> {
     if refresh::is_enabled(glance, tag) { select_inlined(first::present(), tag) } else { None }
@@ -117,7 +117,7 @@ pub(crate) fn select(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Inlined variant of [`select`], for [`enabled_inlined`].
+/// Does the same as [`select`], inlined, for [`enabled_inlined`].
 #[inline(always)]
 fn select_inlined(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     match sink {
@@ -132,8 +132,8 @@ fn select_inlined(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Returns true if the words of the gate show that only Perfetto's sessions want the tag. If it returns
-/// false, that may still be so.
+/// Returns true if the words of the gate show that only Perfetto's sessions want the tag. A result of false proves
+/// nothing.
 #[inline(always)]
 fn is_only_in_sessions(tag: AtraceTag) -> bool {
     let is_by = |word| gate::is_by(word, valid(tag)) && !tag.intersects(ONLY_ATRACE);
@@ -264,8 +264,8 @@ pub(crate) fn emit_named(
 /// second call gets the fields of the event instead of a reference: with a reference, the compiler would store the
 /// event in memory even where its encoding is inlined.
 ///
-/// This is not inlined in unoptimised builds. There, each inlined part would add to the caller's stack frame, and the
-/// stack may be the small one of a signal handler.
+/// This function is not inlined in unoptimised builds. In such a build, each inlined part would make the caller's stack
+/// frame larger, and a signal handler's stack may be small.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
@@ -289,8 +289,8 @@ fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) ->
     slow(sink, tag, kind, track, name.map(|name| name.text), name.and_then(|name| name.interned), args)
 }
 
-/// Returns true if only Perfetto's sessions want the tag, so that nothing else has to be checked. If it
-/// returns false, that may still be so.
+/// Returns true if only Perfetto's sessions want the tag, so that nothing else has to be checked. A result of false
+/// proves nothing.
 #[inline(always)]
 pub(crate) fn goes_to_sessions_only(sink: &'static Sink, tag: AtraceTag) -> bool {
     first::is_per_event(sink) && is_only_in_sessions(tag)

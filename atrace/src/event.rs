@@ -1,8 +1,8 @@
 //! One event, before it is encoded for a backend.
 //!
-//! Each public function builds an [`Event`] and passes it to `backend.rs`. The event then becomes a message for
-//! ATrace or a packet for Perfetto. Building and encoding are inlined into one function for each kind of event, so
-//! the compiler drops the code for fields that are absent.
+//! Each public function builds an [`Event`] and passes it to `backend.rs`. The event then becomes a message for ATrace
+//! or a packet for Perfetto. Building and encoding are inlined into one function for each kind of event, so the
+//! compiler drops the code for the parts that a kind of event does not have.
 //!
 //! A name that must still be formatted is not part of the event, but a separate argument, a
 //! [`Source`](crate::name::Source).
@@ -41,13 +41,13 @@ impl<'a> Event<'a> {
         Self { kind, track: None, name: Some(Text::new(name)), args: None }
     }
 
-    /// Returns the event, on the track with this name.
+    /// Returns the event with `track` as its track.
     #[inline(always)]
     pub(crate) const fn on(self, track: &'a str) -> Self {
         Self { track: Some(track), ..self }
     }
 
-    /// Returns the event, with these arguments.
+    /// Returns the event with `args` as its arguments.
     #[inline(always)]
     pub(crate) const fn with(self, args: &'a dyn Arguments) -> Self {
         Self { args: Some(args), ..self }
@@ -74,8 +74,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Writes the name and the arguments. The event is taken by reference, because in an unoptimised build copies
-/// would take room on the stack.
+/// Writes the name and the arguments. The trait is implemented for a reference, because in an unoptimised build copies
+/// of the event would take room on the stack.
 impl WriteName for &Event<'_> {
     #[inline(always)]
     fn write(self, writer: &mut NameWriter<'_>) {

@@ -17,16 +17,16 @@ use atrace_sys::properties::Value;
 
 use crate::AtraceTag;
 
-/// The property with the mask of enabled tags. Whoever switches tracing sets this property, so a change of its serial
-/// means that the properties must be read again.
+/// The property with the mask of enabled tags. Each switch of tracing sets this property last, so a change of its
+/// serial means that the properties must be read again.
 pub const FLAGS: &str = "debug.atrace.tags.enableflags";
 /// The property with the number of app patterns.
 pub(crate) const APP_NUMBER: &str = "debug.atrace.app_number";
 /// The prefix of the properties with the app patterns.
 pub(crate) const APP_PREFIX: &str = "debug.atrace.app_";
 
-/// The maximum number of patterns that are read. libcutils has no maximum: if the property with the number is
-/// damaged, it reads that many patterns.
+/// The maximum number of patterns that are read. libcutils has no maximum: if the property with the number of patterns
+/// is damaged, libcutils reads as many patterns as the damaged value says.
 pub(crate) const APPS_MAX: i32 = 1024;
 
 /// The name of the property that holds an app pattern, in a buffer on the stack.
@@ -66,8 +66,8 @@ pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
     (tags | AtraceTag::Always) & AtraceTag::ValidMask
 }
 
-/// Returns the mask, or `None` if it is not a number. This function is not inlined, because the value of the
-/// property takes room on the stack, which may be a signal handler's small one.
+/// Returns the mask of tags, or `None` if the property is not a number. This function is not inlined, because the value
+/// of the property takes room on the stack, which may be a signal handler's small one.
 #[inline(never)]
 fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     match get(FLAGS) {

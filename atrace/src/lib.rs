@@ -61,10 +61,10 @@
 //! descriptor.
 //!
 //! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13.
-//! Instead of calling a missing function, the event is written to `trace_marker`, in libcutils' format. libandroid
-//! supports only [`AtraceTag::App`], and neither instants nor tracks: an instant becomes a slice without duration,
-//! and a slice on a track becomes an async slice with the name of the track. libandroid has async slices and counters
-//! since Android 10; on older versions they are dropped. libandroid itself checks again, at each event, whether
+//! An event whose function is missing is written to `trace_marker`, in libcutils' format. libandroid supports only
+//! [`AtraceTag::App`], and neither instants nor tracks: an instant becomes a slice without duration, and a slice on a
+//! track becomes an async slice with the name of the track. libandroid has async slices and counters since Android 10;
+//! on older versions, async slices and counters are dropped. libandroid itself checks again, at each event, whether
 //! tracing is on. So the end of a slice is missing if tracing is switched off before the end.
 //!
 //! # Perfetto's service
@@ -75,8 +75,8 @@
 //! `debug.atrace.prefer_sdk` has the tag's bit. No event goes to both. [`perfetto::record_to`] records the process
 //! into a file, without a service.
 //!
-//! The same functions write events for both, ATrace and Perfetto. [`atrace_is_tag_enabled`] and watches consider the
-//! tags of both, and [`atrace_set_tracing_enabled`] disables both.
+//! The same functions write events for ATrace and for Perfetto. [`atrace_is_tag_enabled`] and watches consider the tags
+//! of both backends, and [`atrace_set_tracing_enabled`] disables both backends.
 //!
 //! For Perfetto, names keep all their bytes, and an event of more than a few KiB is cut. An end is dropped if its
 //! begin was not recorded in the same session. An event is lost and counted if it is written by a signal handler that
@@ -121,15 +121,15 @@
 //!
 //! # Confinement
 //!
-//! A process that gives up system calls (seccomp) must call [`atrace_init`] before, and in a forked child
+//! A process that gives up system calls (seccomp) must first call [`atrace_init`], and a forked child must first call
 //! [`atrace_update_tags`]. After these calls:
 //!
 //! - events and switches need `write` and `fstat` (`newfstatat` in new C libraries), and `prlimit64` if events go to a
 //!   regular file;
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
 //! - events for Perfetto ask now and then for the thread's id and name, and whether seccomp confines the thread
-//!   (`gettid`, `prctl`). A process is no longer [attached](perfetto::attach) to recordings if its main thread, or
-//!   each of its threads, is confined; no longer [attached](perfetto::attach) to recordings;
+//!   (`gettid`, `prctl`). A process is no longer [attached](perfetto::attach) to recordings if its main thread, or each
+//!   of its threads, is confined;
 //! - reopening a marker that was closed needs more calls.
 //!
 //! [`atrace_init`] reads and stores the name of the process; a forked child inherits the stored name. A program that
@@ -183,9 +183,9 @@
 //!
 //! # Pairing
 //!
-//! `atrace_begin` and `atrace_end` nest on each thread. They keep no state, like AOSP's functions: if tracing is
-//! switched between a begin and its end, one of the two is missing. A [`ScopedEvent`] writes its end if and only if
-//! its begin was written.
+//! `atrace_begin` and `atrace_end` nest on each thread. Like AOSP's functions, they do not remember which slices are
+//! open: if tracing is switched between a begin and its end, one of the two is missing. A [`ScopedEvent`] writes its
+//! end if and only if its begin was written.
 //!
 //! # Fork
 //!
@@ -193,13 +193,14 @@
 //!
 //! # Signal handlers
 //!
-//! An event may be written in a signal handler, whatever the handler interrupts, and in a child that the handler
-//! forks. No function that an event calls allocates, takes a lock, starts a thread of the C library or changes errno.
-//! The program's own code that formats a name or an argument may do so. There are two exceptions:
+//! An event may be written in a signal handler, whatever the handler interrupts, and in a child that the handler forks.
+//! No function that an event calls allocates, takes a lock, starts a thread of the C library or changes errno. The
+//! program's own code that formats a name or an argument may do all of this. The library itself has two exceptions:
 //!
 //! - libcutils takes a lock of its own when it reads the tags after a switch.
 //! - In a library that was loaded by `dlopen`, the C library creates the thread-locals at the first event of each
-//!   thread. glibc 2.36 allocates once for that. On Android before version 10, this is true of all programs.
+//!   thread. glibc 2.36 allocates once for that. On Android before version 10, the C library creates the thread-locals
+//!   of every program in this way.
 //!
 //! # Features
 //!

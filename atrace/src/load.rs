@@ -21,9 +21,9 @@
 //!
 //! # When
 //!
-//! The work is done before `main`: the system's loader calls the functions that the section `.init_array` lists
-//! (System V ABI, "Initialization and Termination Functions"), one library after the other. If another library is
-//! initialised before this one, the events that its initialisation writes are lost.
+//! The work is done before `main`: the system's loader calls the functions that the section `.init_array` lists (System
+//! V ABI, "Initialization and Termination Functions"), one library after the other. If another library is initialised
+//! before this one, the events that the other library's initialisation writes are lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

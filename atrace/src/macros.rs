@@ -3,8 +3,8 @@
 /// Traces the rest of the function (or block) as a slice that is named by the function's path, such as
 /// `my_crate::Type::method`.
 ///
-/// The argument is the tag. While the tag is off, the macro costs only the check. The macro also works if the crate
-/// was renamed in `Cargo.toml`. The name is sent to Perfetto's service only once.
+/// The argument is the tag. While the tag is off, the macro costs only the check. The macro works even if the crate was
+/// renamed in `Cargo.toml`. The name is sent to Perfetto's service only once.
 ///
 /// # Examples
 ///

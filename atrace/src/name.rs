@@ -1,5 +1,5 @@
-//! Names of events: [`EventName`], and constant names, which are *interned*: Perfetto's service is sent the text
-//! once, and later only a number.
+//! Names of events: [`EventName`], and constant names, which are *interned*: Perfetto's service gets the text once, and
+//! later only a number.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::producer::{Number, hash};
 
 pub(crate) use self::source::{Source, Text};
 
-/// A constant name. Each thread sends the text once to Perfetto's service, and again only after many events; an event
-/// has the number of the name.
+/// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. An event
+/// contains only a number that stands for the name.
 ///
 /// Define it as a `static`, and pass a reference to any function that takes an [`EventName`].
 /// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole

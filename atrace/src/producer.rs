@@ -23,7 +23,7 @@ pub(crate) use atrace_perfetto::{ASK, COMPARE, category, hash};
 
 use crate::AtraceTag;
 
-/// Whether a process can be a producer in this build.
+/// Whether a process can be a producer of Perfetto's service in this build.
 pub(crate) const EXISTS: bool = true;
 
 /// Returns the tags that Perfetto's sessions want. In a forked child, the first call connects the child to

@@ -12,7 +12,7 @@
 //! | libcutils | its tag mask, which becomes the gate's foreign word |
 //! | libandroid | its answer to "is tracing enabled?", for [`AtraceTag::App`] |
 //!
-//! A library may still give an old answer for a moment after a switch. Such an answer is not published:
+//! After a switch of tracing, a library may give an old answer for a moment. Such an answer is not published:
 //! `sink/reload.rs` determines when libcutils' mask is up to date, `sink/debounce.rs` when libandroid's answer is.
 //! Until then, every event asks the library.
 //!
@@ -41,8 +41,8 @@ use crate::producer;
 use crate::sink::{self, Sink, choice, first};
 use crate::state;
 
-/// The property with the tags whose events go to Perfetto, if the tags are enabled for both ATrace and
-/// Perfetto.
+/// The property that holds the mask of preferred tags. If a preferred tag is enabled for both ATrace and Perfetto, its
+/// events go to Perfetto.
 const PREFER: &str = "debug.atrace.prefer_sdk";
 /// The tags of the property [`PREFER`] when it was last read.
 static PREFERRED: AtomicU64 = AtomicU64::new(0);
@@ -89,13 +89,13 @@ pub(crate) fn is_disabled() -> bool {
     DISABLED.load(Ordering::SeqCst)
 }
 
-/// Returns the tags whose events go to Perfetto, if the tags are enabled for both ATrace and Perfetto.
+/// Returns the preferred tags: if such a tag is enabled for both ATrace and Perfetto, its events go to Perfetto.
 pub(crate) fn preferred() -> AtraceTag {
     AtraceTag::from_bits_retain(PREFERRED.load(Ordering::Relaxed))
 }
 
-/// Makes the gate notice that the tags that sessions want, or the state of the connection, have changed. The
-/// socket thread calls this.
+/// Makes the next event read the tags again. The socket thread calls this when the tags that sessions want, or the
+/// state of the connection, have changed.
 fn sessions_changed() {
     // The first session of a process that only looked for one (`attach.rs`).
     if !first::is_perfetto_enabled()
@@ -110,8 +110,8 @@ fn sessions_changed() {
     }
 }
 
-/// Returns how long to wait before the tags must be read again, because a library's last answer may be out of date.
-/// Returns `None` if the answer is up to date.
+/// Returns the time after which the tags must be read again, if a library's last answer may be out of date. Returns
+/// `None` if the answer is up to date.
 pub(crate) fn look_again_after() -> Option<Duration> {
     let is_settled = gate::published().is_some() || choice::present().is_settled();
     (!is_settled).then_some(sink::APART)
@@ -149,8 +149,8 @@ fn refresh() -> AtraceTag {
     read()
 }
 
-/// Returns the property, or the store, that a watch must wait for to notice a switch, and its
-/// current serial.
+/// Returns the property, or the whole store, whose serial changes at the next switch, and the serial's current value. A
+/// watch waits for this serial to change.
 pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
     match properties.find(flags::FLAGS) {
         Some(property) => (Wait::Property(property), property.serial()),

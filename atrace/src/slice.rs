@@ -1,8 +1,8 @@
 //! Slices that know whether their begin was written, for tracers: [`Slice`] and [`TrackSlice`].
 //!
-//! An end must be written by the backend that wrote the begin, whatever is enabled by then. A forked child has copies
-//! of its parent's slices and must not end them; it is recognised by its process generation ([`atrace_sys::fork`]),
-//! which differs from the parent's. So a [`Slice`] has an *origin*, which is one word:
+//! An end must be written by the backend that wrote the begin, whichever tags are enabled by then. A forked child has
+//! copies of its parent's slices and must not end them; a child is recognised by its process generation
+//! ([`atrace_sys::fork`]), which differs from the parent's. So a [`Slice`] has an *origin*, which is one word:
 //!
 //! ```text
 //! by ATrace      the generation of the process
@@ -71,7 +71,7 @@ impl SliceOrigin {
     }
 }
 
-/// A slice of the calling thread that knows whether its begin was written.
+/// A slice of the calling thread. The value knows whether the begin was written.
 ///
 /// A `Slice` is for code that itself records which slices are open, such as a `tracing` subscriber. Dropping a
 /// `Slice` writes no end. Other code should use [`ScopedEvent`](crate::ScopedEvent), which ends its slice when
@@ -177,14 +177,14 @@ fn end_slice(origin: SliceOrigin) {
     }
 }
 
-/// An async slice on a named track that knows whether its begin was written, as a [`Slice`] does.
+/// An async slice on a named track. Like a [`Slice`], the value knows whether the begin was written.
 ///
 /// A `TrackSlice` may end on any thread. Dropping it writes no end.
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
     by: Option<Generation>,
-    /// The tags, if the begin is in Perfetto's memory. Otherwise it is empty.
+    /// The tags of the slice if the begin is in Perfetto's memory; otherwise no tags.
     tags: AtraceTag,
     /// How many sessions of Perfetto's had begun when the slice began.
     begun: u32,

@@ -33,8 +33,8 @@ use crate::producer;
 use crate::sink::{choice, first};
 use crate::status::status;
 
-/// The serial and the tags that were last read from the gate, for use while a thread reads the properties. The half
-/// for the tags has no bit for `NotReady`, so [`PARKED`] stands for that tag.
+/// The serial and the tags that were last read from the gate, for use while a thread reads the properties. The half of
+/// the word that holds the tags has no bit for the tag `NotReady`, so the bit [`PARKED`] stands for that tag.
 static LAST: AtomicU64 = AtomicU64::new(0);
 const PARKED: u64 = 1 << 31;
 
@@ -43,8 +43,8 @@ fn packed(serial: u32, tags: AtraceTag) -> u64 {
     u64::from(serial) << 32 | parked | (tags.bits() & AtraceTag::ValidMask.bits())
 }
 
-/// Publishes `tags` in the state page, unless this function was also the last to publish, with the same
-/// tags. It is for tags that are never published at the gate.
+/// Publishes `tags` in the state page, unless the previous publication was made by this function with the same tags.
+/// Use this function for tags that are never published at the gate.
 pub(crate) fn publish_unsure(tags: AtraceTag) {
     let tags = packed(0, tags);
     if LAST.swap(tags, Ordering::Relaxed) != tags {

@@ -17,7 +17,7 @@ use bitflags::bitflags;
 bitflags! {
     /// A set of tags. An event is written if at least one of its tags is enabled.
     ///
-    /// The bits are those of libcutils (`cutils/trace.h`). Bits without a constant are kept unchanged.
+    /// The bits are those of libcutils (`cutils/trace.h`). A set may contain bits for which there is no constant.
     /// [`Always`](Self::Always) is enabled if tracing is on in the process; [`Never`](Self::Never) is never enabled.
     /// [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags`
     /// switches the other tags.
@@ -128,7 +128,7 @@ bitflags! {
         /// tracing is disabled in this process.
         #[doc(alias = "ATRACE_TAG_NOT_READY")]
         const NotReady = c::ATRACE_TAG_NOT_READY;
-        /// All the bits that the properties can switch.
+        /// All bits that `debug.atrace.tags.enableflags` and the app patterns can switch.
         #[doc(alias = "ATRACE_TAG_VALID_MASK")]
         const ValidMask = c::ATRACE_TAG_VALID_MASK;
     }

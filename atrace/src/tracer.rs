@@ -1,6 +1,6 @@
-//! All that a tracer needs that is built on this crate, such as a `tracing` subscriber: one check for several
-//! events, slices that know whether their begin was written, callsites, and arguments that the tracer encodes
-//! itself.
+//! The interface for tracers. A *tracer* is code that passes the events of another library, such as `tracing`, to this
+//! crate. It can check a tag once for several events, hold slices that know whether their begin was written, describe
+//! callsites, and encode arguments itself.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
 //!

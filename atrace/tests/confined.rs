@@ -17,7 +17,7 @@ mod cases {
     const ALLOWED: [libc::c_long; 4] =
         [libc::SYS_write, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_exit_group];
 
-    /// Confines the process: after this call, any other system call ends it.
+    /// Confines the process: from now on, any system call except those in [`ALLOWED`] and `also` ends the process.
     fn confine(also: &[libc::c_long]) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];

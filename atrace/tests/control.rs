@@ -12,7 +12,7 @@ use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Returns every property of the store that is not empty.
+/// Returns every non-empty property of this case's property store.
 fn properties() -> Vec<(String, String)> {
     let mut all = Vec::new();
     atrace_sys::properties::Properties::open()

@@ -15,8 +15,8 @@ mod cases {
 
     /// Forks. The child calls `body` and ends. Returns the child's process id if the child succeeded.
     ///
-    /// In general, a forked child of a program with threads may only call async-signal-safe functions. Here it
-    /// also does the work of the test.
+    /// In general, a forked child of a program with threads may only call async-signal-safe functions. In these tests
+    /// the child calls other functions, too.
     fn in_fork(body: impl FnOnce()) -> i32 {
         // SAFETY: see above. The child ends without returning from here.
         let child = unsafe { libc::fork() };
@@ -107,7 +107,7 @@ mod cases {
         assert_eq!(place.text(), expected.concat());
     }
 
-    /// The child writes the first event: no backend was chosen before the fork.
+    /// The parent has written no event before the fork, so the child writes the first one.
     #[test]
     fn a_child_may_be_the_first() {
         let name = case!({

@@ -14,8 +14,8 @@ mod cases {
     use crate::common::{self, Place, case};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The number of children in each case. A fault that shows in every second child would be missed once in a
-    /// million times.
+    /// The number of children in each case. A fault that each child shows with a probability of one half is missed once
+    /// in a million runs.
     const CHILDREN: u32 = 20;
     /// The number of signals in a child.
     const SIGNALS: u32 = 1000;
@@ -138,7 +138,7 @@ mod cases {
         common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", place.path("nobody")));
     }
 
-    /// The library could open no file. No event tries again to open one, or formats an error.
+    /// The library could open no file when it was loaded. No event tries to open a file again, or formats an error.
     #[test]
     fn events_in_a_handler_without_descriptors_do_no_harm() {
         let name = case!({
@@ -155,7 +155,7 @@ mod cases {
         common::run(&mut common::without_descriptors(&place.command(&name)));
     }
 
-    /// The marker can't be opened again. Each event finds that out.
+    /// The marker is closed and can't be opened again. Each event tries to write to it.
     #[test]
     fn events_in_a_handler_whose_marker_is_gone_do_no_harm() {
         let name = case!({
@@ -256,7 +256,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// If the system refuses the heavy fence (`membarrier`), the library does without it.
+    /// If the system refuses the system call `membarrier`, the library works without it.
     #[test]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn a_filter_may_deny_the_barrier_of_a_recording_that_runs() {

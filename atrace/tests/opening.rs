@@ -15,7 +15,8 @@ mod cases {
 
     use crate::common::{self, Place, case, identity, is_root, terminal};
 
-    /// Runs a case in a mount namespace in which the kernel's marker, in a private buffer, is at this path only.
+    /// Runs a case in a mount namespace in which `at` is the only path of a kernel marker. The marker belongs to a ring
+    /// buffer of this test.
     fn run_at(place: &Place, at: &str, name: &str) {
         // An empty directory is mounted over each of the two directories, after the buffer was found.
         let script = "cd \"$1\" && mount -t tmpfs none /sys/kernel/debug && mkdir -p /sys/kernel/debug/tracing && \

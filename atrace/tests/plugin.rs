@@ -23,7 +23,7 @@ mod cases {
 
     const ROUNDS: usize = 100;
 
-    /// The library, loaded once more.
+    /// A handle of the shared library, from one more `dlopen`.
     struct Plugin(*mut libc::c_void);
 
     impl Plugin {

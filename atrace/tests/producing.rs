@@ -1,5 +1,5 @@
-//! Tests what a process costs that is connected to Perfetto's service, and the rules that it follows for its
-//! memory, its user's variables, the processor's counter, and its children.
+//! Tests what a connection to Perfetto's service costs a process, and the process's rules for its memory, for
+//! environment variables, for the processor's counter, and for its children.
 
 #![cfg(not(no_tracing))]
 
@@ -158,7 +158,7 @@ mod cases {
         }
     }
 
-    /// If the process may not read the counter, reading it would end the process.
+    /// If the system forbids the process to read the processor's counter, an attempt would end the process.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_refused_counter_is_not_read() {

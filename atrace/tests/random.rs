@@ -1,10 +1,11 @@
-//! Tests random programs against a model: a trace contains exactly the events that the program wrote, except those of
-//! which the program knows that they are lost.
+//! Tests random programs against a model: a trace contains exactly the events that the program wrote, except those that
+//! the program knows to be lost.
 //!
-//! The memory is small and the events come in bursts, so that many are lost and there is room again. The program
-//! knows which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost) before and after
-//! each event. All other events must be in the service's trace, in their order, with their arguments. The program's
-//! recordings of itself, which begin and end in the middle, must contain all events of their time.
+//! The memory is small and the events come in bursts, so that many are lost and there is room again. The program knows
+//! which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost) before and after each
+//! event. All other events must be in the service's trace, in their order, with their arguments. While the program
+//! runs, it begins and ends recordings of itself. Each of these must contain all events that were written during the
+//! recording.
 
 #![cfg(not(no_tracing))]
 

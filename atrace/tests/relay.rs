@@ -1,8 +1,8 @@
 //! Tests a producer behind Perfetto's relay, which forwards bytes, but no descriptors, to the service of another
 //! machine. That service gets the bytes of the chunks in the commits.
 //!
-//! The service here is a stand-in that shares no code with this workspace's own. It answers as Google's service does
-//! on a TCP socket, and stores chunks by the same rules.
+//! The service in this test is a stand-in that shares no code with the service of this workspace. It answers as
+//! Google's service does on a TCP socket, and stores chunks by the same rules.
 
 #![cfg(not(no_tracing))]
 

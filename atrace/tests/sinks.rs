@@ -22,8 +22,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Checks a program with an invalid setting: no event is recorded, the program is not affected, and the reason
-    /// is reported.
+    /// Checks a program for which an environment variable has an invalid value: no event is recorded, the program runs
+    /// on, and the reason is reported.
     fn is_off() {
         let before = descriptors();
         for _ in 0..3 {
@@ -128,7 +128,7 @@ mod cases {
         assert!(ran.stderr.contains("file size limit"), "{}", ran.stderr);
     }
 
-    /// The published state is a file, too.
+    /// The limit also applies to the memory file in which the process publishes its tracing state.
     #[test]
     fn a_size_limit_does_not_keep_events_from_the_kernel() {
         let name = case!({
@@ -226,7 +226,7 @@ mod cases {
         refused(with_inherited(&name, &place, &open, &identity(&pipe)), "is a pipe");
     }
 
-    /// Calls all public functions, each with an errno that it must preserve.
+    /// Calls all public functions, and checks that none of them changes errno.
     fn errno_is_kept(state: &str) {
         let mut number = 1000;
         let mut keeps = |what: &str, call: &mut dyn FnMut()| {
@@ -685,7 +685,8 @@ mod cases {
         assert_eq!(place.text(), "");
     }
 
-    /// `write` would be a cancellation point, and `open` is one. Neither may end the thread within atrace.
+    /// The C library's `write` and `open` are cancellation points. A cancelled thread must not end in a function of
+    /// atrace.
     #[test]
     #[cfg(target_env = "gnu")]
     fn a_cancelled_thread_ends_at_its_own_cancellation_point() {

@@ -1,5 +1,5 @@
-//! Tests that a thread that is stopped in the middle of an event makes no other thread wait, and that it
-//! harms nothing when it continues.
+//! Tests a thread that is stopped in the middle of an event: no other thread waits for it, and it does no harm when it
+//! continues.
 
 #![cfg(not(no_tracing))]
 

@@ -1,6 +1,7 @@
-//! Any event at all: the encoder against the plain one, and all that is promised of a message.
+//! Encodes random events. Compares each message with that of a simple second encoder, and checks all promised
+//! properties of messages.
 //!
-//! The encoder is no part of the crate's interface, so its source is compiled into this target.
+//! The encoder is not public, so its source files are compiled into this target.
 
 #![no_main]
 
@@ -21,10 +22,10 @@ use message::{Kind, Message, NameWriter};
 struct Input<'a> {
     kind: u8,
     pid: u32,
-    /// Short inputs make long texts: each is repeated.
+    /// A text, and how many times it is repeated, so that short inputs make long texts.
     track: (u16, &'a str),
     name: (u16, &'a str),
-    /// What follows the repeated name, so that a cut falls on something else.
+    /// The text after the repeated name. It lets a cut fall on other characters than those of the repeated text.
     rest: &'a str,
     number: i64,
 }

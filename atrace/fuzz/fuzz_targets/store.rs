@@ -1,5 +1,5 @@
-//! A property store as somebody else left it: whatever is in the file, every reader gets an answer, and what can
-//! be set is then so.
+//! Opens a damaged property store: whatever is in the file, every read returns, and a property that could be set has
+//! the new value.
 
 #![no_main]
 
@@ -20,15 +20,15 @@ const KEYS: [&str; 5] =
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    /// What is written over a store that is whole, and where: mostly in the header and the first entries.
+    /// The bytes that are written over a valid store, and their places: mostly in the header and the first entries.
     writings: Vec<(bool, u32, &'a [u8])>,
-    /// Another size than a store has.
+    /// A file size that is not that of a valid store.
     size: Option<u32>,
     value: &'a [u8],
     pattern: &'a str,
 }
 
-/// A store that is whole, in a directory of this process.
+/// The bytes of a valid store, in a directory of this process.
 static WHOLE: LazyLock<(PathBuf, Vec<u8>)> = LazyLock::new(|| {
     let directory = std::env::temp_dir().join(format!("atrace-fuzz-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);

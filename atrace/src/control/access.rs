@@ -23,7 +23,7 @@ pub(super) struct Shared {
 pub(super) enum Owner {
     /// The properties that this process follows, which are never closed.
     Process(&'static Properties),
-    /// Properties that are closed when the last of their users is dropped.
+    /// Properties that are closed when the last value that shares them is dropped.
     Sharers(Arc<Properties>),
 }
 
@@ -75,10 +75,10 @@ pub(super) trait Read {
     }
 }
 
-/// Read and write access to the properties, for a change that is one step.
+/// Read and write access to the properties during one change.
 pub(super) trait Access: Read {
     fn write(&mut self, key: &str, value: &[u8]) -> Result<(), properties::Error>;
-    /// Returns whether the system prevents other processes from setting properties during this step.
+    /// Returns whether the system prevents other processes from setting properties during this change.
     fn is_alone(&self) -> bool;
 }
 

@@ -1,8 +1,8 @@
 //! Switches tracing on and off by setting properties, as the command `atrace` does on Android.
 //!
 //! A switch of tracing reaches every process that reads the same properties: on Android all processes, on a host the
-//! processes of the same user. The functions of [`Control`] return a [`Switched`], which lists the properties that
-//! were set. Dropping it undoes the changes.
+//! processes of the same user. The functions of [`Control`] return a [`Switched`], which lists the properties that were
+//! set. Dropping the [`Switched`] undoes the changes.
 //!
 //! ```no_run
 //! use atrace::control::Control;
@@ -16,12 +16,12 @@
 //!
 //! # Simultaneous switches
 //!
-//! *Hosts.* A change is made in one step, under the lock of the property store ([`Properties::transaction`]).
-//! Processes and threads that change properties wait for each other, for at most [`Control::patience`]; no change is
-//! lost. The lock is held until it is released or the process that holds it ends. A caller that does not get the lock
-//! in time gets an error and has changed nothing. If a [`Switched`] does not get the lock when it is dropped, it
-//! prints on stderr that its changes stay. If a process is killed in the middle of a change, the list of patterns is
-//! still valid, but other processes may notice the change only at the next one.
+//! *Hosts.* A change is made in one step, under the lock of the property store ([`Properties::transaction`]). Processes
+//! and threads that change properties wait for each other, for at most [`Control::patience`]; no change is lost. A
+//! process holds the lock until it releases the lock or ends. A caller that does not get the lock in time gets an error
+//! and has changed nothing. If a [`Switched`] does not get the lock when it is dropped, it prints on stderr that its
+//! changes stay. If a process is killed in the middle of a change, the list of patterns is still valid, but other
+//! processes may notice the change only at the next one.
 //!
 //! *Android* has no such lock. The threads of one process take turns. After a change, the process checks twice, 10 ms
 //! apart, whether another process has undone the change. If so, it sets the properties again, up to eight times.
@@ -120,7 +120,7 @@ impl Control {
         self
     }
 
-    /// Returns the property store, for a caller that needs the text of a property as it is stored.
+    /// Returns the property store, from which a caller can read the unparsed text of a property.
     pub fn properties(&self) -> &Properties {
         self.properties.properties()
     }
@@ -180,10 +180,10 @@ impl Control {
         self.enable_pattern(pattern.as_bytes().to_vec())
     }
 
-    /// Enables the pattern as [`enable`](Self::enable) does, if the list has it at most `beside` times.
+    /// Enables the pattern as [`enable`](Self::enable) does, if the list contains the pattern at most `beside` times.
     ///
-    /// The check and the change are one step, so the pattern is not listed more often than needed even if other
-    /// processes change the list at the same time.
+    /// No other process can change the list between the check and the change. So even if several processes call this
+    /// function at once, they add the pattern only until the list contains it `beside` + 1 times.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl Control {
         self.disable_where(1, |other| other == pattern.as_bytes())
     }
 
-    /// Removes at most `most` patterns for which `gone` returns true, from the end of the list.
+    /// Removes patterns for which `gone` returns true: at most `most` of them, the last in the list first.
     fn disable_where(&self, most: usize, gone: impl Fn(&[u8]) -> bool) -> Result<Switched, Error> {
         self.switch(|switched, store| {
             let listed = store.slots().into_iter().enumerate().rev();

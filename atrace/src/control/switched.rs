@@ -13,9 +13,9 @@
 //!
 //! # Taking back
 //!
-//! Each step of a change is recorded as an [`Undo`]. The steps are undone in reverse order, in the properties as they
-//! are by then: a pattern is searched for again, and only the tags that this change has switched are switched back.
-//! The mask of tags gets its old text again, if that text still means the tags that are wanted.
+//! Each step of a change is recorded as an [`Undo`]. The steps are undone in reverse order. Other processes may have
+//! changed the properties meanwhile. So a pattern is searched for again, and only the tags that this change has
+//! switched are switched back. The mask of tags gets its old text again, if that text is still right.
 //!
 //! # Without a lock
 //!
@@ -39,8 +39,8 @@ const ATTEMPTS: usize = 8;
 /// The time between the two checks whether a property still has its value.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Returns whether the condition `so` holds now and still holds after [`PAUSE`]. If no other process can set
-/// properties, there is nothing to check.
+/// Returns whether the condition `so` holds now and still holds after [`PAUSE`]. Returns true without a check if no
+/// other process can set properties.
 fn stays(store: &dyn Access, so: impl Fn(&dyn Access) -> bool) -> bool {
     store.is_alone()
         || so(store) && {
@@ -74,8 +74,8 @@ pub(super) enum Undo {
     Tags { on: AtraceTag, off: AtraceTag },
 }
 
-/// The changes of the properties that a function of [`Control`](super::Control) made. Dropping this undoes
-/// them.
+/// The changes of the properties that a function of [`Control`](super::Control) made. Dropping the `Switched` undoes
+/// the changes.
 ///
 /// Only these changes are undone. Patterns and tags that other processes have changed since then stay. `Display`
 /// lists the properties that were set, in order, one per line: `key: "before" -> "after"`. The value before is empty
@@ -108,7 +108,7 @@ impl Switched {
         Self { properties, by: generation(), changes: Vec::new(), undo: Vec::new(), flags: None }
     }
 
-    /// Makes the changes permanent: they are not undone when this is dropped.
+    /// Makes the changes permanent: dropping the `Switched` no longer undoes them.
     pub fn keep(mut self) {
         self.undo.clear();
     }
@@ -117,7 +117,7 @@ impl Switched {
     ///
     /// # Errors
     ///
-    /// Returns an error if a property can't be set. (If this is dropped instead, such an error is printed on
+    /// Returns an error if a property can't be set. (If the `Switched` is dropped instead, such an error is printed on
     /// stderr.)
     pub fn restore(mut self) -> Result<(), Error> {
         let restored = self.take_back();
@@ -203,7 +203,8 @@ impl Switched {
     /// Sets the mask of enabled tags. The tags of `change` are enabled and disabled, in this order; without
     /// `change` the mask keeps its value.
     ///
-    /// Every change ends with this, because processes read the properties again only when the mask is set.
+    /// Every change ends with a call of this function, because processes read the properties again only when the mask
+    /// is set.
     pub(super) fn announce(
         &mut self,
         store: &mut dyn Access,

@@ -97,7 +97,7 @@ impl Mask {
         (found != 0).then_some(Glance(found))
     }
 
-    /// Returns whether the foreign word has one of the tags. If it returns false, the word has none of them
+    /// Returns whether the foreign word has one of the tags. If the result is false, the word has none of the tags
     /// until the serial changes.
     #[inline(always)]
     pub(crate) fn is_foreign(self) -> bool {
@@ -115,8 +115,8 @@ impl Glance {
 }
 
 /// Returns true if `word` is the foreign word and enables at least one of `tags`, and the local word enables none of
-/// them. If it returns false, that may still be so. The caller must have found at the gate that one of the tags may
-/// be enabled: this function does not compare serials.
+/// them. A result of false proves nothing. The caller must have found at the gate that one of the tags may be enabled:
+/// this function does not compare serials.
 #[inline(always)]
 pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
     let local = GATE.local.load(Ordering::Acquire);

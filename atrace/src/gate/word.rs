@@ -28,8 +28,9 @@
 //! time, and then sets `serial`. Threads with an older claim may have found no property, but they can't publish any
 //! more. Threads that claim later find the property.
 //!
-//! An event may load one word before this change and the other word after it. It then compares words that do not
-//! belong together. If they happen to be equal, the event is lost, as if tracing were off. The next event is not.
+//! An event may load one word before this change and the other word after it. It then compares words that do not belong
+//! together. If the two words happen to be equal, the event is lost, as if tracing were off. The next event is not
+//! lost.
 
 use crate::sync::AtomicRef;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -37,13 +38,13 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) const SERIAL_SHIFT: u32 = 32;
 pub(crate) const CLAIMED: u64 = 1 << 30;
 
-/// The words that the fast path loads. They are in one struct, so that an event computes only one address.
+/// The words that the fast path loads. The words are in one struct, so that an event computes only one address.
 #[repr(align(32))]
 pub(crate) struct Gate {
     pub(crate) serial: AtomicRef<AtomicU32>,
     pub(crate) local: AtomicU64,
     pub(crate) foreign: AtomicRef<AtomicU64>,
-    /// The number of claims so far, for the number of the next claim.
+    /// The number of claims so far, from which the next claim gets its number.
     pub(crate) claims: AtomicU32,
 }
 

@@ -5,9 +5,9 @@
 //!
 //! - *Short texts*, less than 32 bytes, are copied as two pieces of a fixed size, which may overlap. The same pieces
 //!   are tested, 16 bytes at a time.
-//! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of
-//!   the bytes, the minimum of the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of
-//!   the bytes as signed numbers. A lane has seen a suspect byte exactly if the first value is below 0x20, the second
+//! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of the
+//!   bytes, the minimum of the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of the
+//!   bytes as signed numbers. There was a suspect byte in a lane exactly if the first value is below 0x20, the second
 //!   is 0, or the third is 0x7f. So the pass needs no branch for each byte.
 
 use std::mem::MaybeUninit;
@@ -198,7 +198,7 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 /// # Safety
 ///
 /// `len` must be at least 32, a vector's size. `len` bytes must be readable at `from` and writable at `to`, and the two
-/// must not overlap.
+/// ranges must not overlap.
 #[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
 #[target_feature(enable = "avx2")]
 unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, len: usize) -> bool {
@@ -341,7 +341,7 @@ mod tests {
         check_pairs(by_words, 16);
     }
 
-    /// Checks the scan of a text that was copied unscanned before.
+    /// Checks the scan of a text that has already been copied, without a scan.
     #[test]
     fn texts_are_looked_at_in_place() {
         let in_place: Copy = |from, to, bar| {

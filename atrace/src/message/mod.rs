@@ -12,12 +12,14 @@
 //! - 0x00–0x1F and 0x7F become `?`. A newline would forge an event, and a NUL would swallow one.
 //! - `|` becomes `/`, except in the name of a begin, because that name extends to the end of the line.
 //! - The `<` of `</script>` becomes `?`, because Perfetto takes `</script>` for the end of the trace.
-//! - An empty text becomes `?`, except the name of a begin, because Perfetto refuses events with other empty fields.
+//! - An empty text becomes `?`, except the name of a begin, because Perfetto refuses events in which any other text is
+//!   empty.
 //!
 //! # Truncation
 //!
-//! A text that is too long is cut at a character boundary. The name is cut first. A track is cut only if it leaves no
-//! room for one character of a name and the longest cookie. So the name of a track is the same in all of its events.
+//! A text that is too long is cut at a character boundary. The name is cut first. The name of a track is cut only if it
+//! leaves no room for one character of the event's name and the longest cookie. So the name of a track is the same in
+//! all of its events.
 //!
 //! # Speed
 //!
@@ -327,7 +329,8 @@ impl Message {
         (self.c_string(texts.track), self.c_string(texts.name))
     }
 
-    /// Restores the message of `length` bytes to the state before [`c_strings`](Self::c_strings).
+    /// Puts back the bytes that [`c_strings`](Self::c_strings) has overwritten, and returns the message, which has
+    /// `length` bytes.
     pub(crate) fn restore(&mut self, texts: Texts, length: usize) -> &[u8] {
         self.put_behind(texts, b'|');
         self.len = self.len.min(length);
@@ -391,7 +394,7 @@ pub struct NameWriter<'a> {
     /// first piece of the name. The first piece is scanned while it is copied, because many names consist of one
     /// piece.
     first: usize,
-    /// The maximum length of the message after the name. When a text was cut, this is set to the current
+    /// The maximum length of the message up to the end of its name. When a text was cut, this is set to the current
     /// length.
     limit: usize,
     replacement: Replacement,

@@ -38,8 +38,8 @@ impl NameWriter<'_> {
         self.message.len = at;
     }
 
-    /// Appends the pieces one after the other, as far as there is room. After a piece that was cut, nothing
-    /// more is appended.
+    /// Appends the pieces one after the other until the message is full. The last piece may be cut; no piece after it
+    /// is appended.
     #[inline(never)]
     pub fn push_what_fits(&mut self, pieces: &[&str]) {
         self.unchecked = true;
@@ -102,7 +102,7 @@ impl fmt::Write for NameWriter<'_> {
     }
 }
 
-/// A text on the stack, at most as long as a message, without replacements.
+/// A buffer on the stack for a text of at most the length of a message. No bytes of the text are replaced.
 pub struct TextBuffer(Message);
 
 impl Default for TextBuffer {
@@ -113,7 +113,7 @@ impl Default for TextBuffer {
 }
 
 impl TextBuffer {
-    /// Calls `write` to write the text, and returns it.
+    /// Calls `write` to write the text, and returns the text.
     #[inline(always)]
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         self.0.plain(write)

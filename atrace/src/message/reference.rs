@@ -91,7 +91,7 @@ impl Event {
         (bytes, track, name)
     }
 
-    /// Returns the message that the documentation of the format describes.
+    /// Returns the message for this event that the documentation of the format requires.
     fn expected(&self) -> String {
         let (track, name, number) = self.fields();
         let mut message = format!("{}|{}", char::from(self.kind.letter()), self.pid);

@@ -19,14 +19,15 @@ use crate::producer::{self, Standing};
 
 static SINK: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
-/// Returns the current sink. Chooses none if none was chosen yet.
+/// Returns the current sink, or [`Sink::Unchosen`] if no sink was chosen yet.
 #[inline(always)]
 pub(crate) fn present() -> &'static Sink {
     SINK.get()
 }
 
 /// Returns where this process's events go. If the sink has not been chosen, or could not be opened for lack of
-/// descriptors or memory, this function chooses it now. It then allocates, so a signal handler must not call it.
+/// descriptors or memory, this function chooses it now. Choosing a sink allocates, so a signal handler must not call
+/// this function.
 pub fn sink() -> SinkInfo {
     let info = chosen().info();
     let (standing, _) = producer::standing();
@@ -44,8 +45,8 @@ pub(crate) fn for_event() -> &'static Sink {
     if cfg!(any(miri, no_tracing)) { chosen() } else { present() }
 }
 
-/// Returns the sink. Chooses it if no sink was chosen yet, and starts Perfetto's socket thread if the process would
-/// otherwise start it at its first event. This allocates, so an event must not call it.
+/// Returns the sink. Chooses the sink if no sink was chosen yet, and starts Perfetto's socket thread if the process
+/// would otherwise start that thread at its first event. This function allocates, so an event must not call it.
 pub(crate) fn chosen() -> &'static Sink {
     let sink = choose_now();
     producer::start_if_expected();

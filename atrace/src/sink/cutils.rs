@@ -19,7 +19,7 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct CutilsSink {
     pub(crate) library: Cutils,
-    /// The marker for events that this libcutils has no function for.
+    /// The marker, to which events are written that this libcutils has no function for.
     pub(super) marker: Option<Marker>,
     pub(super) properties: Option<&'static Properties>,
     reload: Reload,

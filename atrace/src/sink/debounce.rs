@@ -24,8 +24,8 @@ pub(crate) const APART: Duration = Duration::from_millis(10);
 /// answer, whether tracing is enabled (1 bit); whether the answer is settled (1 bit); and a time in
 /// milliseconds (29 bits).
 ///
-/// The latest answers of the library that are equal count as one. The serial, the answer and the time are those of
-/// the first of them.
+/// If the library gives the same answer several times in a row, for the same serial, the word keeps the time of the
+/// first of these answers.
 #[derive(Debug)]
 pub(crate) struct Debounce(pub(crate) AtomicU64);
 
@@ -103,7 +103,8 @@ mod tests {
         assert!(ask((1 << 29) + 6, 6, true));
     }
 
-    /// The time that an answer takes does not count: a slow answer may be as old as its question.
+    /// The time between two answers runs from the end of the first call to the begin of the second one: a slow answer
+    /// may be as old as its question.
     #[test]
     fn the_time_between_the_answers_counts() {
         let answers = Debounce(AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! The reference that an event loads first. It refers to the sink, or says that the backend is chosen for
-//! each event.
+//! The reference that an event loads first. The reference is to the sink, or to a value which says that the backend is
+//! chosen for each event.
 //!
 //! While a process is not a producer of Perfetto's service, the reference is that of its sink, so choosing a backend
 //! costs an event nothing. In a producer, the reference is that of [`Sink::PerEvent`], and `backend.rs` chooses for
@@ -14,13 +14,13 @@ pub(super) static UNCHOSEN: Sink = Sink::Unchosen;
 static PER_EVENT: Sink = Sink::PerEvent;
 static FIRST: AtomicRef<Sink> = AtomicRef::new(&UNCHOSEN);
 
-/// Returns the reference.
+/// Returns the reference that an event loads first.
 #[inline(always)]
 pub(crate) fn present() -> &'static Sink {
     FIRST.get()
 }
 
-/// Records that `sink` was chosen in place of `before`.
+/// Replaces the reference `before` by `sink`, which was just chosen.
 pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
     let _ = FIRST.replace(before, sink); // Fails if the backend is chosen for each event; that stays.
 }

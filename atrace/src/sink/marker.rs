@@ -20,8 +20,8 @@ impl MarkerSink {
         Ok(Self { marker, properties: open::properties()? })
     }
 
-    /// Writes an event, and returns whether it was written. It is inlined where the functions of [`Message`]
-    /// are.
+    /// Writes an event, and returns whether it was written. This function is inlined in the same builds as the
+    /// functions of [`Message`].
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(&self, event: &Event<'_>) -> bool {

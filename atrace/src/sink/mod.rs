@@ -47,7 +47,7 @@ use crate::producer::Written;
 pub(crate) enum Sink {
     /// The sink has not been chosen yet.
     Unchosen,
-    /// There is no sink, for this reason. Events for ATrace are dropped.
+    /// There is no sink; the failure is the reason. Events for ATrace are dropped.
     Off(Failure),
     /// The backend is chosen for each event: the sink, or Perfetto's memory. Only the reference in [`first`]
     /// has this value.
@@ -66,8 +66,8 @@ impl Sink {
         self.deliver(event.kind, &mut message, texts)
     }
 
-    /// Writes an event as [`write`](Self::write) does, with this name. It is inlined only in optimised builds;
-    /// in others the stack frames of the callers would become large.
+    /// Writes an event as [`write`](Self::write) does, with this name. This function is inlined only in optimised
+    /// builds; in other builds the stack frames of the callers would become large.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write_named(&self, event: &Event<'_>, name: impl WriteName) -> Option<Written> {
@@ -104,8 +104,8 @@ impl Sink {
         }
     }
 
-    /// Returns whether the last answer of a library about the enabled tags is up to date. If it is not, the
-    /// library must be asked again soon.
+    /// Returns whether the last answer of a library about the enabled tags is up to date. If the answer is not up to
+    /// date, the library must be asked again soon.
     pub(crate) fn is_settled(&self) -> bool {
         match self {
             Self::Cutils(sink) => sink.is_current(),
@@ -154,7 +154,7 @@ impl Sink {
         }
     }
 
-    /// Returns the description for the program.
+    /// Returns the description of the sink that the program can print.
     fn info(&self) -> SinkInfo {
         let (detail, dropped) = match self {
             Self::Unchosen | Self::PerEvent => ("not chosen".to_owned(), 0),

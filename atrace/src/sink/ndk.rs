@@ -1,5 +1,5 @@
-//! libandroid as a sink, the only one that an app may load: its functions write events and tell whether tracing is
-//! enabled.
+//! libandroid as a sink: its functions write events and tell whether tracing is enabled. An app may load libandroid,
+//! but not libcutils.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;

@@ -9,9 +9,9 @@
 //!
 //! # The solution
 //!
-//! One word counts the threads that are reloading. The mask is current only after a reload during which no other
-//! thread reloaded. If several reloads overlapped, the last one to finish leaves the mask marked as out of date, and
-//! each of the threads reloads once more. While the mask is out of date, every event reloads. No thread waits.
+//! One word counts the threads that are reloading. The mask is current only after a reload during which no other thread
+//! reloaded. If several reloads overlapped, the mask stays marked as out of date when the last reload ends, and each of
+//! the threads reloads once more. While the mask is out of date, every event reloads. No thread waits.
 //!
 //! The count belongs to one process. A forked child does not have the threads of its parent that were reloading, so
 //! its count starts at zero.
@@ -41,8 +41,8 @@ impl Reload {
 
     /// Calls `read`, which makes the library reload, until its mask belongs to the serial that `now` returns.
     ///
-    /// Returns the value that `now` returned with that serial. Returns `None` after 16 attempts, if other threads
-    /// reload or other processes switch without a pause.
+    /// Returns the value that `now` returned with that serial. Returns `None` after 16 attempts, if other threads keep
+    /// reloading or other processes keep switching tracing.
     pub(crate) fn follow<T>(&self, process: u64, now: impl Fn() -> (u32, T), read: impl Fn()) -> Option<T> {
         let process = process << PROCESS_SHIFT & PROCESS;
         for _ in 0..16 {

@@ -133,8 +133,8 @@ pub fn watch_without_descriptors(callback: impl Fn(AtraceTag) + Send + Sync + 's
     DETACHED.add(Arc::new(with_tags(callback)))
 }
 
-/// Adapts a callback that does not distinguish backends: it is called only if the union of all backends' tags
-/// changes.
+/// Adapts a callback that does not distinguish backends. The result calls `callback` only if the union of all backends'
+/// tags changes.
 fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) {
     move |before, now| {
         if before.union() != now.union() {
@@ -169,7 +169,7 @@ pub fn on_tick(body: &'static fn()) {
     start_ticks();
 }
 
-/// Makes sure that there is a watching thread for the ticks, if a tracer has called [`on_tick`] and this process may
+/// Starts a watching thread for the ticks, unless there is one, if a tracer has called [`on_tick`] and this process may
 /// have sessions.
 pub(crate) fn start_ticks() {
     static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
@@ -207,12 +207,13 @@ pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
 
-/// How many times a function that switches tracing checks whether the callbacks on another thread have ended, which
-/// takes at most a second.
+/// The maximum number of times that a function that switches tracing checks whether the callbacks on another thread
+/// have ended. All checks together take at most a second.
 const LOOKS: u32 = 5000;
 
-/// Calls the callbacks if the tags have changed, after a change that the properties do not show. If another thread is
-/// calling them already, waits for that thread, so that the callbacks have run when the program's function returns.
+/// Calls the callbacks if the tags have changed. Call this after a change that the properties do not show. If another
+/// thread is calling the callbacks already, waits for that thread, so that the callbacks have run when the program's
+/// function returns.
 pub(crate) fn tags_may_have_changed() {
     let _errno = process::ErrnoGuard::new();
     let mut looks = 0..LOOKS;
@@ -255,10 +256,10 @@ impl WatchThread {
 
 struct Watchers {
     detached: bool,
-    /// Whether the thread must not sleep, because it must stop or because the tags of Perfetto's sessions have
-    /// changed.
+    /// Whether the thread must stop, or the tags of Perfetto's sessions have changed. The thread must not sleep while
+    /// this is set.
     is_nudged: AtomicBool,
-    /// The thread, if a change of a property does not wake it.
+    /// The handle of the thread, for waking it. It is set only in a process without properties.
     sleeper: OnceLock<std::thread::Thread>,
     /// The callbacks, and the flag that tells the thread to stop.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
@@ -380,7 +381,7 @@ impl Watchers {
     }
 }
 
-/// Waits until the sink is chosen, and returns its properties.
+/// Waits until the sink is chosen, and returns the sink's properties.
 fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
     while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_secs(1));

@@ -1,10 +1,9 @@
 //! Runs test cases in separate processes, each with its own marker and property store.
 //!
-//! The backend, the enabled tags and the watches belong to the process, and the first event fixes a part of them for
-//! good. So a test runs its case in a separate process: the same program, with the same test selected, an
-//! environment variable that makes the process run the case, and a private marker and property store. The tests that
-//! need the kernel's marker create a tracefs instance each. Only root can do that; other users see that these tests
-//! are skipped.
+//! The backend, the enabled tags and the watches belong to the process, and some of them can't change after the first
+//! event. So a test runs its case in a separate process: the same program, with the same test selected, an environment
+//! variable that makes the process run the case, and a private marker and property store. The tests that need the
+//! kernel's marker create a tracefs instance each. Only root can do that; other users see that these tests are skipped.
 //!
 //! Android has one property store for all processes. A test with a [`Place`] has the store's lock, and tests of this
 //! and other programs wait for it.
@@ -60,8 +59,8 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// Executes this case once more, under a filter that answers to `MADV_WIPEONFORK` as a kernel before 4.14 does,
-/// unless that has happened already. The filter must exist when the program starts, because the library asks the
+/// Executes this case once more, under a seccomp filter that refuses `MADV_WIPEONFORK` as a kernel before 4.14 does,
+/// unless the filter is already in force. The filter must exist when the program starts, because the library asks the
 /// kernel before `main`.
 #[allow(
     dead_code,
