@@ -35,8 +35,8 @@ pub const fn of_name(name: &str) -> u64 {
     hash(cut(name, TRACK_NAME_MAX).as_bytes())
 }
 
-/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length
-/// give different words if they have at most eight bytes.
+/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length, at
+/// most eight bytes, give different words.
 #[inline(always)]
 const fn last_word(text: &[u8]) -> u64 {
     if let Some(last) = text.last_chunk::<8>() {

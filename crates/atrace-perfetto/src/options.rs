@@ -1,5 +1,5 @@
-//! The options that a session requests besides its categories, as bits. They are read from the session's
-//! `DataSourceConfig`.
+//! The options that a session requests besides its categories, as bits. The session's `DataSourceConfig` contains the
+//! options.
 //!
 //! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
 
@@ -17,7 +17,7 @@ pub(crate) const STALL: u32 = 4;
 
 /// An event on a thread's track also has the processor time of the thread (`enable_thread_time_sampling`).
 pub(crate) const THREAD_TIME: u32 = 8;
-/// The options that keep all events of a session from the fast paths.
+/// The options with which no event of a session may take a fast path.
 pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;
 
 /// Returns the options of a session.

@@ -1,8 +1,8 @@
 //! The protobuf encoding, as far as Perfetto's messages need it: [`Writer`] and [`Reader`].
 //!
-//! A message is a sequence of fields: a key (the field's number and the encoding of its value) and the value. Both
-//! types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer with too
-//! little room returns `None` at its end; a reader stops at the first byte that is not a valid field.
+//! A message is a sequence of fields. A field is a key (the field's number and the encoding of its value) and the
+//! value. Both types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer
+//! with too little room returns `None` at its end; a reader stops at the first byte that is not a valid field.
 //!
 //! Source: protobuf.dev, "Encoding".
 
@@ -174,7 +174,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads the fields of a message: an iterator over the number and the value of each field. It ends at the
+/// Reads the fields of a message: an iterator over the number and the value of each field. The iterator ends at the
 /// first invalid field.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {

@@ -1,7 +1,7 @@
 //! Handles events that are written before the service has said which sessions exist.
 //!
-//! This happens at the first event of a process, and while a lost connection is being restored. During this time
-//! all tags are *presumed* to be wanted. So every event passes the gate and reaches
+//! Such events are the first event of a process, and the events that are written while a lost connection is being
+//! restored. During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
 //! [`producer::write`](crate::producer::write), which finds no open session.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
@@ -11,7 +11,7 @@
 //! that no session exists, the counts are reset, because no session wanted the lost events.
 //!
 //! If the process exits before the service has answered, and has lost events, the exit waits for the answer for the
-//! same limited time, so that the service can read the count. If the service can't read the memory
+//! same limited time, so that the service can read the count of lost events. If the service can't read the memory
 //! (`link/requests.rs`), an exit also waits until the socket thread has sent the memory's content, for at most a
 //! second.
 
@@ -27,8 +27,7 @@ use atrace_sys::thread;
 use crate::writer::POOL;
 use crate::{category, changes};
 
-/// How long a process waits for the service's answer, in nanoseconds. The first value is the usual one, the
-/// second is for a caller that asked for every event.
+/// How long a process usually waits for the service's answer, in nanoseconds.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);

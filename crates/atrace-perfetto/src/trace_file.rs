@@ -1,4 +1,4 @@
-//! Writes a trace file: packets, each with the sequence and the process that wrote it.
+//! Writes a trace file. Each packet in the file names the sequence to which it belongs, and the process that wrote it.
 //!
 //! Both a recording of this process and a tracing service write such a file. The file is a valid trace after each
 //! write.
@@ -66,7 +66,7 @@ impl TraceFile {
         Self { file, written: 0 }
     }
 
-    /// Writes encoded packets. If the write fails, the file has none of them.
+    /// Writes encoded packets. If the write fails, none of the packets is in the file.
     ///
     /// # Errors
     ///
