@@ -526,7 +526,7 @@ fn a_full_run_is_small() {
     assert!(sizes.iter().all(|&size| size <= 2 << 20), "{sizes:?}");
 }
 
-/// Saves a run of one row, replaces it with another, and compares.
+/// Saves a run with the rows `then`, replaces these rows with the rows `now`, and compares.
 #[track_caller]
 fn change(then: Vec<Row>, now: Vec<Row>, status: i32, words: &[&str]) -> Ran {
     let ground = Ground::new();

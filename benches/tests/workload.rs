@@ -47,7 +47,7 @@ fn helper() -> Option<String> {
     std::env::var(HELPER).ok()
 }
 
-/// Whether this process has the slower mode that only this test has.
+/// Whether this process runs in the slower mode, a mode that only this test has.
 static SLOWER: AtomicBool = AtomicBool::new(false);
 
 /// A workload whose results are known.

@@ -37,7 +37,7 @@ impl<'a> Cases<'a> {
         }
     }
 
-    /// Ends the measurement.
+    /// Ends the measurement, and returns the names of the measured cases.
     pub(crate) fn end(self) -> Vec<String> {
         self.criterion.final_summary();
         self.names

@@ -193,7 +193,7 @@ tokio::task_local! {
     static ELEMENT_2: u64;
 }
 
-/// Checks when the future is ready that the task-local values are those of its task.
+/// Awaits the future, and then checks that the task-local values are those of the future's task.
 async fn with_elements<F: Future>(future: F, expected: [Option<u64>; 2]) -> F::Output {
     let output = future.await;
     let values = [&ELEMENT_1, &ELEMENT_2].map(|element| element.try_with(|value| *value).ok());
@@ -345,8 +345,8 @@ fn own_name(handler: &str) -> String {
     format!("own_{handler}")
 }
 
-/// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes that the original's
-/// numbers are compared with.
+/// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes with which the numbers
+/// of the original benchmark are compared.
 fn own<T: Tracing, H: Handler>() -> [Case; 6] {
     let own = own_name(H::NAME);
     let locals = |n| format!("rust/channel_sink/{own}/{n}_locals");
@@ -398,7 +398,7 @@ fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }
 
-/// Judges three promises: the finding of the original, the exact number of saved bytes, and the cost of a
+/// Judges three promises: the finding of the original benchmark, the exact number of saved bytes, and the cost of a
 /// poll.
 fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();

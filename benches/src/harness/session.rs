@@ -1,5 +1,5 @@
-//! The session of a measuring process: its command line, and its sink, from which the bench knows which events
-//! arrived. If the process has the rights, the sink is a separate tracefs instance.
+//! The session of a measuring process: its command line, and its sink, from which the bench knows which events arrived.
+//! If the process has the necessary rights, the sink is a separate tracefs instance.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! Prepares the resources of a bench, and removes them for whatever reason the bench ends.
+//! Prepares the resources of a bench, and removes them however the bench ends.
 //!
 //! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
 //! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals

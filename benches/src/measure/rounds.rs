@@ -16,8 +16,8 @@ use crate::stats::CONFIDENCE;
 use crate::stats::sample::{self, Sample};
 
 /// The confidence with which a promise must be decided for its rounds to end early. There are up to 25 looks at the
-/// interval. If the rounds ended when an interval of 95 % is beside the limit, then one in six of these intervals would
-/// be wrong where the ratio is at the limit.
+/// interval. If the rounds ended as soon as an interval of 95 % excludes the limit, one in six of the final intervals
+/// would be wrong for a ratio that is exactly at the limit.
 const DECIDED: f64 = 0.998;
 
 /// The reason why the rounds ended.

@@ -22,7 +22,7 @@ use crate::stats::{self, Interval};
 #[derive(Clone, Debug)]
 pub struct Scaling {
     threads: Vec<usize>,
-    /// For every number of threads, the nanoseconds of one operation in every round.
+    /// For every number of threads, the CPU nanoseconds of one operation in every round.
     rounds: Vec<Vec<f64>>,
 }
 
@@ -75,7 +75,7 @@ pub fn scale_beside<const N: usize>(
     all
 }
 
-/// Runs the case once on `threads` threads and returns the nanoseconds of one operation.
+/// Runs the case once on `threads` threads, and returns the CPU time of one operation in nanoseconds.
 fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F + Sync)) -> f64 {
     let barrier = Barrier::new(threads);
     let work = &|i: usize| {

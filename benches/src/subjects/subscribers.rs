@@ -271,7 +271,8 @@ mod perfetto_sdk {
         [field(&[1 << 3 | 2], &buffer), field(&[2 << 3 | 2], &field(&[1 << 3 | 2], &source))].concat()
     }
 
-    /// Encodes a field with this key and a content of less than 128 bytes.
+    /// Encodes a field of a protobuf message: the encoded `key`, the length of `content`, and `content`. The length
+    /// must be less than 128 bytes, so that it takes one byte.
     fn field(key: &[u8], content: &[u8]) -> Vec<u8> {
         let length = u8::try_from(content.len()).expect("a short field");
         assert!(length < 0x80, "a length of one byte");

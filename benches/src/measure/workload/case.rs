@@ -222,7 +222,7 @@ pub struct Done {
     pub(crate) lives: [u64; 2],
     #[serde(default)]
     pub(crate) others_wrote: bool,
-    /// The report of `run(n)`: sums over all `n` operations.
+    /// The number of events that were lost during the slice, or `None` if no Perfetto session records.
     #[serde(default)]
     pub(crate) lost: Option<u64>,
     pub(crate) took: Option<Duration>,

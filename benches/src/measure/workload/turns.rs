@@ -131,7 +131,7 @@ fn take_turns(
     Ok(())
 }
 
-/// The facts about every case that the first generation finds out.
+/// The facts about every case that are found out with the first generation of processes.
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
