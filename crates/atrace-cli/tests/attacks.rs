@@ -544,7 +544,7 @@ mod cases {
         std::thread::sleep(Duration::from_secs(200));
     }
 
-    /// Lasts a minute if `ATRACE_LONG_TESTS=1` is set.
+    /// The storm lasts a minute if `ATRACE_LONG_TESTS=1` is set.
     #[test]
     fn a_storm_of_attacks_is_borne() {
         let name = case!({ play(storms) });

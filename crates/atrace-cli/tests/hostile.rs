@@ -47,7 +47,7 @@ mod cases {
     /// user one second, and other tests must not lose that second to the load.
     static LOAD: RwLock<()> = RwLock::new(());
 
-    /// Runs the case in a separate namespace. It must succeed.
+    /// Runs the case in a separate namespace. The case must succeed.
     fn apart(name: &str) {
         let _turn = LOAD.read().unwrap_or_else(PoisonError::into_inner);
         run_apart(name);

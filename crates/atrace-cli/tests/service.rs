@@ -493,7 +493,7 @@ mod cases {
         assert_eq!((seen, open), (expected, Vec::new()));
     }
 
-    /// Runs the command in a mount namespace with a disk of this size in KB.
+    /// Runs the command in a mount namespace of its own, in which its output goes to a disk of `kb` KB.
     fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
         fs::create_dir(place.path("disk")).unwrap();
         let script = format!(

@@ -169,8 +169,8 @@ impl Kept {
         self.events = 0;
     }
 
-    /// Ends the trace. Returns the reason if it ended early, and the numbers of events that are missing in the trace:
-    /// first those that arrived after the end, then those that could not be written.
+    /// Ends the trace. Returns the reason if the recording ended early, and two numbers of events that are missing in
+    /// the trace: the events that arrived after the end, and the events that could not be written.
     pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, u64, u64) {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());

@@ -10,7 +10,7 @@
 //! 2. `GetAsyncCommand` is the request whose replies are the service's commands;
 //! 3. `RegisterDataSource` names a data source. The service provides memory if the producer has none, and starts the
 //!    source;
-//! 4. `CommitData` names complete chunks, and may have patches for chunks;
+//! 4. `CommitData` names complete chunks, and may have patches for chunks.
 //!
 //! # Scraping
 //!
@@ -234,7 +234,7 @@ impl Producer {
         self.memory.as_ref().map_or(0, Foreign::size)
     }
 
-    /// Handles the requests that end in `bytes`. A frame with a descriptor arrives in one piece, together
+    /// Handles the requests whose last byte is in `bytes`. A frame with a descriptor arrives in one piece, together
     /// with the descriptor.
     pub(crate) fn receive(&mut self, bytes: &[u8], file: Option<Received>, books: &mut Books) -> Result {
         books.work += bytes.len() as u64;

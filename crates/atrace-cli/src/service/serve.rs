@@ -132,8 +132,8 @@ impl Service {
         Self::start_for(listener, uid, &Terms::default(), keep)
     }
 
-    /// Does the same as [`start`](Self::start), with several sessions that all record the same events. This
-    /// is for measuring the cost of a session.
+    /// Does the same as [`start`](Self::start), with several sessions that all record the same events. The benches
+    /// measure the cost of a session with this function.
     ///
     /// # Errors
     ///

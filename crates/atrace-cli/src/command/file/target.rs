@@ -37,8 +37,8 @@ pub(crate) enum Existing {
 }
 
 impl Existing {
-    /// Returns the action for a file whose name the user did (`is_named`) or did not give, with or without
-    /// `--force` (`is_forced`).
+    /// Returns the action. `is_named` says whether the user has given the name of the file, and `is_forced` whether the
+    /// user has given `--force`.
     pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
         match (is_forced, is_named) {
             (true, _) => Self::Replace,

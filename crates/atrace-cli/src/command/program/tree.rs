@@ -2,9 +2,10 @@
 //!
 //! # The problem
 //!
-//! A process may close all descriptors that it inherited, and with them the marker's. Without special rights it can't
-//! open the marker again, and no other process can open it for this one. So the command names such a process to the
-//! user. A process may also lack the environment variables, or ignore them because it has elevated rights.
+//! A process may close all descriptors that it inherited, and with them the marker's. Without special rights, such a
+//! process can't open the marker again, and no other process can open the marker for it. So the command names such a
+//! process to the user. A process may also lack the environment variables, or ignore them because it has elevated
+//! rights.
 //!
 //! # How it works
 //!

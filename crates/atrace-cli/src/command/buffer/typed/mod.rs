@@ -59,7 +59,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Creates a buffer that records the events of these categories.
+    /// Creates a buffer that records the kernel events of these categories.
     pub(crate) fn make(categories: &[String], kb: Option<u64>) -> Result<Self> {
         let root = tracefs::root()?;
         let mut events = events(Some(&root), categories)?;
