@@ -8,7 +8,8 @@
 
 use std::process::ExitCode;
 
-use atrace_benches::catalogue::{self, Id, State, TracingCase, Way, promises};
+use atrace_benches::catalogue::promises::{self, Promise};
+use atrace_benches::catalogue::{self, Id, State, TracingCase, Way};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
@@ -18,7 +19,6 @@ use atrace_benches::measure::workload::{
     self, Done, Fixture, Mode, Names, RawWrites, Results, Tracing, Workload,
 };
 use atrace_benches::promise::Judged;
-use atrace_benches::stats::Interval;
 use atrace_benches::subjects::cases;
 use atrace_benches::subjects::subscribers::{self, Subject};
 use atrace_benches::table::{Table, of_rows};
@@ -96,7 +96,8 @@ impl Workload for Subscribers {
 
     fn bars(results: &Results) -> Vec<Judged> {
         let mut all = Judged::of_rows(&promises::of("subscribers"), results.rows());
-        all.extend(by_perfetto(results));
+        all.extend(layers(results));
+        all.extend(fields_by_perfetto(results));
         all
     }
 
@@ -127,24 +128,31 @@ impl Workload for Subscribers {
     }
 }
 
-/// Judges the promises about differences through the Perfetto backend: the cost of a layer in addition to the
-/// registry's own cost, and the cost of a span's fields compared with an event's fields. Spans and events did
-/// not run in the same turns.
-fn by_perfetto(results: &Results) -> Vec<Judged> {
-    let row = |mode, case: TracingCase| results.row(case.name(), mode);
-    let [event, event_args, span, span_args] = TracingCase::ALL;
-    let layers = [(event, 70.0), (span, 110.0)].into_iter().filter_map(|(case, most)| {
-        let above = row("perfetto_layer_on", case)?.above.get("registry")?.interval();
-        Some(("a layer by Perfetto's way, beside the registry", case, above, most))
-    });
-    let fields = row("perfetto_on", span_args).zip(row("perfetto_on", event_args)).map(|(span, event)| {
-        let more = span.interval().minus(&event.interval());
-        ("by Perfetto's way, beside an event with them", span_args, more, 60.0)
-    });
-    let judge = |(promise, case, ns, most): (&str, TracingCase, Interval, f64)| {
-        Judged::at_most(promise, case.name(), ns, most, (1, " ns"))
+/// Judges the promises about what a layer costs in addition to the bare registry.
+fn layers(results: &Results) -> Vec<Judged> {
+    let judge = |Promise { name, id, base, at_most }: Promise| {
+        let ((case, mode), (_, base)) = place(&id).zip(place(&base))?;
+        let above = results.row(case, mode)?.above.get(base)?.interval();
+        Some(Judged::at_most(name, case, above, at_most, (1, " ns")))
     };
-    layers.chain(fields).map(judge).collect()
+    promises::of("layers").into_iter().filter_map(judge).collect()
+}
+
+/// Judges the promise about a span's fields by the Perfetto backend, compared with an event's fields. The two did
+/// not run in the same turns.
+fn fields_by_perfetto(results: &Results) -> Option<Judged> {
+    let row = |case: TracingCase| results.row(case.name(), "perfetto_on");
+    let (span, event) = row(TracingCase::SpanArgs).zip(row(TracingCase::EventArgs))?;
+    let (name, more) =
+        ("by Perfetto's way, beside an event with them", span.interval().minus(&event.interval()));
+    Some(Judged::at_most(name, TracingCase::SpanArgs.name(), more, 60.0, (1, " ns")))
+}
+
+/// Returns the case and the mode of a row.
+fn place(id: &Id) -> Option<(&'static str, &'static str)> {
+    let all = subscribers::all();
+    let of = |case: TracingCase| Some((case.name(), all.iter().find(|of| of.of.id(case) == *id)?.of.mode));
+    TracingCase::ALL.into_iter().find_map(of)
 }
 
 fn case_of(name: &str) -> TracingCase {

@@ -154,29 +154,33 @@ const LAYER_ON: &[&str] = &[
     "peer-tracing-perfetto-sdk",
 ];
 
+/// The modes with which a layer without a filter is compared while tracing is off.
+const OTHERS: &[&str] = &["registry", "empty_layer"];
+
 /// The modes with which a layer with a filter is compared.
 const WITHOUT: &[&str] = &["no_subscriber", "registry"];
 
 /// Every kind of subscriber, baselines first. Subscribers of other projects depend on Cargo features and are not listed
 /// here.
-pub static SUBSCRIBERS: [Subscriber; 19] = [
+pub static SUBSCRIBERS: [Subscriber; 20] = [
     of((Way::Limit, "no_subscriber", "no_subscriber"), State::Off, &[], true),
     of((Way::Limit, "level_off", "level_off"), State::Off, &[], false),
     of((Way::Limit, "noop", "noop_always"), State::Off, &[], true),
     of((Way::Limit, "registry", "registry"), State::Off, &[], true),
+    of((Way::Limit, "empty_layer", "empty_layer"), State::Off, &["registry"], true),
     of((Way::Marker, "off", "tracing_off"), State::Off, &["noop"], true),
     of((Way::Marker, "off_keeping_fields", "off_keeping_fields"), State::Off, &["off"], false),
     of((Way::Marker, "filtered", "filtered"), State::Off, &["no_subscriber"], true),
     of((Way::Marker, "on", "tracing_on"), State::On, &[], true),
     of((Way::Marker, "on_filtered", "on_filtered"), State::On, &["on"], false),
     of((Way::Marker, "on_without_fields", "on_without_fields"), State::On, &["on"], false),
-    of((Way::Marker, "layer_off", "layer_off"), State::Off, &["registry"], true),
+    of((Way::Marker, "layer_off", "layer_off"), State::Off, OTHERS, true),
     of((Way::Marker, "layer_filtered", "layer_filtered"), State::Off, WITHOUT, true),
     of((Way::Marker, "layer_on", "layer_on"), State::On, &[], true),
     of((Way::Perfetto, "perfetto_off", "tracing_off"), State::Off, &["noop"], true),
     of((Way::Perfetto, "perfetto_filtered", "filtered"), State::Off, &["no_subscriber"], true),
     of((Way::Perfetto, "perfetto_on", "tracing_on"), State::On, ON, true),
-    of((Way::Perfetto, "perfetto_layer_off", "layer_off"), State::Off, &["registry"], true),
+    of((Way::Perfetto, "perfetto_layer_off", "layer_off"), State::Off, OTHERS, true),
     of((Way::Perfetto, "perfetto_layer_filtered", "layer_filtered"), State::Off, WITHOUT, true),
     of((Way::Perfetto, "perfetto_layer_on", "layer_on"), State::On, LAYER_ON, true),
 ];

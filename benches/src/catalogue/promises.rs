@@ -69,10 +69,17 @@ mod tests {
     /// judged.
     #[test]
     fn promises_are_of_rows_that_exist() {
-        let groups =
-            ["events", "perfetto", "differences", "subscribers", "instructions", "instructions of others"];
+        let groups = [
+            "events",
+            "perfetto",
+            "differences",
+            "subscribers",
+            "layers",
+            "instructions",
+            "instructions of others",
+        ];
         let all = groups.map(of);
-        assert_eq!(all.each_ref().map(Vec::len), [13, 14, 2, 25, 10, 16]);
+        assert_eq!(all.each_ref().map(Vec::len), [13, 14, 2, 25, 6, 10, 16]);
         let known = ["on_990_more", "copy_of_990", "own_memory_growth/8_threads", "timestamp"];
         for Promise { name, id, base, at_most } in all.iter().flatten() {
             let none = if *name == "instructions" { "" } else { "no row" };

@@ -387,7 +387,7 @@ mod tests {
             ids.iter().filter(|id| id.who == *who).filter(is_event).count()
         };
         assert_eq!([Who::Rust, Who::Ffi, Who::Cc, Who::Perfetto].map(|who| of(&who, true)), [28, 28, 24, 18]);
-        assert_eq!([Who::Limit, Who::Rust, Who::Perfetto].map(|who| of(&who, false)), [12, 24, 24]);
+        assert_eq!([Who::Limit, Who::Rust, Who::Perfetto].map(|who| of(&who, false)), [16, 24, 24]);
         for subscriber in SUBSCRIBERS.iter().filter(|subscriber| subscriber.counted) {
             assert!(
                 TracingCase::ALL.iter().all(|case| ids.contains(&subscriber.id(*case))),
