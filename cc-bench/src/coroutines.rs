@@ -112,7 +112,8 @@ impl Compiler {
     }
 
     /// Computes the number in `tasks` coroutines. All coroutines are created before the first one is resumed, and
-    /// destroyed after the last one has run. If `inside` is set, each is timed from within, too.
+    /// destroyed after the last one has run. If `inside` is set, the time of each computation is measured from within
+    /// the coroutine, too.
     ///
     /// # Errors
     ///

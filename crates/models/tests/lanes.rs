@@ -50,7 +50,7 @@ impl Lane {
         self.access.with_mut(|_| self.events.lock().unwrap().push((life, time)));
     }
 
-    /// Begins a life and ends it, if it fits into the parent's. Returns whether it did.
+    /// Begins and ends a life, if the life fits into the parent's life. Returns whether it fits.
     fn live(&self, life: u64) -> bool {
         let time = self.now();
         let fits = self.occupancy.nest(PARENT, life, time);
@@ -74,7 +74,7 @@ impl Lane {
     }
 }
 
-/// Siblings on two threads: both, one after the other, or one.
+/// Siblings on two threads: the lane gets both lives, one after the other, or only one of them.
 #[test]
 fn lives_on_a_lane_nest_and_their_times_increase() {
     loom::model(|| {
@@ -92,7 +92,7 @@ fn lives_on_a_lane_nest_and_their_times_increase() {
     });
 }
 
-/// A child that comes too late for the lane leaves it as it was.
+/// The life of a child began before the last event of the lane. The life does not fit, and the lane does not change.
 #[test]
 fn a_life_that_began_before_the_last_event_does_not_fit() {
     loom::model(|| {

@@ -163,7 +163,7 @@ fn every_construct_is_shown_by_a_layer() {
     expect(&trace);
 }
 
-/// Polls a span on several threads, and a span that follows from another.
+/// Enters a span on two threads, one after the other, and writes spans that follow from this span.
 fn flows() {
     let first = info_span!("first", n = 1);
     for _ in 0..2 {

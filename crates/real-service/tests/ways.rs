@@ -19,7 +19,7 @@ use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
-/// Gives a program a backend of ATrace, too: a marker, and properties.
+/// Sets environment variables so that the program also has a backend of ATrace: a marker, and properties.
 fn by_both_ways(program: &mut std::process::Command, setup: &Setup) {
     std::fs::write(setup.place("marker"), "").unwrap();
     program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
@@ -244,7 +244,8 @@ struct Told {
     answers: Mutex<Vec<Answer>>,
 }
 
-/// Whether events are enabled, as one thread last saw it; which thread that was, and when.
+/// An answer: whether events of a callsite are enabled, and the thread and the time at which the callsite got the
+/// answer.
 #[derive(Clone, Copy)]
 struct Answer {
     is_on: bool,
