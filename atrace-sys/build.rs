@@ -1,5 +1,5 @@
-//! Passes the location of the C header to dependent crates, links libcutils in platform builds, and runs
-//! bindgen if the feature `bindgen` asks for it.
+//! Passes the location of the C header to dependent crates, links libcutils in platform builds, and runs bindgen if the
+//! feature `bindgen` is enabled.
 
 use std::path::PathBuf;
 

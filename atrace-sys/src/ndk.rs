@@ -16,8 +16,8 @@ type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.
 ///
-/// Any thread may call the methods. They may change errno. A method that returns a `bool` returns whether the
-/// library has the function.
+/// Any thread may call the methods. The methods may change errno. A method that writes an event and returns a `bool`
+/// returns false if the library lacks the function for the event.
 #[derive(Debug)]
 pub struct Ndk {
     is_enabled: extern "C" fn() -> bool,

@@ -1,7 +1,7 @@
 //! Replaces the module [`system`](crate::system) on systems without tracing. There, opening anything fails, so
 //! tracing is always off.
 //!
-//! A type whose values only exist after something was opened has no values here.
+//! A type whose values are the results of opening a file or a library has no values in this module.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;

@@ -1,4 +1,4 @@
-//! The memory file of this process, and the file's mapping.
+//! The memory file (`memfd_create`) in which this process publishes its state, and the mapping of that file.
 
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd as _;
@@ -32,8 +32,7 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The generation of the process to which `PAGE` belongs, or of a process that could not create a
-/// page.
+/// The generation of the process that has created `PAGE`, or has tried to create it in vain.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
@@ -72,7 +71,7 @@ pub(super) fn is_wanted() -> bool {
     })
 }
 
-/// The mapped memory file.
+/// The content of the mapped memory file.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
 // SAFETY: it consists of atomics.

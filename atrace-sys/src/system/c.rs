@@ -1,8 +1,9 @@
-//! Functions of the C library, and system calls, that are safe with every argument that their types allow. A wrong
-//! number results in an error.
+//! Functions of the C library, and system calls, that are safe with every argument that their types allow. A call with
+//! an invalid number returns an error.
 //!
-//! The crate `libc` declares the same functions with raw pointers. If a parameter's type has two widths
-//! (`off_t`, `time_t`), the function is called through `libc`, because its name stands for several functions.
+//! The crate `libc` declares the same functions with raw pointers. A function with a parameter whose type exists in two
+//! widths (`off_t`, `time_t`) is called through the crate `libc`, because the C name of such a function stands for
+//! several functions.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};

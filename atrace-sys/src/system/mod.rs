@@ -38,7 +38,7 @@ pub(crate) use self::thread::{
 };
 pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_number};
 
-/// Types that a C library fills in and for which zeroes are valid.
+/// Types whose values the C library or the kernel fills in, and for which zeroes are a valid value.
 ///
 /// # Safety
 ///

@@ -1,5 +1,4 @@
-//! The calling process: its ids, rights, limits, name and children; and texts that are parsed by functions of
-//! the C library.
+//! The calling process: its ids, rights, limits, name and children. Also functions of the C library that parse texts.
 
 use std::ffi::{CStr, c_int};
 
@@ -25,8 +24,8 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (c::geteuid(), c::getegid())
 }
 
-/// Returns whether no other user has the same id. In a user namespace that does not map all users, the kernel shows
-/// all unmapped users with the same id, and `user` may be that id.
+/// Returns whether no other user has the same id. In a user namespace that does not map all users, the kernel shows one
+/// and the same id for all unmapped users, and `user` may be that id.
 #[cold]
 pub(crate) fn is_known_by_number(user: u32) -> bool {
     let mut text = [0; 64];
@@ -132,8 +131,8 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
 /// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with
 /// `0x`, an octal number with `0`, or a decimal number.
 ///
-/// Returns the number, or `None` if it is too large, and the text behind the number. If there is no number, that
-/// is the whole text.
+/// Returns the number, or `None` if it is too large; and the text behind the number, which is the whole text if there
+/// is no number.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }

@@ -81,8 +81,8 @@ impl Loss {
     /// All reasons, in the order of the pages that hold their counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
-    /// Returns the offset of the word that counts the losses for this reason. The word is in the header of page 0, 1 or
-    /// 2. Perfetto's protocol reserves this word and does not use it.
+    /// Returns the offset of the word that counts the losses for this reason. The word is in the header of one of the
+    /// first three pages. Perfetto's protocol reserves this word and does not use it.
     pub(super) const fn word(self, page: usize) -> usize {
         self as usize * page + 4
     }
