@@ -1,4 +1,4 @@
-//! Tests signal handlers that create spans, at any point of the code that they interrupt.
+//! Tests signal handlers that create spans and may interrupt the code of this crate at any point.
 //!
 //! This is only possible with the subscriber alone: a registry has a list for each thread, and panics if it is
 //! interrupted while it changes that list.
@@ -186,7 +186,7 @@ fn a_handler_may_run_between_any_two_instructions() {
     is_whole(&name, 5);
 }
 
-/// Deep enough that the fixed part of the span stack is full, and the list on the heap is created.
+/// So many spans are open that the fixed part of the span stack is full, and the part on the heap is created.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_handler_may_run_between_any_two_instructions_deep_down() {
@@ -227,7 +227,7 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
-/// A handler may leave spans in another order. When it does so, it must not register a destructor.
+/// A handler may leave spans in another order. In this case the handler must not register a destructor.
 #[test]
 fn spans_left_in_another_order_note_no_destructor() {
     let name = case!({
