@@ -9,7 +9,7 @@
 //!
 //! `cargo test` makes few comparisons, and fails only if a correct comparison would give such bad results less than
 //! once in a million runs. With `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test
-//! requires what docs/design.md says about them. It takes half an hour:
+//! requires what docs/design.md says about such comparisons. This takes half an hour:
 //!
 //! ```sh
 //! ATRACE_LONG_TESTS=1 cargo test -p atrace-benches --test harness -- --nocapture
@@ -36,8 +36,8 @@ use atrace_benches::measure::paired::{Config, Measured, Paired};
 use atrace_benches::stats::Interval;
 use atrace_cli::tracefs::Instance;
 
-/// Runs the four blocks that both sides of a comparison have. They take longer than the processor needs to finish what
-/// came before.
+/// Runs the four blocks that both sides of a comparison have. These blocks take longer than the processor needs to
+/// finish the instructions before them.
 #[inline(never)]
 fn four(x: u64) -> u64 {
     chain::block(chain::block(chain::block(chain::block(x))))

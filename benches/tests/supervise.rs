@@ -126,7 +126,7 @@ impl Run {
         value.unwrap_or_else(|| panic!("no {name} in {:?}", self.said))
     }
 
-    /// Returns what must not exist afterwards: the directories of the sink and of the properties.
+    /// Returns the paths that must not exist after the run: the directories of the sink and of the properties.
     fn things(&self) -> Vec<PathBuf> {
         let properties = PathBuf::from(self.word("properties")).parent().unwrap().to_owned();
         let mut things = vec![properties];

@@ -52,13 +52,13 @@ fn main() -> ExitCode {
 
 /// The number of elements that pass through the pipeline.
 const ELEMENTS: u64 = 10_000;
-/// The pipeline keeps one in `KEEP` elements.
+/// Of every `KEEP` elements, the pipeline keeps one.
 const KEEP: u64 = 4;
 /// The number of units that pass through a channel.
 const UNITS: u64 = 100_000;
 /// The capacities of the channels. A capacity of 0 is a rendezvous.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
-/// The name of the count of waits at both ends of a channel.
+/// The name of the count that says how many times the two ends of a channel have waited.
 const WAITS: &str = "waits";
 /// The number of acquires over which allocations are counted, as many as an operation of the original
 /// has.
@@ -393,7 +393,7 @@ fn boxed_above(results: &Results, id: IdOf) -> Option<Interval> {
 }
 
 /// Returns the number of waits per operation of a row: each wait has one handler. An acquire of the semaphore is one
-/// wait, which its row does not count.
+/// wait, but the semaphore's row has no count of waits.
 fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }

@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Four counts: the number of allocations, their bytes, the number of frees, and their bytes.
+/// Four counts: allocations, allocated bytes, frees, and freed bytes.
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 /// The number of live bytes since counting began, and the maximum of this number. The number is negative if blocks are
 /// freed that were allocated before counting began.

@@ -125,8 +125,8 @@ pub struct Config {
     /// The precision that settles a comparison without a promise: half of the interval of the ratio must be within
     /// this fraction of the ratio.
     pub tight: f64,
-    /// The difference that settles such a comparison, too: half of the interval of the difference must be
-    /// within this number of nanoseconds.
+    /// The precision of a difference, which also settles a comparison without a promise: half of the interval of the
+    /// difference must be within this number of nanoseconds.
     pub tight_ns: f64,
     /// Whether the thread is pinned to one CPU while it measures.
     pub pin: bool,

@@ -264,8 +264,8 @@ mod perfetto_sdk {
         super::install(registry().with(PerfettoLayer::new()));
     }
 
-    /// Returns a `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category. It is encoded
-    /// by hand with the field numbers.
+    /// Returns a `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category. The message is
+    /// encoded by hand, with Perfetto's field numbers.
     fn config() -> Vec<u8> {
         // BufferConfig.size_kb, 32768 as a varint.
         let buffer = [0x08, 0x80, 0x80, 0x02];

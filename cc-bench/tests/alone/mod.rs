@@ -72,7 +72,7 @@ impl Place {
         self.directory.join(name.as_ref())
     }
 
-    /// Runs `calls` and returns the bytes that they have written.
+    /// Runs `calls`, and returns the bytes that these calls have written to the marker file.
     pub(crate) fn written_by(&self, calls: impl FnOnce()) -> String {
         let marker = self.path("marker");
         let before = std::fs::read(&marker).unwrap().len();

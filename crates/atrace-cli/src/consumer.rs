@@ -166,7 +166,7 @@ impl Consumer {
         }
     }
 
-    /// Passes every reply to a request to `each`, until the last one has arrived.
+    /// Passes the replies to the request with the number `wanted` to `each`. Returns when the last reply has arrived.
     fn replies(&mut self, wanted: u64, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let is_done = self.receive(|request, body| match body {
             Body::Reply { is_success, has_more, reply } if request == wanted => {

@@ -329,7 +329,7 @@ mod cases {
         producer
     }
 
-    /// Commits the first chunks of each of these pages.
+    /// Commits the first `chunks` chunks of each of these pages.
     fn commit(producer: &Producer, pages: impl Iterator<Item = u32>, chunks: u32) -> bool {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {

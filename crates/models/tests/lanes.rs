@@ -40,7 +40,8 @@ impl Lane {
         Arc::new(lane)
     }
 
-    /// Reads the clock, which is coarse: every other time is the same. All threads read it in one order.
+    /// Reads the clock, which is coarse: two readings in a row may return the same time. All threads see the readings
+    /// in one order.
     fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed) / 2
     }

@@ -1,5 +1,5 @@
-//! Tests the options that a session may request, in comparison with Perfetto's C++ SDK: both write the same
-//! events in the same session.
+//! Tests the options that a session may request, in comparison with Perfetto's C++ SDK: this library and the SDK write
+//! the same events in the same session.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "stops the service")]
 

@@ -1,5 +1,5 @@
-//! Tests spans and events of `tracing` with Perfetto's own service: how they are displayed, and unusual
-//! programs.
+//! Tests spans and events of `tracing` with Perfetto's own service: how Perfetto displays them, also if the program
+//! does unusual things.
 #![cfg(not(no_tracing))]
 
 use std::fmt;

@@ -126,8 +126,8 @@ impl Stack {
     }
 }
 
-/// A subscriber with one backend writes nothing to the other. Two layers with one backend each write everything to
-/// both. The same is true in a forked child.
+/// A subscriber with one backend writes nothing to the other backend. Two layers with one backend each write everything
+/// to both backends. The same is true in a forked child.
 #[test]
 fn a_layer_for_each_way() {
     const TEST: &str = "a_layer_for_each_way";

@@ -327,7 +327,7 @@ pub(super) enum Request {
     Slice { case: usize, place: usize, warm_up: u64, n: u64 },
     /// A request to count the allocations of `n` operations, `times` times. The reply is [`Counted`].
     Count { case: usize, n: u64, times: usize },
-    /// A request to run one operation. The reply is its first messages, at most [`KEPT`].
+    /// A request to run one operation. The reply has the first messages of the operation, at most [`KEPT`].
     Capture { case: usize },
     /// A request to wait until the Perfetto consumer has received all written events. The reply is empty.
     Settle,

@@ -82,7 +82,8 @@ pub struct Results {
     counts: Named<f64>,
     /// For every generation, the number of occurrences, and the number of seconds in which they occurred.
     rates: Named<[f64; 2]>,
-    /// The number of slices through Perfetto that lost events, and the number of those that did not.
+    /// The number of slices through Perfetto that lost events, and the number of slices through Perfetto that lost no
+    /// event.
     pub(super) whole: [u64; 2],
     /// The duration of the reference chain (`instruments/chain.rs`) at the reference speed: the speed of the processor
     /// to which all times are converted. The value is valid after all measurements.

@@ -9,7 +9,7 @@ use crate::row::Known;
 use crate::row::environment::date;
 use crate::table::{Cell, Table};
 
-/// Tables of the page. They have the same name as in their marks on the page.
+/// Tables that are between two marks on the page. The marks contain the name of the tables.
 pub(crate) struct Made {
     /// The name in the marks.
     pub(crate) name: &'static str,

@@ -31,7 +31,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the user who called this command through `sudo` or `pkexec`, or `None` if no other user did so.
+    /// Returns the user who called this command through `sudo` or `pkexec`, or `None` if no other user has called it in
+    /// this way.
     pub(crate) fn behind_sudo() -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Notes of what remains to be done if a command is killed: the patterns to switch off, and the file to which
-//! its recording must be saved.
+//! Notes of what remains to be done if a command is killed: the patterns to switch off, and the file to which the
+//! command's recording must be saved.
 //!
 //! # Format
 //!
@@ -445,8 +445,8 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     }
 }
 
-/// Returns the process ids of the commands that were killed before they saved their recording, and the files
-/// to which it must be saved.
+/// Returns the process ids of the commands that were killed before they saved their recording, and the files to which
+/// the recordings must be saved.
 pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;

@@ -23,7 +23,7 @@
 //!   store's directory;
 //! - `is_stale`: the process has mapped a store that had this path and was deleted;
 //! - `fault`: the reason why the store can't be used;
-//! - `flags`, `serial`: the text of the mask of tags and, if that property is set, its serial;
+//! - `flags`, `serial`: the value and the serial of the property with the mask of tags, if the property is set;
 //! - `pattern`: an app pattern; there is one fact for each pattern.
 //!
 //! # Format

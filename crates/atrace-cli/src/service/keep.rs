@@ -1,8 +1,8 @@
 //! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
 //!
-//! A full ring drops its oldest packets, among which may be definitions that later packets of the same sequence
-//! need. So when the ring is saved, the packets of a sequence are left out up to the first one that begins the
-//! sequence's incremental state (its definitions) anew. At intervals, the service asks the producers to do that
+//! A full ring drops its oldest packets, among which may be definitions that later packets of the same sequence need.
+//! So when the ring is saved, the packets of a sequence are left out up to the first packet that begins the sequence's
+//! incremental state (its definitions) anew. At intervals, the service asks the producers to begin the state anew
 //! (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};

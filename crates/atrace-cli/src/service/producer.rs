@@ -57,7 +57,7 @@ const BUFFER: u32 = 1;
 const SIZE: usize = 1 << 20;
 /// The maximum length of a producer's name in bytes. The rest is cut off.
 const NAME_MAX: usize = 255;
-/// The maximum number of bytes that wait to be sent to a producer, which may not read them.
+/// The maximum number of bytes that may wait to be sent to a producer that does not read them.
 const OUTBOX_MAX: usize = 256 << 10;
 /// The maximum number of data sources of a producer.
 const SOURCES_MAX: usize = 64;

@@ -277,7 +277,8 @@ enum Receiving {
     Waits,
 }
 
-/// A message that the pool has received: the bytes, and what came with them.
+/// A message that the pool has received: the bytes and, if a descriptor came with them, the memory file, or the reason
+/// why the descriptor can't be used.
 type Arrived = rustix::io::Result<(Vec<u8>, Option<Received>)>;
 
 /// The state of the service's thread.

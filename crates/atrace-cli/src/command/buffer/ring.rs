@@ -209,7 +209,7 @@ pub(crate) fn save_from(
     Ok((output.finish().map_err(failed(problem))?, copied))
 }
 
-/// Keeps the instances whose content could not be saved. Returns the error, with the command that saves them.
+/// Keeps the instances whose content could not be saved. Adds to the error the command that saves the content.
 pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>) -> Failure {
     let paths: Vec<_> = instances.into_iter().map(keep).collect();
     kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
@@ -420,8 +420,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Returns a directory with the files that a buffer has on some kernel. A file contains what was last
-    /// written to it.
+    /// Returns a directory with the files that a buffer has on a kernel with these clocks and options. A file contains
+    /// the text that was last written to it.
     fn stand_in(clocks: &str, options: &[&str]) -> (tempfile::TempDir, Instance) {
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

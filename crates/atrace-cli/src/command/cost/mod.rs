@@ -10,7 +10,7 @@
 //! work precedes both kinds of runs. In both kinds, the program has a property store in which tracing is off, even if
 //! it is on in the user's own store. The first run of each kind is not counted.
 //!
-//! # What is no result
+//! # Runs without a result
 //!
 //! If a program fails, ends differently when it is traced, or writes no event, the command prints an error and
 //! no figure.

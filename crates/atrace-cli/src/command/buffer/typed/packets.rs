@@ -171,8 +171,8 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Reads the formats of `events`. Each is a path below the directory `events` of tracefs, of an event or
-    /// of a group of events.
+    /// Reads the formats of `events`. Each of these is the path of an event, or of a group of events, below the
+    /// directory `events` of tracefs.
     pub(super) fn read(root: &Path, events: &[String]) -> Option<Self> {
         let (mut formats, mut thread) = (HashMap::new(), None);
         let mut add = |path: &Path| {
