@@ -1,5 +1,5 @@
-//! The cases that a bench measures with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`,
-//! work as in other benches.
+//! The cases that a bench measures with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`, work
+//! as in any bench that uses Criterion.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The tasks of each runner. A batch computes a number for each task, or computes nothing.
+//! The tasks of each runner. Each task of a batch computes the same Fibonacci number.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -95,7 +95,7 @@ struct Room {
     reading: Reading,
     /// The number of written events.
     written: AtomicU64,
-    /// An upper bound of the bytes written since the memory was last known to be free.
+    /// An upper bound of the number of bytes that were written since the whole memory was last known to be free.
     used: AtomicU64,
     /// An upper bound of the number of events in a chunk that is not full.
     open: AtomicU64,

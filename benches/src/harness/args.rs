@@ -16,7 +16,7 @@ const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confi
 pub struct Args {
     /// Whether to run every case once and measure nothing. As with Criterion, this is the default without `--bench`,
     /// which only `cargo bench` passes. On Android, benches are started by hand or by a runner and never by `cargo
-    /// test`, so a bench measures nothing only with `--test`.
+    /// test`. There, a bench measures unless `--test` is given.
     pub test: bool,
     /// Whether to measure for less time, with less precision.
     pub quick: bool,

@@ -103,8 +103,8 @@ fn messages_are_written_for_as_long_as_what_they_are_compared_with() {
     assert!(misjudged >= 2, "{misjudged} machines misjudge what is compared with a millisecond's writes");
 }
 
-/// Shows why slices at different speeds are left out and not scaled: a disturbance slows down an operation that waits
-/// for memory or the kernel less than the chain.
+/// Shows why slices at different speeds are left out and not scaled: a disturbance slows down the chain more than an
+/// operation that waits for memory or the kernel.
 #[test]
 fn scaling_would_be_wrong_where_an_operation_is_slowed_less_than_the_chain() {
     let sample = |ns: f64, chain: f64| Sample { ns, chain: [chain; 2] };

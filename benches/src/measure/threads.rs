@@ -219,7 +219,8 @@ impl Scaling {
         stats::ratio(&of(self)?, &of(other)?)
     }
 
-    /// Makes a row `<id>/<n>_threads` for every number of threads, compared with the first number.
+    /// Makes a row `<id>/<n>_threads` for every number `n` of threads. Each row is compared with the row of the first
+    /// number.
     pub fn rows(&self, id: &str, sink: Sink) -> Vec<Row> {
         let name = |n: usize| format!("{id}/{n}_thread{}", if n == 1 { "" } else { "s" });
         let row = |&n: &usize| {

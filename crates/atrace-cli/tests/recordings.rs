@@ -267,7 +267,7 @@ mod cases {
         }
     }
 
-    /// Events still go to the buffer of a killed `record`, until another command ends that.
+    /// After `record` was killed, events still go to its buffer, until another command removes the buffer.
     #[test]
     fn a_killed_record_is_saved() {
         let name = case!({});

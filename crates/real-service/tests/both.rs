@@ -21,7 +21,7 @@ const THREADS: usize = 4;
 const TICKS: usize = 2 * 2 * 1000;
 
 /// Runs the program, which has the SDK and two copies of this library. When the program and its child have written
-/// their slices, kills the program. Prints the program's output about the clocks. Returns its process id.
+/// their slices, kills the program. Prints the program's output about the clocks. Returns the program's process id.
 fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
     // A library that is loaded from another file is another copy.
     let plugin = std::env::current_exe().unwrap().with_file_name("libatrace_plugin.so");

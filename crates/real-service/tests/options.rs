@@ -117,10 +117,9 @@ fn categories_are_chosen_as_the_sdk_chooses_them() {
     }
 }
 
-/// The number of a field of `TrackEventConfig`, and its value, with which events have no arguments.
+/// A field of `TrackEventConfig`: its number, and the value with which events have no arguments.
 const FILTER_ARGUMENTS: (u32, u64) = (7, 1);
-/// The number of a field of `TrackEventConfig`, and its value, with which names that are not constant are
-/// replaced.
+/// A field of `TrackEventConfig`: its number, and the value with which producers replace names that are not constant.
 const FILTER_NAMES: (u32, u64) = (9, 1);
 
 #[test]

@@ -137,8 +137,8 @@ fn threads_write_what_they_wrote() {
     is_accepted(&trace, &setup);
 }
 
-/// Without a pause the memory is full again and again. The events in the trace and the events that are counted
-/// as lost are together all events.
+/// The threads write without a pause, so the memory is full again and again. The events in the trace and the events
+/// that are counted as lost are together all events.
 #[test]
 fn what_is_lost_is_counted_and_told() {
     const TEST: &str = "what_is_lost_is_counted_and_told";

@@ -169,7 +169,7 @@ pub struct Line {
     pub here: Result<Measured, &'static str>,
     /// The reason why our number may be 0.
     pub zero: Option<&'static str>,
-    /// The reason why a run may lack the row for our number, although it ran all cases.
+    /// The reason why a run of all cases may lack the row for our number.
     pub none: Option<&'static str>,
     /// Our nearest number, if we have no number of the same kind.
     pub near: Option<Measured>,
@@ -184,7 +184,7 @@ pub struct Measured {
     pub bench: &'static str,
     /// The id of the row that has the number.
     pub id: &'static str,
-    /// The field of the row.
+    /// The field of the row that has the number.
     pub field: Field,
     /// How many of our operations make up one operation of the original; our number is multiplied by this factor.
     pub times: f64,

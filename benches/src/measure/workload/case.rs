@@ -82,7 +82,7 @@ impl Case {
         }
     }
 
-    /// Makes `run` anew if the case asks for it.
+    /// Makes the closure `run` anew, if the case was made by [`afresh`](Self::afresh).
     pub(crate) fn renew(&mut self) {
         if let Some(make) = &mut self.make {
             self.run = make();
@@ -352,8 +352,8 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. The
-    /// time of a case that waits does not depend on the processor's speed.
+    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. If the
+    /// case waits (`waits`), its time does not depend on the processor's speed, and is not converted.
     pub(super) fn sample(&self, took: Duration, n: u64, waits: bool) -> Sample {
         let ns = nanos(took, n);
         if waits { Sample::of_wait(ns) } else { Sample { ns, chain: self.chain } }

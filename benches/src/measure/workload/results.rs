@@ -65,7 +65,7 @@ pub(super) type Key = (usize, usize, What);
 /// For every generation (set of processes), its samples, each with the number of its turn.
 type Rounds = Vec<Vec<(usize, Sample)>>;
 
-/// For every case and mode, series of values, by the name of the value.
+/// For every case and mode: named values, each as a series of measurements.
 type Named<T> = BTreeMap<(usize, usize), BTreeMap<String, Vec<T>>>;
 
 /// The results of all cases in all modes.

@@ -453,7 +453,7 @@ pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
 }
 
-/// Cancels the outputs of killed commands.
+/// Cancels the outputs in the notes of killed commands, so that no command saves their recordings any more.
 pub(crate) fn forget(pids: &[u32]) {
     let Ok(folder) = Folder::open() else { return };
     for (name, writer, claim) in folder.notes() {

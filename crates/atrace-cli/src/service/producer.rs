@@ -164,8 +164,8 @@ struct Origin {
 const THREAD_NAME_MAX: usize = 15;
 /// The maximum number of threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
-/// The prefix of the SDK version that producers of this library report. Such producers count the events that they
-/// lose, in their shared memory.
+/// The prefix of the SDK version that producers of this library report. Such producers count their lost events, and
+/// store the counts in their shared memory.
 const COUNTING: &[u8] = b"atrace ";
 /// The size of the memory that each writer is assumed to need, including its entry in the map, in bytes.
 const TRACK: usize = 256;

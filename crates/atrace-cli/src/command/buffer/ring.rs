@@ -7,7 +7,7 @@
 //! separate ring buffer. In that buffer the kernel records `sched_process_exec`, the event of a process that executes a
 //! program, for the started program and its children (`set_event_pid`, option `event-fork`). If the recording may
 //! contain messages of other programs (see `copies`), the kernel also records `task_newtask`, the event of a process
-//! that starts another.
+//! that starts another process.
 //!
 //! # How full a buffer became
 //!
@@ -215,7 +215,7 @@ pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>
     kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
 }
 
-/// Returns the error for a recording that could not be saved, with the command that saves it.
+/// Adds to an error, because of which a recording could not be saved, the command that saves the recording (`rescue`).
 pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
     Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
 }
@@ -360,7 +360,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Adds messages of the program that are in the buffer for copies.
+    /// Adds to the number of the program's messages that are in the buffer for copies.
     pub(crate) fn add_copied(&mut self, messages: u64) {
         self.copied += messages;
     }

@@ -20,7 +20,7 @@
 //! - `program`: one run of the program, and the resources that the run used; `session`: a session whose file is
 //!   discarded;
 //! - `service`: programs that run until they are stopped;
-//! - `verdict`, `report`: the result in words, and its output.
+//! - `verdict`: the result in words; `report`: the output of the results.
 
 mod program;
 mod report;

@@ -126,8 +126,8 @@ fn directives(text: &str) -> std::result::Result<String, String> {
 }
 
 impl RunArgs {
-    /// Adds the environment variable that passes the filter to the program. Without the option `--filter`, the
-    /// program inherits the variable.
+    /// Adds the environment variable that passes the filter to the program. Without the option `--filter`, the program
+    /// inherits this command's value of the variable.
     fn with_filter<'a>(
         &'a self,
         variables: &[(&'a str, Option<&'a Path>)],

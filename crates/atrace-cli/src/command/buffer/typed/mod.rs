@@ -77,7 +77,7 @@ impl Stream {
         &self.instance
     }
 
-    /// Returns how many events were written.
+    /// Returns how many events the kernel has written to the buffer.
     pub(crate) fn written(&self) -> u64 {
         self.tally.written()
     }
