@@ -76,7 +76,8 @@ impl Kind {
     /// One of this many spans that are presumed to be synchronous is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
-    /// Returns the same as [`Callsite::has_to_be_watched`].
+    /// Returns whether the next span must be watched to learn whether it is synchronous: see
+    /// [`Callsite::has_to_be_watched`].
     #[inline(always)]
     fn has_to_be_watched(&self) -> bool {
         let is = self.0.load(Ordering::Relaxed);

@@ -162,7 +162,7 @@ enum Of<'a> {
     Span { track: &'a mut String },
 }
 
-/// How a field is written.
+/// The form in which a field is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Not,

@@ -63,7 +63,7 @@ impl Entry {
     }
 }
 
-/// The free lanes of one name.
+/// A name of lanes, and the stack of the free lanes with this name.
 struct Name {
     /// The hash of the name, or 0 if the entry is not in use.
     hash: AtomicU64,

@@ -164,7 +164,7 @@ impl Recorder {
         self.is_special = true;
     }
 
-    /// Sets where spans are shown.
+    /// Sets whether spans are shown on threads, as async slices, or both.
     pub(crate) fn set_async_spans(&mut self, mode: AsyncSpans) {
         self.async_spans = Some(mode);
         self.has_lives = mode != AsyncSpans::Never;

@@ -85,7 +85,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         Self { args, site, has_fields, has_ended: false, of }
     }
 
-    /// Returns whether the field becomes an argument.
+    /// Returns whether the field of the span or event becomes an argument.
     #[inline(always)]
     fn shows(&self, name: &str, is_number: bool) -> bool {
         let is_other = match self.of {

@@ -527,7 +527,7 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
 }
 
 thread_local! {
-    /// A channel on which a thread waits before it stores an answer. It is set only on threads that are to be
+    /// A channel on which a thread waits before it stores an answer. The channel is set only on threads that are to be
     /// delayed.
     static STALL: std::cell::RefCell<Option<std::sync::mpsc::Receiver<()>>> =
         const { std::cell::RefCell::new(None) };

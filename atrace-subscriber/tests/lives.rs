@@ -30,7 +30,7 @@ mod cases {
     use crate::common::{self, case};
     use crate::trace::{Event, Trace, WRONG, processed};
 
-    /// A slice on a named track.
+    /// A slice on a named track, as a reader of the trace sees it.
     #[derive(Clone, Debug)]
     struct Life {
         name: String,

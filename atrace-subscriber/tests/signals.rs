@@ -1,7 +1,7 @@
 //! Tests signal handlers that create spans and may interrupt the code of this crate at any point.
 //!
-//! This is only possible with the subscriber alone: a registry has a list for each thread, and panics if it is
-//! interrupted while it changes that list.
+//! Signal handlers may create spans only with `AtraceSubscriber` alone: a registry has a list for each thread, and
+//! panics if it is interrupted while it changes that list.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "signal handlers are installed")]
@@ -34,7 +34,7 @@ fn place(name: &str) -> Option<Place> {
     Some(place.on())
 }
 
-/// Returns the program's own messages, without the slices of the handler.
+/// Returns the program's own messages, without those of slices that the signal handler has written.
 #[cfg(target_arch = "x86_64")]
 fn without_handler(messages: &[Message]) -> Vec<&str> {
     let mut texts: Vec<&str> = Vec::new();
@@ -56,7 +56,8 @@ static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
 static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Sets the timer once. The handler sets it again, so the program makes progress even if the handler is slow.
+/// Makes the timer raise one signal. The signal handler sets the timer again, so the program makes progress even if the
+/// handler is slow.
 fn set_timer() {
     let timer = TIMER.load(Ordering::Relaxed);
     if !timer.is_null() {
@@ -68,7 +69,7 @@ fn set_timer() {
     }
 }
 
-/// A handler that leaves its spans alternately in order and in reverse.
+/// A signal handler that enters spans, and leaves them alternately in the order of their entry and in reverse.
 extern "C" fn spans(_: libc::c_int) {
     let number = INTERRUPTED.fetch_add(1, Ordering::Relaxed);
     let outer = info_span!("handler").entered();

@@ -49,7 +49,7 @@ macro_rules! c_name {
 /// Declares the table of functions. The types of the functions come from the bindings of the header.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of libcutils that were found.
+        /// The functions of libcutils, as far as the library has them.
         #[derive(Clone, Copy, Debug)]
         struct Functions {
             $($(#[$doc])* $name: Option<unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>,)*
@@ -280,7 +280,7 @@ impl Cutils {
         let _ = call!(self.atrace_init()) || call!(self.atrace_setup());
     }
 
-    /// Makes the library read the tags.
+    /// Makes the library read the enabled tags from the properties.
     #[doc(alias = "atrace_update_tags")]
     pub fn update_tags(&self) {
         call!(self.atrace_update_tags());

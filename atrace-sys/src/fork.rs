@@ -63,11 +63,11 @@ struct Own {
 // SAFETY: zeroes are valid numbers.
 unsafe impl Plain for Own {}
 
-/// Words that are always 0. They are used before [`page`] has created a page, and if no page can be created.
+/// Words that are always 0, in place of a page: before [`page`] has created the page, and if it can't be created.
 static NOTHING: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
-/// A process id in the upper half, and the generation of that process in the lower half. This is used if
-/// there is no page.
+/// A process id in the upper half, and the generation of that process in the lower half. The word is used if there is
+/// no page that the kernel wipes.
 static BY_ID: AtomicU64 = AtomicU64::new(0);
 /// The highest generation that this process or an ancestor has taken.
 static LAST: AtomicU64 = AtomicU64::new(0);

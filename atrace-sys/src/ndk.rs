@@ -68,7 +68,7 @@ impl Ndk {
         (self.is_enabled)()
     }
 
-    /// Begins a slice.
+    /// Begins a slice of the calling thread.
     #[doc(alias = "ATrace_beginSection")]
     #[inline]
     pub fn begin(&self, name: &CStr) {
@@ -82,21 +82,21 @@ impl Ndk {
         (self.end)();
     }
 
-    /// Begins an async slice.
+    /// Begins an async slice, which `name` and `cookie` identify.
     #[doc(alias = "ATrace_beginAsyncSection")]
     #[inline]
     pub fn async_begin(&self, name: &CStr, cookie: i32) -> bool {
         call(self.async_begin, name, cookie)
     }
 
-    /// Ends an async slice.
+    /// Ends the async slice with this name and cookie.
     #[doc(alias = "ATrace_endAsyncSection")]
     #[inline]
     pub fn async_end(&self, name: &CStr, cookie: i32) -> bool {
         call(self.async_end, name, cookie)
     }
 
-    /// Sets a counter.
+    /// Sets the counter `name` to `value`.
     #[doc(alias = "ATrace_setCounter")]
     #[inline]
     pub fn counter(&self, name: &CStr, value: i64) -> bool {

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 
-/// The users whose service is trusted.
+/// The users whose service is trusted, if it listens at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// This user, root, Android's `traced`, or the owner of the socket's directory, if only root can have given the
@@ -253,7 +253,7 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 struct Control {
     header: libc::cmsghdr,
     descriptor: libc::c_int,
-    /// Whether the kernel has filled in the data.
+    /// Whether the kernel has filled in the control data.
     is_full: bool,
 }
 

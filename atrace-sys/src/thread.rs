@@ -130,7 +130,7 @@ pub(crate) const fn may_call_close_range() -> bool {
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,
-    /// The word that [`with_slot`] passes.
+    /// The thread's word for Perfetto's producer: see [`with_slot`].
     slot: AtomicU32,
 }
 

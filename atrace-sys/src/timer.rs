@@ -79,7 +79,7 @@ pub fn time_of_thread(thread: u32) -> Option<u64> {
     crate::system::processor_time(Of::Thread(thread))
 }
 
-/// The threads whose processor time is counted.
+/// The threads whose processor time is to be returned.
 pub(crate) enum Of {
     /// All threads of the process.
     Process,

@@ -40,7 +40,8 @@ mod cases {
 
     static TIMER: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-    /// Schedules the next signal in 20 µs. A periodic timer would nest handlers without end.
+    /// Schedules the next signal in 20 µs. A periodic timer is not used, because on a slow machine signal handlers
+    /// would interrupt each other without end.
     fn next() {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
@@ -49,7 +50,7 @@ mod cases {
         unsafe { libc::timer_settime(TIMER.load(Ordering::Relaxed).cast(), 0, &times, std::ptr::null_mut()) };
     }
 
-    /// Stops the signals.
+    /// Stops the signals that [`on_alarm`] has started.
     fn no_alarm() {
         // SAFETY: no preconditions.
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
@@ -388,7 +389,7 @@ mod cases {
         drop(recording);
     }
 
-    /// Random handlers and forks, for ten minutes in the long tests: no process dies or hangs.
+    /// Runs random signal handlers and forks, for ten minutes in the long tests. No process may die or hang.
     #[test]
     fn a_storm_of_handlers_and_forks_ends_nobody() {
         let name = case!({

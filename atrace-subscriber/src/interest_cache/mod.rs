@@ -64,7 +64,7 @@ use self::queries::Queries;
 
 /// The pause before the first repetition of a rebuild.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause between two repetitions.
+/// The longest pause between two repetitions of a rebuild.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
 
 /// How long a function that switches tracing waits for the rebuild. Usually the function waits until the end of the

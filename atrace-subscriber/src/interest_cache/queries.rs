@@ -27,7 +27,7 @@ impl Queries {
         self.tags.load(Ordering::SeqCst)
     }
 
-    /// Stores the tags after a switch.
+    /// Stores the enabled tags after a switch of tracing.
     pub(super) fn switch(&self, tags: u64) {
         self.tags.store(tags, Ordering::SeqCst);
         fence(Ordering::SeqCst);

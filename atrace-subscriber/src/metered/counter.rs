@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LEFT_BITS: u32 = 16;
 const LEFT: u64 = (1 << LEFT_BITS) - 1;
 
-/// The largest mean distance of timed calls.
+/// The largest allowed mean number of calls for each timed call.
 pub(super) const ONE_IN_MAX: u32 = 1 << (LEFT_BITS - 1);
 
 /// Returns the word for a counter that has counted `calls` calls and has `left` calls before the next timed call.

@@ -45,7 +45,7 @@ const ONE_IN: u32 = 128;
 /// The number of calls that are made to measure what metering itself costs. If every call is timed, a tenth of this
 /// number of calls is made.
 const TRIES: u32 = 1000;
-/// The number that stands for unknown callsites.
+/// The number that is used for all calls whose callsite is unknown.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;
 /// The duration from which a call is *long*: its processor time counts instead of the elapsed time.
 const LONG: Duration = Duration::from_micros(10);
@@ -81,7 +81,7 @@ struct Timed {
     /// other calls.
     long: Sum,
     others: AtomicU64,
-    /// Whether any call was long.
+    /// Whether any of the measured calls was long (took at least [`LONG`]).
     has_long: AtomicBool,
 }
 

@@ -34,18 +34,18 @@ use std::time::{Duration, Instant};
 
 use crate::system::{self, Descriptor, Errno, c, file};
 
-/// The maximum time for an errand.
+/// The maximum time that an errand may take.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The maximum size of an answer in bytes.
+/// The maximum size of an errand's answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
 /// The user and group ids that the child takes on. The child has no supplementary groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user id of the child.
+    /// The user id with which the child works.
     pub uid: u32,
-    /// The group id of the child.
+    /// The group id with which the child works.
     pub gid: u32,
 }
 
@@ -255,7 +255,7 @@ const WORDS_MAX: usize = 1024;
 pub struct Words(Vec<u8>);
 
 impl Words {
-    /// Adds a part, which is cut to [`ANSWER_MAX`] bytes.
+    /// Adds a part to the answer. A part of more than [`ANSWER_MAX`] bytes is cut.
     pub fn add(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
         let part = &part[..part.len().min(ANSWER_MAX)];

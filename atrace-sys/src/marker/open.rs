@@ -58,7 +58,7 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
     }
 }
 
-/// The result of examining a descriptor.
+/// The result of checking whether a descriptor refers to the marker.
 pub(super) enum Found {
     Ours,
     /// The descriptor refers to the marker. The marker is a regular file, to which no message must be written while

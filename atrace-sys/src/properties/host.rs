@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// Locks the store for writing.
+    /// Takes the lock of the store, and with it the right to write.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         let start = Instant::now();
         // Opened anew each time. A descriptor that is kept could be closed or reused by the program, is shared with

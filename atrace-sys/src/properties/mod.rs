@@ -51,7 +51,7 @@ use crate::word::OnceRef;
 /// The default time to wait for another process that is in the middle of a change.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A store to be opened.
+/// Says which property store is to be opened.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only a host has several stores"))]
 pub(crate) enum Which<'a> {
@@ -421,8 +421,8 @@ impl<'a> Property<'a> {
         self.0.serial_word()
     }
 
-    /// Reads the value and its serial, and returns the serial first. Returns `None` if the content is not valid,
-    /// or changed during each of many attempts.
+    /// Reads the value and its serial, and returns the serial first. Returns `None` if the store is damaged at this
+    /// place, or if the property changed during each of many attempts.
     ///
     /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then contains their
     /// first [`VALUE_MAX`] bytes.
@@ -438,7 +438,7 @@ impl fmt::Debug for Property<'_> {
     }
 }
 
-/// The event that [`Properties::wait`] waits for.
+/// The kind of change that [`Properties::wait`] waits for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {

@@ -1,4 +1,4 @@
-//! Keys and values of properties. They are checked when they are created, and do not use the heap.
+//! Keys and values of properties. Keys and values are checked when they are created, and do not use the heap.
 
 use std::borrow::Cow;
 use std::ffi::CStr;

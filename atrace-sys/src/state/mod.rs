@@ -1,9 +1,9 @@
 //! The published state of a process's tracing: a page of text in a memory file. Other processes can read it.
 //!
-//! The file is made by `memfd_create(2)` with the name [`NAME`]. It is visible in `/proc/PID/fd` to root and to
-//! processes of the same user. It ends with its process and leaves nothing behind. (Before Linux 3.17, it is a file in
-//! `/dev/shm` whose name is removed at once.) The content of the file is a seqlock: a word that is odd during a write
-//! and changes with each write, then the text, padded with zeroes.
+//! The file is made by `memfd_create(2)` with the name [`NAME`]. The file is visible in `/proc/PID/fd` to root and to
+//! processes of the same user, and is gone when its process ends. (Before Linux 3.17, it is a file in `/dev/shm` whose
+//! name is removed at once.) The content of the file is a seqlock: a word that is odd during a write and changes with
+//! each write, then the text, padded with zeroes.
 //!
 //! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Even a thread with
 //! an empty descriptor table of its own can write the text. If the program has closed the descriptor, no other process
@@ -29,7 +29,7 @@ pub const SIZE: usize = 4096;
 /// The maximum size of the text in bytes: the size of the file without its first word. A longer text is cut.
 pub const TEXT_MAX: usize = SIZE - 8;
 
-/// A text that is being composed.
+/// The text of a state while it is being composed.
 pub struct Text<'a> {
     bytes: &'a mut [u8],
     length: usize,

@@ -71,14 +71,14 @@ pub(super) fn is_wanted() -> bool {
     })
 }
 
-/// The content of the mapped memory file.
+/// The mapped page: a sequence number and the text of the state.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
 // SAFETY: it consists of atomics.
 unsafe impl Shared for Page {}
 
 impl Page {
-    /// Makes the file and maps it.
+    /// Creates the memory file of the page and maps it.
     fn make(scratch: &mut [u8; SIZE]) -> Result<Mapped<Self>> {
         // Otherwise writing to it would raise SIGXFSZ.
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as u64) {

@@ -150,7 +150,7 @@ calls! {
         libc::SYS_perf_event_open, [ptr::from_ref(attributes), 0, -1, -1, flags];
     pidfd_open(process: c_int) = libc::SYS_pidfd_open, [process, 0];
     pidfd_send_signal(process: c_int, signal: c_int) = libc::SYS_pidfd_send_signal, [process, signal, 0];
-    /// The kernel may change the timeout.
+    /// A variant of `poll` whose timeout the kernel may change to the remaining time.
     #[cfg(bare)]
     ppoll(places: &mut [libc::pollfd], timeout: Option<&mut libc::timespec>) = libc::SYS_ppoll, [
         places.as_mut_ptr().cast_const(),

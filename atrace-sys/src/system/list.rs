@@ -32,7 +32,7 @@ extern "C" fn forget() {
     release();
 }
 
-/// The detach state with which `pthread_create` must be called.
+/// The detach state of this library's threads, for the attributes that are passed to `pthread_create`.
 pub(super) const JOINABLE: libc::c_int = libc::PTHREAD_CREATE_JOINABLE;
 
 /// Calls `start`, which calls `pthread_create`. The new thread must call [`leave`] as its last action. All signals

@@ -41,7 +41,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps private memory.
+    /// Maps `size` bytes of private memory.
     pub fn own(size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }

@@ -54,7 +54,7 @@ pub use crate::flags::{FLAGS, parse_flags};
 /// users.
 const SERVICE: &str = "debug.atrace.service";
 
-/// Access to the properties that switch tracing.
+/// Access to the properties that switch tracing on and off.
 #[derive(Clone, Debug)]
 pub struct Control {
     properties: Shared,

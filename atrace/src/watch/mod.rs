@@ -89,9 +89,9 @@ impl Drop for Watch {
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
 /// The callback runs on the watching thread, or on a thread that calls [`atrace_set_tracing_enabled`] or
-/// [`atrace_update_tags`]. It is never called by two threads at once, and the calls are in the order of the changes.
-/// If several changes happen before the callback returns, only the last change is reported. It is called only for
-/// changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
+/// [`atrace_update_tags`]. The callback is never called by two threads at once, and the calls are in the order of the
+/// changes. If several changes happen before the callback returns, only the last change is reported. The callback is
+/// called only for changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
 /// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the
 /// callback is never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again
@@ -154,7 +154,7 @@ pub fn watch_backends(callback: fn(), has_descriptors: bool) -> io::Result<Watch
     thread.add(Arc::new(move |_, _| callback()))
 }
 
-/// The time between two ticks.
+/// The time between two ticks (calls of a tracer's function while a session of Perfetto's wants events).
 const TICK: Duration = Duration::from_millis(50);
 
 static ON_TICK: OnceRef<fn()> = OnceRef::new();
@@ -162,8 +162,8 @@ static ON_TICK: OnceRef<fn()> = OnceRef::new();
 /// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of
 /// the process has an effect; a forked child calls its parent's `body` once the child has a watch.
 ///
-/// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never
-/// called.
+/// `body` may run on two threads at once. `body` must not use file descriptors. If no thread can be started, `body` is
+/// never called.
 pub fn on_tick(body: &'static fn()) {
     let _ = ON_TICK.set(body);
     start_ticks();

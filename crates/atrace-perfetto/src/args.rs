@@ -254,7 +254,7 @@ impl Encoder {
         }
     }
 
-    /// Adds fields that were encoded before.
+    /// Adds arguments that were already encoded.
     #[inline]
     pub fn encoded(&mut self, bytes: &[u8]) {
         if self.room() >= bytes.len() {

@@ -2,7 +2,7 @@
 //! reader sleep until they have written half of the arena.
 //!
 //! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose chunk
-//! brings the sum to half of the arena wakes the reader. It makes no system call if the reader is awake.
+//! brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
 //!
 //! Writer and reader each store a word of their own and then load the other's word, so at least one of the two sees the
 //! other's store (Dekker's algorithm): the writer adds to `taken` and then takes `sleeper`; the reader sets `sleeper`

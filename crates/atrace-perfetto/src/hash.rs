@@ -1,8 +1,8 @@
 //! Hashes of texts.
 //!
-//! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so
-//! that the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the
-//! text, as wyhash and rapidhash do. It does not resist an attacker who looks for collisions.
+//! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so that
+//! the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the text, as
+//! wyhash and rapidhash do. The hash does not resist an attacker who looks for collisions.
 
 use atrace_sys::text::cut;
 

@@ -10,7 +10,7 @@ use crate::proto::{Reader, Value};
 pub(crate) const NO_ARGUMENTS: u32 = 1;
 /// Names that are not constant are replaced (`filter_dynamic_event_names`).
 pub(crate) const NO_NAMES: u32 = 2;
-/// The options that change the content of an event.
+/// The options by which parts of an event are left out or replaced.
 pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
 /// Before an event is lost, its thread waits for room, for a limited time (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;

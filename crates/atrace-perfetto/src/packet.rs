@@ -90,9 +90,9 @@ impl Event<'_> {
 /// - `IS_SHORT` means that all lengths fit into one byte: names have at most [`SHORT`] bytes, there are no
 ///   arguments and no flow, and a callsite has only a name.
 ///
-/// The function is inlined, so that each caller has code only for the fields that its events can have. No reference
-/// to the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler no
-/// longer knows which fields are constant. So such functions get copies of fields.
+/// The function is inlined, so that each caller has code only for the parts that its events can have. No reference to
+/// the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler no longer
+/// knows which fields of [`Event`] are constant. So such functions get copies of these fields.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
@@ -790,7 +790,7 @@ mod tests {
         }
     }
 
-    /// Writes events with all combinations of the fields that an event may have.
+    /// Writes events with all combinations of the parts that an event may have.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn what_an_event_has_is_whole() {

@@ -113,7 +113,8 @@ impl Session {
     }
 }
 
-/// The words that all threads read.
+/// The words of the pool that events of all threads read: which tags are wanted and which sessions are open, and counts
+/// of lost events.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shared {
@@ -231,7 +232,7 @@ struct Thread {
     unnoticed: AtomicU32,
 }
 
-/// The cell of a writer.
+/// The memory of one writer.
 struct WriterCell<W>(UnsafeCell<W>);
 
 // SAFETY: only the thread that has pinned the slot uses the cell: the writer's thread or, after that one has ended,
@@ -246,7 +247,7 @@ const WIPED: usize = 64 << 10;
 #[repr(C)]
 struct Layout<W> {
     shared: Shared,
-    /// Pads the wiped part.
+    /// Fills the wiped part of the mapping up to its size.
     _unused: [u8; WIPED - size_of::<Shared>()],
     /// The generation of the process to which the slots belong; and an upper bound of all slots that were ever
     /// taken, in this process or an ancestor.
@@ -259,7 +260,7 @@ struct Layout<W> {
 // SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Plain` says so.
 unsafe impl<W: Plain> Plain for Layout<W> {}
 
-/// The slots of this process.
+/// The thread slots and session slots of this process, and the writers.
 pub(crate) struct Pool<W: Plain + 'static>(OnceRef<Layout<W>>);
 
 /// Returns the calling thread's slot, or `usize::MAX` if it has none.

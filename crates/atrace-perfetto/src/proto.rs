@@ -14,7 +14,7 @@ const FIXED32: u8 = 5;
 /// The size of the longest varint.
 const VARINT_MAX: usize = 10;
 
-/// Writes fields one after the other.
+/// Writes protobuf fields one after the other.
 #[derive(Debug)]
 pub struct Writer<'a> {
     bytes: &'a mut [u8],
@@ -34,7 +34,7 @@ impl<'a> Writer<'a> {
         if is_cut { None } else { bytes.get(..len) }
     }
 
-    /// Appends encoded fields.
+    /// Appends protobuf fields that are already encoded.
     #[inline(never)]
     pub fn raw(&mut self, more: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + more.len()) {

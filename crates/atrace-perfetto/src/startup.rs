@@ -31,9 +31,9 @@ use crate::{category, changes};
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
-/// The time when the process began to connect, or 0 if it has not begun yet.
+/// The time when the process began to connect to the service, or 0 if it has not begun to do so yet.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The generation of the process that has the service's answer.
+/// The generation of the process to which the service has said which sessions exist: this process or an ancestor.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
 /// The generation of the process that has a socket thread, or is about to have one.
@@ -44,7 +44,7 @@ pub fn is_linked() -> bool {
     LINKED.load(Ordering::Acquire) == generation().number()
 }
 
-/// Makes the process wait longer for the service's answer.
+/// Makes the process wait for the service's answer for up to 5 s instead of 100 ms.
 pub(crate) fn be_patient() {
     PATIENCE.store(PATIENT_NS, Ordering::Relaxed);
 }

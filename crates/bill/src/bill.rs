@@ -35,13 +35,13 @@ pub struct Bill {
     pub(crate) lines: Vec<Line>,
 }
 
-/// The cost of a callsite.
+/// A line of the bill: a callsite and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) kind: Kind,
     /// The name of a span. An event is named by its source location, so this is the event's target.
     pub(crate) name: String,
-    /// The target of the callsite. It is empty if the callsite is unknown.
+    /// The target of the callsite, or an empty text if the callsite is unknown.
     pub(crate) target: String,
     pub(crate) level: u8,
     /// The number of fields, without the message of an event.
@@ -121,7 +121,7 @@ impl Line {
         self.calls[call as usize]
     }
 
-    /// Returns whether the callsite was called.
+    /// Returns whether the callsite caused any call of the subscriber.
     pub(crate) fn is_used(&self) -> bool {
         self.calls.iter().any(|calls| *calls > 0)
     }

@@ -39,7 +39,7 @@ pub struct Sample {
     pub squares: f64,
 }
 
-/// An estimated sum, and its variance.
+/// An estimated sum, and half the width of its 99 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) sum: f64,
@@ -105,7 +105,7 @@ impl Sample {
 }
 
 impl Estimate {
-    /// Adds an independent estimate.
+    /// Returns the sum of two independent estimates.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self { sum: self.sum + other.sum, half: self.half.hypot(other.half) }
     }

@@ -74,7 +74,7 @@ fn time(ns: Estimate) -> String {
     format!("\"ns\":{:.0},\"low\":{:.0},\"high\":{:.0}", ns.sum, ns.low(), ns.high())
 }
 
-/// Returns a JSON string.
+/// Returns the text as a JSON string, in quotes and escaped.
 fn text(text: &str) -> String {
     let mut quoted = String::from('"');
     for char in text.chars() {

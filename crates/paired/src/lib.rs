@@ -11,7 +11,7 @@ pub mod simulated;
 
 use fastrand::Rng;
 
-/// The confidence of every interval.
+/// The confidence of an interval, unless a function is given another one.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// A result is noisy if half of its interval exceeds this fraction of its median, and also exceeds

@@ -32,7 +32,7 @@ const TIGHT: f64 = 0.0025;
 /// median.
 const TIGHT_PART: f64 = 0.1;
 
-/// The looks of a comparison.
+/// The progress of a comparison: how many looks were taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks(usize);
 
@@ -40,8 +40,8 @@ impl Looks {
     /// Returns the interval of the difference if it is time for a look. `part` is the fraction of the time that
     /// has passed; from 1 on, the look is the last one.
     ///
-    /// `pairs` are the logarithms of ratios. Each returned interval is that of the ratio minus 1. It is `None` if no
-    /// ratio is finite; with few pairs it is not [sure](Interval::sure).
+    /// `pairs` are the logarithms of ratios. Each returned interval is that of the ratio minus 1. An interval is `None`
+    /// if no ratio is finite; with few pairs the interval is not [sure](Interval::sure).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;

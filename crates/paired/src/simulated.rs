@@ -10,7 +10,7 @@ use crate::sample::Sample;
 pub struct Machine {
     /// A description of the disturbances.
     pub name: &'static str,
-    /// A slower state that comes and goes.
+    /// A state in which the machine is slower, and which comes and goes.
     pub slow: Option<Slow>,
     /// Whether the speed drifts by up to a third.
     pub drifts: bool,

@@ -9,7 +9,7 @@
 pub(super) struct KnownStack {
     /// The lowest address that may be read.
     pub(super) low: usize,
-    /// The end of the readable range.
+    /// The address behind the last byte that may be read.
     pub(super) high: usize,
     /// The outermost frame, at which a walk must end. If its position is 0, the outermost frame is not known
     /// yet.
@@ -58,7 +58,7 @@ pub(super) const OUTER: usize = 4;
 /// outermost frame.
 const FURTHER: usize = 512;
 
-/// The state of a walk.
+/// A walk along the frames of a stack: its present position and its bounds.
 struct Walker<R> {
     /// The address of the next frame, which is not checked yet.
     at: usize,
@@ -154,7 +154,7 @@ mod tests {
     const LOW: usize = 0x7000_0000;
     const WORD: usize = size_of::<usize>();
 
-    /// A simulated stack that checks each read.
+    /// A simulated stack, which checks that only allowed addresses are read.
     struct Memory {
         words: Vec<usize>,
         /// The lowest address that may be read next.

@@ -10,7 +10,7 @@ use slab::Slab;
 use super::Description;
 use crate::live::thread::Thread;
 
-/// A span that is alive.
+/// A slot of the shard, with the data of a span that is alive.
 pub(super) struct Slot {
     pub(super) description: Description,
     pub(super) threads: ThreadsInside,
@@ -44,7 +44,7 @@ impl ThreadsInside {
         if is_first { mem::replace(&mut self.one, self.others.pop()) } else { None }
     }
 
-    /// Returns each thread once.
+    /// Returns the threads inside the span, each of them once.
     pub(super) fn distinct(&self) -> Vec<Arc<Thread>> {
         let mut threads: Vec<Arc<Thread>> = Vec::new();
         for thread in self.one.iter().chain(&self.others) {

@@ -7,9 +7,9 @@
 //!
 //! Each entry is a double-buffered seqlock. It has two values and a serial. The lowest bit of the serial selects the
 //! current value. The other 31 bits count the changes of the whole store: each change takes the next number, which is
-//! never 0. A writer holds the lock of the file. It fills the value that is not current, and then stores the serial.
-//! So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the value,
-//! and the serial again; if the serial has changed, the reader tries again.
+//! never 0. A writer holds the lock of the file. It writes to the value that is not current, and then stores the
+//! serial. So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the
+//! value, and the serial again; if the serial has changed, the reader tries again.
 //!
 //! An entry is complete before the count includes it. After that it is neither moved nor removed. A writer stores
 //! the serial of the whole area last: a reader that sees the new area serial also sees the changes that the writer
@@ -23,7 +23,7 @@ use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 /// calls for each change, so even a second attempt is rare.
 const ATTEMPTS: usize = 64;
 
-/// The content of a property store.
+/// A property store in memory: the header and the entries, as `layout.rs` describes them.
 #[repr(C)]
 pub(super) struct Area {
     pub(super) magic: [AtomicU8; MAGIC.len()],
@@ -76,7 +76,7 @@ impl Area {
         if count <= CAPACITY { Ok(count) } else { Err("it counts more properties than there is room for") }
     }
 
-    /// Returns the word that holds the area serial. It is also a futex.
+    /// Returns the word that holds the area serial. Threads sleep on this word (a futex).
     pub(super) fn serial(&self) -> &AtomicU32 {
         &self.serial
     }
@@ -115,7 +115,7 @@ impl Area {
 }
 
 impl Entry {
-    /// Returns the word that holds the serial of the property. It is also a futex.
+    /// Returns the word that holds the serial of the property. Threads sleep on this word (a futex).
     pub(super) fn serial(&self) -> &AtomicU32 {
         &self.serial
     }

@@ -136,7 +136,7 @@ impl Location {
 
 /// The reason why an attempt to use the store's file failed.
 enum Failure {
-    /// The failure is final.
+    /// The failure is final: the operation is not tried again.
     Now(Error),
     /// Another process may be about to remove the cause of the error. So the operation is tried again, and the error is
     /// returned only if it persists.
@@ -168,7 +168,7 @@ fn persist<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Failure
     }
 }
 
-/// Identifies a file independently of its name.
+/// Identifies a file independently of its name: by device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -448,7 +448,7 @@ impl Location {
     }
 }
 
-/// Returns the content of an empty store.
+/// Returns the bytes of the file of an empty store.
 fn image() -> Vec<u8> {
     let mut image = vec![0; size_of::<Area>()];
     image[..8].copy_from_slice(&MAGIC);

@@ -15,9 +15,9 @@
 //!
 //! # Rules
 //!
-//! No code of the program runs on this thread. It may be a *bare* thread, started by an event without the C library
-//! ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So the code of this module never allocates, panics or uses a
-//! thread-local: buffers are mapped, and messages are encoded in place.
+//! No code of the program runs on the socket thread. The socket thread may be a *bare* thread, started by an event
+//! without the C library ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So the code of this module never allocates,
+//! panics or uses a thread-local: buffers are mapped, and messages are encoded in place.
 //!
 //! The C library's `setuid()` does not change the rights of a bare thread. A bare thread that has rights (capabilities)
 //! therefore wakes once a second, even without a session, and ends when the process has given up these rights. The next
