@@ -173,7 +173,7 @@
 //!
 //! # Features
 //!
-//! - `perfetto` (default): the backend for Perfetto's service. It enables the feature of the same name of
+//! - `perfetto` (default): the backend for Perfetto's service. This feature enables the feature of the same name of
 //!   [`atrace`].
 //! - `log` (default): with a filter, whenever the maximum level of `tracing` is set, the maximum level of the crate
 //!   `log` is set to the same level, if the two agreed before.

@@ -458,9 +458,8 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its
-    /// name. The fields appear from the next time the span is entered; for Perfetto also at the end of a slice that
-    /// is open now.
+    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its name.
+    /// The fields appear in slices that begin later and, for Perfetto, at the end of a slice that is open now.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !(self.fields_while_off || self.is_enabled()) {
             return;

@@ -310,9 +310,10 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 /// Records that this thread entered a span without a slice, if the thread is in another recorded span.
 ///
 /// The exit of a span that was not recorded finds no entry and ends no slice. There is one exception: if the span was
-/// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Exits of the same
-/// span can't be told apart, so this is right if no other span lies between the two. Therefore only an outermost span
-/// is left out. This is for layers: a registry itself knows which span is current.
+/// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Two exits of the
+/// same span can't be told apart, so the slices are still right if no other span lies between the two entries.
+/// Therefore only an outermost span is left out. Only layers use this function, because a registry itself knows which
+/// span is current.
 #[inline(always)]
 pub(crate) fn enter_inside(owner: Owner, id: u64) {
     if STACK.with(|stack| stack.len.get()) != 0 {

@@ -28,8 +28,8 @@ pub(crate) fn time(clock: libc::clockid_t, by_library: bool) -> Option<u64> {
     is_told.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Returns the processor time of the calling thread in nanoseconds, or `None` if the process may not ask for it.
-/// Makes a system call. Async-signal-safe.
+/// Returns the processor time of the calling thread in nanoseconds, or `None` if the system does not let the process
+/// ask for it. Makes a system call. Async-signal-safe.
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 pub fn of_thread() -> Option<u64> {
     let _errno = ErrnoGuard::new();

@@ -1,5 +1,4 @@
-//! libandroid's `ATrace_*` functions: the tracing interface that Android offers to apps, which may not load
-//! libcutils.
+//! libandroid's `ATrace_*` functions: the tracing interface that Android offers to apps, which can't load libcutils.
 //!
 //! The interface has slices (Android 6), async slices and counters (Android 10), all with the tag APP; it has no
 //! instants and no tracks. Each of its functions checks by itself whether the tag is enabled. The library is never

@@ -72,8 +72,8 @@ impl Instructions {
     ///
     /// # Errors
     ///
-    /// Returns `ENOENT` if the processor has no such counter, as in most virtual machines, and `EACCES` if this user
-    /// may not count (see `perf_event_paranoid`).
+    /// Returns `ENOENT` if the processor has no such counter, as in most virtual machines, and `EACCES` if the system
+    /// forbids this user to count (see `perf_event_paranoid`).
     pub fn of_children() -> io::Result<Self> {
         Self::open(0, 1)
     }

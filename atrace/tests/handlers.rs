@@ -187,7 +187,8 @@ mod cases {
         (child == 0 && written > 5000) || (child > 0 && SIGNALED.load(Ordering::Relaxed) > 60)
     }
 
-    /// Forks once, in the middle of whatever the signal interrupts. The child returns, too.
+    /// A signal handler that forks once, in the middle of the code that the signal interrupts. It returns in the parent
+    /// and in the child.
     extern "C" fn fork_here(_: libc::c_int) {
         // Not before the first events are written.
         if SIGNALED.fetch_add(1, Ordering::Relaxed) == 50 {

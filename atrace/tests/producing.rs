@@ -208,7 +208,7 @@ mod cases {
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// A child that libc does not know of may connect itself, on an old kernel, too.
+    /// Even on an old kernel, a child that libc does not know of may connect itself.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_may_connect_on_an_old_kernel() {

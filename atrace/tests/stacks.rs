@@ -68,8 +68,9 @@ mod cases {
 
     /// Handles signals on a stack of the promised size.
     ///
-    /// The kernel reports the maximum size of the data that it stores on the signal stack. It stores less while not
-    /// all registers of the processor are in use. So the part of the stack that the handler uses is also measured.
+    /// The kernel reports the maximum size of the data that it stores on the signal stack. The kernel stores less while
+    /// not all registers of the processor are in use. So the part of the stack that the signal handler uses is
+    /// measured, too.
     fn handled() {
         extern "C" fn on_signal(_: libc::c_int) {
             events();

@@ -37,11 +37,11 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 ///
 /// # Rules
 ///
-/// *Threads.* All functions may be called on any thread, at any time, also by code that `tracing` calls, such as a
+/// *Threads.* All functions may be called on any thread, at any time, even by code that `tracing` calls, such as a
 /// value's `Debug` or another layer. A dump copies one part of the spans after the other. Each record is consistent,
 /// but two records may show different moments, and a span that is created or closed during the dump may or may not
-/// appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread inside
-/// this layer, the spans that the handler creates are not shown.
+/// appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread inside this
+/// layer, the spans that the handler creates are not shown.
 ///
 /// *Cost.* The creation of a span reads the clock, adds an entry to a table, and formats the span's fields. Entering
 /// and leaving a span look up the entry. The layer keeps its memory: for the largest number of spans that were ever
@@ -91,8 +91,8 @@ impl LiveLayer {
     ///
     /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
     /// looked up when the frames are requested, once per address; see also
-    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program the stack is that of the poll: it shows
-    /// which future awaits which other future.
+    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace is that of the poll in
+    /// which the span was created: it shows which future awaits which other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///

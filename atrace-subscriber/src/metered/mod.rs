@@ -45,9 +45,9 @@
 //!
 //! *Not billed* is the time outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its
 //! caches, other threads write what a call has queued, and code is displaced from the processor's caches. The bill
-//! states the processor time of threads that have made no call, such as writers, unless a thread that has made calls
-//! has ended. If the subscriber's maximum level excludes a callsite, the subscriber does not know the callsite. A
-//! callsite that the subscriber never wants is in the bill with zero.
+//! states the processor time of threads that have made no call, such as threads that write queued output. (This line is
+//! missing if a thread that has made calls has ended.) If the subscriber's maximum level excludes a callsite, the
+//! subscriber does not know the callsite. A callsite that the subscriber never wants is in the bill with zero.
 //!
 //! The memory of a meter is kept until the process ends: up to 0.7 MB, and 5 KB for each callsite (38 MB of addresses
 //! are reserved). A call allocates nothing; the registration of a callsite allocates. At most 32,768 spans that are

@@ -24,7 +24,8 @@ pub(super) struct Opened {
     pub(super) identity: Identity,
 }
 
-/// The identity that stands for a file of tracefs whose attributes this process may not read.
+/// The identity that stands for a file of tracefs whose attributes (device, inode) the system does not show to this
+/// process.
 const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
 /// Returns the device, inode and mode of an open descriptor; for a file of tracefs whose attributes may not be read,

@@ -20,8 +20,8 @@
 //! - The content of the file is checked at each access: random bytes result in [`ErrorKind::Damaged`], never in a
 //!   crash. But if the owner of the file truncates it while it is mapped, the processes that read it are killed
 //!   (SIGBUS).
-//! - Any thread may call all functions, also in a forked child. A read allocates only if it fails. The
-//!   functions may change errno: see [`ErrnoGuard`](crate::process::ErrnoGuard).
+//! - Any thread may call all functions, even in a forked child. A read allocates only if it fails. The functions may
+//!   change errno: see [`ErrnoGuard`](crate::process::ErrnoGuard).
 
 #[cfg(target_os = "android")]
 mod bionic;

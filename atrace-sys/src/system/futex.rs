@@ -17,7 +17,7 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
 /// Sleeps while the word is `expected`: until another thread wakes this one, a signal arrives, or `timeout`
 /// has passed.
 ///
-/// This may also return for no reason, so the caller must check the word.
+/// The function may return for no reason, so the caller must check the word.
 ///
 /// # Errors
 ///

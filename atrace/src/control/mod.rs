@@ -167,8 +167,8 @@ impl Control {
         self.enable_pattern(this_process()?)
     }
 
-    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host, a
-    /// pattern may also match only the last path component of argv\[0\].
+    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host, it
+    /// is enough if the last path component of argv\[0\] matches.
     ///
     /// In a pattern, `*` matches any text, including `/`. `?` and `[…]` are special, too; a backslash is not.
     ///

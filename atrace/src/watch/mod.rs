@@ -5,10 +5,10 @@
 //!
 //! # How it works
 //!
-//! Watches share a thread, which starts with the first watch and stops with the last. It sleeps in the kernel until
-//! the properties change (a futex on the serial). A change of Perfetto's sessions wakes the thread, too. No signal is
-//! delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change, that the
-//! calls are in the order of the changes, and that a callback is never called by two threads at once.
+//! Watches share a thread, which starts with the first watch and stops with the last. The thread sleeps in the kernel
+//! until the properties change (a futex on the serial). A change of Perfetto's sessions wakes the thread, too. No
+//! signal is delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change,
+//! that the calls are in the order of the changes, and that a callback is never called by two threads at once.
 //!
 //! # Cost
 //!
@@ -18,9 +18,9 @@
 //!
 //! # Ticks
 //!
-//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second.
-//! The tracer may hold data back until a thread's next event; the tick writes that data even if the thread has no
-//! next event.
+//! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function some times
+//! a second. A tracer may hold data back until a thread's next event; by the tick, it can write that data even if the
+//! thread has no next event.
 //!
 //! # Forks
 //!
@@ -143,8 +143,9 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) 
     }
 }
 
-/// Calls `callback` as [`watch`] does, but without the tags, and also if the backend for which a tag is enabled
-/// changes. If `has_descriptors` is false, the callback runs on the thread of [`watch_without_descriptors`].
+/// Calls `callback` as [`watch`] does, but does not pass the tags, and calls it even if only the backend for which a
+/// tag is enabled has changed. If `has_descriptors` is false, the callback runs on the thread of
+/// [`watch_without_descriptors`].
 ///
 /// # Errors
 ///

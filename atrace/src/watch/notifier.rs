@@ -1,8 +1,8 @@
 //! Calls callbacks when a value changes: in order, and never two calls at once.
 //!
-//! One thread notifies at a time. A thread that arrives meanwhile sets a flag and returns; the notifying thread then
-//! compares the value once more. So the last change is always reported, earlier changes may be skipped, and no thread
-//! waits for a callback. The lock is not held during callbacks.
+//! One thread at a time calls the callbacks. If another thread wants to call them meanwhile, it sets a flag and
+//! returns; the first thread then compares the value once more. So the last change is always reported, earlier changes
+//! may be skipped, and no thread waits for a callback. The lock is not held during callbacks.
 
 use std::sync::PoisonError;
 

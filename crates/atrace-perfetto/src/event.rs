@@ -16,7 +16,8 @@ pub enum Type {
     Counter = 4,
 }
 
-/// Together with a track's name, identifies the track; also holds the type of the event on the track.
+/// A key that, together with a track's name, identifies the track. The key holds the type of an event on the track,
+/// too.
 ///
 /// The key is packed into one word, so that an event on a track can be passed in registers.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
 /// Before an event is lost, its thread waits for room, for a limited time (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;
 
-/// An event on a thread's track also has the processor time of the thread (`enable_thread_time_sampling`).
+/// Each event on a thread's track has the processor time of the thread as well (`enable_thread_time_sampling`).
 pub(crate) const THREAD_TIME: u32 = 8;
 /// The options with which no event of a session may take a fast path.
 pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;

@@ -434,7 +434,7 @@ impl<W: Plain + 'static> Pool<W> {
 /// Takes a slot for the calling thread and pins the thread: the slow path of [`Pool::enter`]. Returns the
 /// slot, or `None` if the thread is already pinned or no slot is free; the event then counts as lost.
 ///
-/// A signal handler may run between any two steps and call this, too. The slot that is stored first becomes
+/// A signal handler may run between any two steps and call this function, too. The slot that is stored first becomes
 /// the thread's slot.
 #[cold]
 #[inline(never)]

@@ -12,8 +12,8 @@
 //!
 //! If the process exits before the service has answered, and has lost events, the exit waits for the answer for the
 //! same limited time, so that the service can read the count of lost events. If the service can't read the memory
-//! (`link/requests.rs`), an exit also waits until the socket thread has sent the memory's content, for at most a
-//! second.
+//! (`link/requests.rs`), an exit waits, for at most a second, until the socket thread has sent the bytes of the chunks
+//! as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -89,9 +89,10 @@ pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Inter
 /// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is not sure.
 ///
 /// Some disturbances take a part of the time: another processor takes cache lines away, or the caches are cold at the
-/// beginning of each slice. They take more from the longer operation, so they stretch the difference, and the pairing
-/// does not cancel that. They stretch the base, too. So the interval extends towards zero by as much as the base's
-/// median is above its first decile, which stands for its undisturbed time.
+/// beginning of each slice. Such disturbances slow the longer operation by more nanoseconds than the shorter one, so
+/// they increase the difference, and the pairing does not cancel this. They slow the base, too: the ratio of the base's
+/// first decile, which stands for its undisturbed time, to its median shows by how much. So the interval is extended
+/// towards zero by this ratio.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     let found =
         compare_pairs(of, base, reference, CONFIDENCE, |[of, base]| of.at(reference) - base.at(reference))?;

@@ -1,7 +1,7 @@
 //! The table of the spans that are alive. It finds a span by its id.
 //!
 //! - The table has [`SHARDS`] shards, which are chosen by a hash of the id. The lock of a shard is held for a moment,
-//!   or for as long as a dump takes to copy the shard. No code of the program runs while the lock is held.
+//!   or for as long as a dump takes to copy the shard. No code of the traced program runs while the lock is held.
 //! - A shard keeps its memory: it allocates only when there are more live spans than ever before.
 //! - Each span has room for the maximum number of return addresses. The addresses are written to the table directly
 //!   while the stack is walked.

@@ -187,7 +187,7 @@ mod tests {
         arena.retire();
     }
 
-    /// Any set of categories can be named, also all at once. A reader could not understand an event with a
+    /// Any set of categories can be named, even all categories at once. A reader could not understand an event with a
     /// category that was not named.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
