@@ -324,8 +324,8 @@ impl CallsiteInfo {
         Site::new(self.number, self.metadata.name(), level_of(self.metadata), self)
     }
 
-    /// Returns the callsite in the form in which an event refers to it. Its name is the module, because the name that
-    /// `tracing` gives to an event has a path of the machine that compiled it.
+    /// Returns the callsite in the form in which an event refers to it. The callsite's name is the module path, because
+    /// the name that `tracing` gives to an event contains a path on the machine that compiled the program.
     #[inline]
     pub(crate) fn event_site(&self) -> Site<'_> {
         Site::new(self.number, self.module(), level_of(self.metadata), self)

@@ -163,8 +163,8 @@
 //!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
 //!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
 //!   of its callsite were synchronous.
-//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A life
-//!   is only in the sessions that were open when the life appeared in the trace.
+//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. Only those
+//!   sessions get a life that were open when the begin of the life was written.
 //!
 //! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If a span
 //! is asynchronous and nothing more happens to it, the thread of the [`watch`](mod@atrace::watch) begins its life. This
@@ -187,8 +187,8 @@
 //! one span stack per thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie
 //! within a span or enclose it.
 //!
-//! *Threads.* A span may be created, entered, recorded and closed on any threads. A thread may still trace
-//! while it ends.
+//! *Threads.* A span may be created on one thread, and entered, recorded and closed on other threads. A thread may
+//! still trace while it ends.
 //!
 //! *Formatting.* The `Debug` of a value may itself write events. If such events are nested more than four
 //! levels deep, their fields are left out.
@@ -201,8 +201,8 @@
 //! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts it
 //! and uses it.) A handler must not allocate. `tracing` allocates at the first use of a callsite. This crate allocates
 //! when more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for the first
-//! time. To make sure that no handler allocates, first create as many spans, and enter them as deep, outside of a
-//! handler.
+//! time. To make sure that no handler allocates, first create the largest number of spans that the program needs, and
+//! enter them as deep as it does, outside of a handler.
 //!
 //! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
 //! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not

@@ -585,8 +585,7 @@ fn where_nobody_asks_a_switch_rebuilds_once() {
     place.run(&name, Role::Alone);
 }
 
-/// A layer that calls a function when it is queried about a callsite of a certain target, as long as the count `.0` is
-/// 1.
+/// A layer that calls a function when it is queried about a callsite with the target `asked`, while its counter is 1.
 struct Asked(&'static AtomicUsize, fn());
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Asked {

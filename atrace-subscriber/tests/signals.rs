@@ -135,8 +135,8 @@ extern "C" fn one_span(_: libc::c_int) {
     info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
 }
 
-/// Enters and leaves spans inside this many others: in reverse order, in another order, and, with many spans, in
-/// the order of their entry, so that some ends are pending.
+/// Enters and leaves spans inside of `around` other spans. Leaves them in reverse order, in another order, and, if
+/// there are many, in the order of their entry, so that some ends are pending.
 #[cfg(target_arch = "x86_64")]
 fn stepped(around: usize) {
     install(libc::SIGTRAP, one_span);

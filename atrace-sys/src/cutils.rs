@@ -75,8 +75,8 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the functions that were linked. The compiler checks that each of them has the type that
-            /// the header declares.
+            /// Returns the functions of the libcutils that was linked. The compiler checks that each of them has the
+            /// type that the header declares.
             #[cfg(atrace_link_cutils)]
             fn linked() -> Self {
                 Self { $($name: Some(bindings::$name),)* }

@@ -171,7 +171,7 @@ impl<T: Sync + 'static> OnceRef<T> {
     /// freed.
     ///
     /// If several threads call this function at once, each creates a value; the first value is stored and the others
-    /// are dropped. No thread waits, so a forked child does not wait for a thread that it does not have.
+    /// are dropped. No thread waits for another thread, which might not exist in a forked child.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.keep(Box::new(make())))
     }

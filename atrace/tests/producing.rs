@@ -246,7 +246,7 @@ mod cases {
         atrace_instant(TAG, "parent again");
     }
 
-    /// Calls `body` in a child of the bare system call, which must succeed.
+    /// Calls `body` in a child that is made by the bare system call `clone`. Panics if the child fails.
     fn in_clone(body: impl FnOnce()) {
         // SAFETY: without flags except the signal at the end, the call is a fork. The child ends without returning
         // from here.

@@ -86,7 +86,8 @@ mod cases {
         ("f64", || atrace_f64(TAG, "counter", 1.5)),
     ];
 
-    /// The name of a state, and a function that calls an event in this state.
+    /// The name of a situation in which an event is tested, and a function that makes this situation and calls the
+    /// event.
     type State = (&'static str, fn(fn()));
     const STATES: &[State] = &[
         ("the first of the process", |event| trapped(event)),

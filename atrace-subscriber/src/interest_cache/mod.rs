@@ -440,9 +440,9 @@ impl Drop for Follower {
 ///
 /// A child has none of its parent's threads, so its callsites stay enabled or disabled as they were during the fork.
 /// Call this once in the child, outside of any span or event. The function starts the watch again, and applies switches
-/// that happened since the fork. A program that is forked from a prepared process, as Android's zygote does it, should
-/// call this function after the fork, or create its subscriber only then. Without a filter, or with a filter without a
-/// watch, a child need not call this function.
+/// that happened since the fork. A process that is forked from a prepared process, like an app from Android's zygote,
+/// should call this function after the fork, or create its subscriber only after the fork. Without a filter, or with a
+/// filter without a watch, a child need not call this function.
 ///
 /// Do not fork while another thread creates a dispatcher of `tracing`: the first dispatcher that the child creates
 /// would wait forever. This is true of every program that uses `tracing`.

@@ -38,10 +38,10 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// # Rules
 ///
 /// *Threads.* All functions may be called on any thread, at any time, even by code that `tracing` calls, such as a
-/// value's `Debug` or another layer. A dump copies one part of the spans after the other. Each record is consistent,
-/// but two records may show different moments, and a span that is created or closed during the dump may or may not
-/// appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread inside this
-/// layer, the spans that the handler creates are not shown.
+/// value's `Debug` or another layer. A dump copies the spans in parts, one part after the other. Each record is
+/// consistent, but two records may show different moments, and a span that is created or closed during the dump may or
+/// may not appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread
+/// inside this layer, the spans that the handler creates are not shown.
 ///
 /// *Cost.* The creation of a span reads the clock, adds an entry to a table, and formats the span's fields. Entering
 /// and leaving a span look up the entry. The layer keeps its memory: for the largest number of spans that were ever

@@ -81,7 +81,8 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
 /// Creates a memory file that can be sealed. The system call is made by its number, because some C libraries
 /// lack the function.
 ///
-/// Linux before 3.17 has no memory files. There, this creates a file in `/dev/shm` and removes its name.
+/// Linux before 3.17 has no memory files. On such a kernel, this function creates a file in `/dev/shm` and removes its
+/// name.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     match c::memfd_create(name, flags.cast_signed()) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Errno, Result, c};
 
-/// Converts a duration to the system's type.
+/// Converts a duration to a `timespec`.
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),

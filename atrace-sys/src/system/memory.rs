@@ -46,7 +46,7 @@ impl Region {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
-    /// Maps the first `size` bytes of a file. The file must not be shorter.
+    /// Maps the first `size` bytes of a file. The file must have at least this size.
     pub fn of_file(file: RawFd, size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }

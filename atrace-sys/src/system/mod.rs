@@ -62,7 +62,7 @@ pub(crate) fn zeros<T: Plain>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// Converts bytes to a text of the system, which may consist of any bytes.
+/// Converts bytes to an `OsStr`, which may consist of any bytes.
 pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }

@@ -229,8 +229,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Wakes the watching threads when the tags that sessions want have changed. The socket thread calls this; it calls
-/// no callback itself.
+/// Wakes the watching threads when the tags that sessions want have changed. The socket thread calls this function,
+/// which itself calls no callback.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {

@@ -227,7 +227,7 @@ impl Place {
         self.command_of(&std::env::current_exe().unwrap(), case)
     }
 
-    /// Returns the same command, with another path of this program.
+    /// Returns the same command as [`command`](Self::command), but with `program` as the path of this test program.
     pub fn command_of(&self, program: &Path, case: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// A test of wakes: without a wake, each sleep of the reader would take a minute.
+    /// Tests that the reader is woken: if it were not, each of its sleeps would take a minute.
     #[test]
     #[cfg_attr(miri, ignore = "sleeps in the kernel")]
     fn a_reader_wakes_when_half_is_written() {

@@ -64,7 +64,7 @@ impl Standing {
         Self::new(6, code.cast_unsigned())
     }
 
-    /// Returns the state after sharing memory failed.
+    /// Returns the state "not connected, because the memory could not be shared", with the errno.
     pub(crate) const fn memory(Errno(code): Errno) -> Self {
         Self::new(9, code.cast_unsigned())
     }

@@ -87,8 +87,8 @@ pub(crate) fn end(shared: &Shared) {
     }
 }
 
-/// Waits for the service's answer. Does not wait in a signal handler, or if the process has waited long
-/// enough.
+/// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
+/// maximum time.
 pub(crate) fn wait() {
     let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
     if is_answered() || process::is_in_handler() {

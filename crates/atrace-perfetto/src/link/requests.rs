@@ -288,8 +288,8 @@ impl Link {
         Ok(true)
     }
 
-    /// Reports the completed chunks to the service. Then answers the flush with the number `flush`, if there is
-    /// one. Returns whether there were completed chunks.
+    /// Reports the completed chunks to the service. Then, if the service has requested a flush, answers the request
+    /// with the number `flush`. Returns whether there were completed chunks.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
         let mut is_any = false;
