@@ -19,8 +19,8 @@ use crate::span_stack;
 
 /// Writes spans and events to ATrace, as a subscriber without other layers or as a layer.
 ///
-/// As a subscriber, this is the fastest way to trace. It needs no `Registry`, stores nothing about synchronous spans
-/// without fields, and allocates nothing once its buffers exist.
+/// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, stores nothing about
+/// synchronous spans without fields, and allocates nothing once its buffers exist.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;

@@ -20,9 +20,9 @@ static IS_HELPED: AtomicBool = AtomicBool::new(false);
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 
-/// The fence of the side that runs often. If another thread passes [`heavy_fence`] later, that thread sees the
-/// stores before this fence. Otherwise, the loads after this fence see the stores that the other thread made
-/// before its fence.
+/// The fence of the thread that runs the code often. If another thread passes [`heavy_fence`] later, that thread sees
+/// the stores before this fence. Otherwise, the loads after this fence see the stores that the other thread made before
+/// its fence.
 #[inline(always)]
 pub fn light_fence() {
     if IS_HELPED.load(Ordering::Relaxed) {
@@ -32,7 +32,7 @@ pub fn light_fence() {
     }
 }
 
-/// The fence of the side that runs rarely: see [`light_fence`].
+/// The fence of the thread that runs the code rarely: see [`light_fence`].
 pub fn heavy_fence() {
     fence(Ordering::SeqCst);
     if IS_HELPED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {

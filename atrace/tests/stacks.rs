@@ -54,8 +54,8 @@ mod cases {
         all.iter().for_each(|event| event());
     }
 
-    /// Switches tracing off, on, and on with all tags. Calls `then`, whose events notice the switch, after
-    /// each of these.
+    /// Switches tracing off, on, and on with all tags. After each of these switches, calls `then`, whose events notice
+    /// the switch.
     fn switched(then: impl Fn()) {
         then();
         let on = control().enable("*").unwrap();

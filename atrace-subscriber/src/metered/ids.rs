@@ -5,9 +5,9 @@
 //!
 //! The id of a registry's span contains the thread that has created the span, and that thread selects one of [`TABLES`]
 //! small tables. A small table belongs to the first thread that adds an id to it. Only this thread, the owner of the
-//! table, adds words to the table, so it takes a free word by a plain store. One large table has the other ids: those
-//! that a thread adds to which the small table does not belong, and those whose set in the small table is full. In the
-//! large table, a thread takes a free word by a compare-and-swap.
+//! table, adds words to the table, so it takes a free word by a plain store. All other ids are in one large table: the
+//! ids that other threads add, and the ids whose set in the small table is full. In the large table, a thread takes a
+//! free word by a compare-and-swap.
 //!
 //! The thread that closes a span finds the span's word before the close and frees it after the close: by then another
 //! thread may already use the same id again, with another word. If the set in the large table is full, too, the

@@ -14,8 +14,8 @@
 //! parent gets an answer or an error within the time that the parent has set. The parent parses the answer as untrusted
 //! [bytes](Words).
 //!
-//! The child executes no program, because there is no program that every user can read, and because the user could
-//! trace the child after it has executed a program.
+//! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
+//! read, and the user could trace the child after an `exec`.
 //!
 //! # Limits
 //!

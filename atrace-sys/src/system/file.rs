@@ -195,7 +195,7 @@ pub(crate) fn seals(fd: RawFd) -> libc::c_int {
 ///
 /// # Errors
 ///
-/// Returns EPERM if the file could shrink, because reading behind the end of a mapped file kills the process;
+/// Returns EPERM if the file could shrink, because a process is killed if it reads a mapped file behind its end;
 /// otherwise returns the error of the system.
 pub fn sealed_size(fd: RawFd) -> Result<usize> {
     if seals(fd) & libc::F_SEAL_SHRINK == 0 {

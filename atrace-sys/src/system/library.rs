@@ -1,4 +1,4 @@
-//! Shared libraries. They are opened at run time and never closed, because threads that their initialisers have
+//! Shared libraries. Libraries are opened at run time and never closed, because threads that their initialisers have
 //! started may still run.
 //!
 //! This crate itself may be in such a library: in a plugin, which its host may close. See [`stay_loaded`].

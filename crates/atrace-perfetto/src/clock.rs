@@ -72,7 +72,8 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor: at the time `ns`, the counter had the value `ticks` and this speed.
+    /// Makes an anchor, which says that at the time `ns` the counter had the value `ticks`, and that it runs at this
+    /// speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
         // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
         // `made` has changed since; so it rejects what it has read.

@@ -23,8 +23,8 @@ pub enum Type {
 #[derive(Clone, Copy, Debug)]
 pub struct TrackKey(u64);
 
-/// The lowest bit of the type. Below the type are a cookie of 32 bits and, in bits 0 and 1, the kind of
-/// track.
+/// The position of the lowest bit of the event's type in the key. Below the type are a cookie of 32 bits and, in bits 0
+/// and 1, the kind of track.
 const KIND_SHIFT: u32 = 56;
 
 impl TrackKey {

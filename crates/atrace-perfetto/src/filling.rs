@@ -24,7 +24,8 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Adds a part that was written. Wakes the reader if this makes the sum reach `half`. Async-signal-safe.
+    /// Adds the size `part` of a chunk that was written to the sum. Wakes the reader if this makes the sum reach
+    /// `half`. Async-signal-safe.
     pub(crate) fn add(&self, part: u32, half: u32) {
         let before = self.taken.fetch_add(part, Ordering::SeqCst);
         if before < half && before + part >= half {

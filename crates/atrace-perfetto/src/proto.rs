@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Writes the key and the length of a field of `len` bytes. The caller writes the bytes elsewhere.
+    /// Writes the key and the length of a field of `len` bytes. The caller writes the bytes of the field itself.
     pub fn length(&mut self, field: u32, len: usize) {
         self.key(field, BYTES);
         self.varint(len as u64);

@@ -61,8 +61,8 @@ pub(crate) fn process_track() -> u64 {
 
 /// The number of chunks after which a writer writes its incremental state anew.
 const CHUNKS_A_STATE: u32 = 8;
-/// The time in nanoseconds from which a thread counts as slow: if it took longer to fill a chunk, its next
-/// chunk is a small one.
+/// The time in nanoseconds from which a thread counts as slow: if a thread took longer than this to fill a chunk, its
+/// next chunk is a small one.
 const SLOW_NS: u64 = 50_000_000;
 /// How long a thread that has found no free chunk loses its events before it looks for a chunk again, in
 /// nanoseconds.
