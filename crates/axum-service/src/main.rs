@@ -4,7 +4,7 @@
 //!
 //! The service answers REQUESTS requests (default 7,500), CONCURRENCY at a time (default 16), prints how many were
 //! answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for every tenth
-//! request. One of 500 requests searches without an index and is slow.
+//! request. With a number of REQUESTS, the request in the middle searches without an index and is slow.
 //!
 //! The first of these commands shows which request was slow, and where it waited. The second command measures what
 //! tracing costs a request:
