@@ -1,5 +1,5 @@
-//! Passes the location of the C header to dependent crates, links libcutils in platform builds, and runs
-//! bindgen if the feature `bindgen` asks for it.
+//! Passes the location of the C header to dependent crates, links libcutils in platform builds, and runs bindgen if the
+//! feature `bindgen` is enabled.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ fn main() {
     generate_bindings(&include);
 }
 
-/// Reads a variable that cargo always sets.
+/// Reads an environment variable that cargo always sets for build scripts.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
 }

@@ -1,6 +1,6 @@
-//! Compiles the loops and a libcutils. On a host, the loops call this libcutils. For Android it is only needed for
-//! linking, because the NDK has none: at run time, the library of the same name on the device is loaded. Only a
-//! statically linked executable contains this libcutils, because it can't load the device's library.
+//! Compiles the loops that the benches measure, and a libcutils. On a host, the loops call this libcutils. For Android
+//! it is only needed for linking, because the NDK has none: at run time, the library of the same name on the device is
+//! loaded. Only a statically linked executable contains this libcutils, because it can't load the device's library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,8 +76,8 @@ fn cxx(mut build: cc::Build) -> cc::Build {
     build
 }
 
-/// Compiles the tasks with the compiler that cargo selects. If the host builds for itself, the other one of g++ and
-/// clang++ also compiles them, provided that it is installed and supports coroutines.
+/// Compiles the tasks with the compiler that cargo selects. If this is no cross-compilation, the other one of the two
+/// compilers g++ and clang++ also compiles the tasks, provided that it is installed and supports coroutines.
 fn tasks(include: &Path) {
     let compile = |mut build: cc::Build, name: &str| {
         build.file("src/tasks.cc");

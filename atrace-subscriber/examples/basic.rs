@@ -7,9 +7,8 @@
 //! sudo target/debug/examples/basic
 //! ```
 //!
-//! Open the file at <https://ui.perfetto.dev>. In your own program, the command `atrace`, Perfetto or the
-//! Android device's developer settings do everything that stands before "From here on": your program only
-//! sets a subscriber.
+//! Open the file at <https://ui.perfetto.dev>. Your own program needs only the code after the comment "From here on":
+//! it sets a subscriber. The command `atrace`, Perfetto, or the developer settings of an Android device do the rest.
 
 use std::error::Error;
 use std::time::Duration;

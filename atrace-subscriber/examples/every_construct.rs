@@ -1,10 +1,9 @@
-//! Uses `tracing` in every way that this crate shows, and prints what Perfetto should find in the
-//! trace.
+//! Uses every kind of span and event that this crate records, and prints what Perfetto should find in the trace.
 //!
-//! This is for continuous integration, which gives the program a trace buffer of its own (`ATRACE_MARKER`,
-//! `ATRACE_PROPERTIES`) and compares the output with the result of Perfetto's trace processor. The argument
-//! selects how the subscriber is used: `alone`, `layer`, `filtered`, `stack`. The output is JSON in the
-//! form that `.ci/perfetto/check.mjs` reads.
+//! This program is for continuous integration, which gives it a trace buffer of its own (`ATRACE_MARKER`,
+//! `ATRACE_PROPERTIES`) and compares the output with the result of Perfetto's trace processor. The argument selects how
+//! the subscriber is used: `alone`, `layer`, `filtered`, `stack`. The output is JSON in the form that
+//! `.ci/perfetto/check.mjs` reads.
 
 use std::error::Error;
 use std::fmt;

@@ -4,9 +4,9 @@
 //! RUSTFLAGS="-C force-frame-pointers=yes" cargo run -p atrace-subscriber --example live --features live
 //! ```
 //!
-//! The program serves three requests; two of them wait for a resource that the third holds and never
-//! releases. A second later the program prints the tree. Without frame pointers the result is the same, but
-//! each backtrace takes some microseconds.
+//! The program serves three requests. Two of the requests wait for a resource that the third request holds and never
+//! releases. A second later the program prints the tree. Without frame pointers the result is the same, but each
+//! backtrace takes some microseconds.
 
 use std::sync::Arc;
 use std::time::Duration;

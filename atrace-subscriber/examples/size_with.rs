@@ -1,7 +1,7 @@
-//! The service of `size_without` with tracing: its spans and events go through the subscriber instead of the
-//! registry, and code that runs too often for `tracing` calls `atrace` itself.
+//! The server program of the example `size_without`, with tracing: its spans and events go through this crate's
+//! subscriber instead of the registry. Code that runs too often for `tracing` calls `atrace` itself.
 //!
-//! `.ci/size` builds the services and compares them.
+//! The script `.ci/size` builds the four examples `size_…`, and compares the sizes of their binaries.
 
 #[path = "size/traced.rs"]
 mod traced;

@@ -1,6 +1,7 @@
-//! The service of `size_without` with events that are written by `atrace` itself. Its spans are not traced.
+//! The server program of the example `size_without`, which in addition writes events by calling `atrace` itself. Its
+//! spans are not traced.
 //!
-//! `.ci/size` builds the services and compares them.
+//! The script `.ci/size` builds the four examples `size_…`, and compares the sizes of their binaries.
 
 #[path = "size/traced.rs"]
 mod traced;

@@ -1,7 +1,7 @@
-//! A service whose subscriber is only the registry of `tracing-subscriber`. A comparison with `size_with` shows what
-//! tracing adds to the size of a program.
+//! A small server program whose subscriber is only the registry of `tracing-subscriber`. A comparison with the example
+//! `size_with` shows what tracing adds to the size of a program.
 //!
-//! `.ci/size` builds the services and compares them.
+//! The script `.ci/size` builds the four examples `size_…`, and compares the sizes of their binaries.
 
 #[path = "size/work.rs"]
 mod work;

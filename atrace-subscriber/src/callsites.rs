@@ -6,7 +6,7 @@
 //!
 //! The table is a lock-free hash table with linear probing, which consists of parts and grows by adding a part. A
 //! compare-and-swap of the metadata's address takes a bucket. Another compare-and-swap publishes a part that was
-//! allocated before. So no thread ever waits for another thread, which might not exist in a forked child.
+//! allocated before. So no thread ever waits for another thread. In a forked child, the other thread might not exist.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ use tracing_core::{Level, Metadata};
 
 /// The number of buckets in the first part. This part is not on the heap.
 const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
-/// By this power of two each part is larger than the part before it.
+/// Each part is larger than the part before it by the factor 2^`GROWTH`.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
 /// An upper limit of the numbers of the callsites in the first two parts.
@@ -24,8 +24,8 @@ pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 /// The number of buckets that are tried in each part.
 const TRIES: usize = 8;
 
-/// The data of a callsite: its metadata, the number by which it is interned in Perfetto's memory, whether its spans
-/// so far were synchronous, the answers that a recorder has stored, and the lanes that have its name.
+/// The data of a callsite: its metadata, the number by which it is interned in Perfetto's memory, whether its spans so
+/// far were synchronous, the answers that a recorder has stored about it, and the lanes that have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
@@ -62,11 +62,10 @@ static FIRST_PART: [Bucket; FIRST] = [const { Bucket::new() }; FIRST];
 /// The parts on the heap. A part is allocated when a callsite finds no free bucket in the parts before it.
 static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() }; PARTS];
 
-/// Whether the spans of a callsite were synchronous so far: the number of spans that were, or
-/// [`Kind::ASYNC`].
+/// Whether the last spans of a callsite were synchronous: the number of synchronous spans in a row, or [`Kind::ASYNC`].
 ///
-/// This is used to guess whether the next span is synchronous. If threads count at the same time, some spans
-/// may be missed.
+/// The value is used to guess whether the next span is synchronous. If several threads count at the same time, some
+/// spans may not be counted.
 struct Kind(AtomicU32);
 
 impl Kind {
@@ -74,10 +73,11 @@ impl Kind {
     const ASYNC: u32 = u32::MAX;
     /// The number of synchronous spans after which the next span is presumed to be synchronous as well.
     const ENOUGH: u32 = 16;
-    /// Of this many spans that are presumed to be synchronous, one is watched nevertheless.
+    /// One of this many spans that are presumed to be synchronous is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
-    /// Returns the same as [`Callsite::has_to_be_watched`].
+    /// Returns whether the next span must be watched to learn whether it is synchronous: see
+    /// [`Callsite::has_to_be_watched`].
     #[inline(always)]
     fn has_to_be_watched(&self) -> bool {
         let is = self.0.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Callsite {
         Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
     }
 
-    /// Returns the number that `find` returned at the first call for this callsite. It is never 0.
+    /// Returns the number that `find` returned at the first call for this callsite. That number is never 0.
     #[inline(always)]
     pub(crate) fn lanes(self, find: impl FnOnce(&str) -> u32) -> Option<u32> {
         let bucket = self.bucket()?;
@@ -232,7 +232,7 @@ impl Callsite {
     }
 }
 
-/// A callsite that was found in the table, with all of its data there. So several questions take one lookup.
+/// A callsite that was found in the table, with a reference to its data, so that several questions take one lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) callsite: Callsite,
@@ -324,8 +324,8 @@ impl CallsiteInfo {
         Site::new(self.number, self.metadata.name(), level_of(self.metadata), self)
     }
 
-    /// Returns the callsite in the form in which an event refers to it. Its name is the module, because the name that
-    /// `tracing` gives to an event has a path of the machine that compiled it.
+    /// Returns the callsite in the form in which an event refers to it. The callsite's name is the module path, because
+    /// the name that `tracing` gives to an event contains a path on the machine that compiled the program.
     #[inline]
     pub(crate) fn event_site(&self) -> Site<'_> {
         Site::new(self.number, self.module(), level_of(self.metadata), self)

@@ -5,8 +5,8 @@
 //! between them. A directive is `TARGET=LEVEL`, or a level for all targets, or a target with all levels. Of the
 //! directives whose target is a prefix of a callsite's, the longest one applies; of equal ones, the last.
 //!
-//! `Targets` itself also parses lists of fields, and keeps a sorted set. That is 11 KiB of code in every program, though
-//! hardly any has a filter.
+//! The type `Targets` parses lists of fields as well, and keeps a sorted set. Its code would add 11 KiB to every
+//! program, although hardly any program has a filter.
 //!
 //! The variable is read once, when the program makes the first subscriber, layer or filter of this crate. A process
 //! with elevated rights ignores this variable, as it ignores all variables of these crates.
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written for `Targets` means the same here.
+    /// Checks that a filter in the language of `Targets` has the same meaning here.
     #[test]
     fn a_filter_means_what_targets_mean() {
         let filters = [

@@ -25,7 +25,7 @@ pub(crate) const COUNTER: &str = "counter.";
 /// The name of the field by which a span asks for an async slice. The value of the field is the name of the
 /// track.
 pub(crate) const TRACK: &str = "atrace.track";
-/// The name of the field whose value is the name of a span for OpenTelemetry, and for this crate.
+/// The name of the field whose value names a span, for OpenTelemetry and for this crate.
 pub(crate) const OTEL_NAME: &str = "otel.name";
 /// The maximum length of a span's stored text in bytes. A message has no room for more.
 pub(crate) const TEXT_MAX: usize = 1023;
@@ -41,7 +41,7 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls `format`, which must not panic. Does not call it if formatting is nested too deep on this thread.
+/// Calls `format`, which must not panic. Does not call `format` if formatting is nested too deep on this thread.
 #[inline(always)]
 pub(crate) fn unless_too_deep(format: impl FnOnce()) {
     let depth = DEPTH.get();
@@ -142,8 +142,8 @@ pub(crate) fn append(stored: &mut String, text: &str) {
     stored.push_str(&text[..end]);
 }
 
-/// A value of [`FieldText::first`] that is never reached. A span has it: the span's name is its first text,
-/// so every field gets a separator.
+/// A value of [`FieldText::first`] that no length reaches. It is used for a span: the span's name is the first text, so
+/// every field gets a separator.
 const NOWHERE: usize = usize::MAX;
 
 /// A visitor that writes fields as text.
@@ -162,7 +162,7 @@ enum Of<'a> {
     Span { track: &'a mut String },
 }
 
-/// How a field is written.
+/// The form in which a field is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Not,
@@ -276,8 +276,8 @@ pub(crate) fn has_counter(metadata: &Metadata<'_>) -> bool {
     metadata.fields().iter().any(|field| field.name().starts_with(COUNTER))
 }
 
-/// Writes the counters of an event, those with floating-point values only if `fractions` is true. Returns whether the
-/// event also needs an instant, because it has other fields or no counter at all.
+/// Writes the counters of an event. Counters with floating-point values are written only if `fractions` is true.
+/// Returns whether the event also needs an instant, because it has other fields or no counter at all.
 #[inline(never)]
 pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: bool) -> bool {
     let mut counters = Counters { enabled, fractions, others: false, found: false };
@@ -285,7 +285,7 @@ pub(crate) fn write_counters(event: &Event<'_>, enabled: Enabled, fractions: boo
     counters.others || !counters.found
 }
 
-/// A visitor that writes counters. It formats nothing, so no code of the program runs.
+/// A visitor that writes counters. The visitor formats nothing, so no code of the program runs.
 struct Counters {
     enabled: Enabled,
     fractions: bool,

@@ -7,11 +7,11 @@ use tracing_subscriber::layer::{Context, Filter, Layer};
 use crate::directives::Directives;
 use crate::interest_cache::{Answer, Follower, ORDINARY};
 
-/// A filter that lets spans and events through while a tag is enabled: to one layer of a stack, or, if it is itself
-/// used as a layer, to the whole stack.
+/// A filter that lets spans and events through while a tag is enabled. It is used as the filter of one layer, or as a
+/// layer that filters for the whole stack.
 ///
-/// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes that layer cheap while the tag is off, and does
-/// not affect the other layers:
+/// As the filter of an [`AtraceLayer`](crate::AtraceLayer), it makes the layer cheap while the tag is off, and does not
+/// affect the other layers:
 ///
 /// ```
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
@@ -26,10 +26,10 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// # };
 /// ```
 ///
-/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. This is for
-/// programs whose layers are only needed while tracing is on. While tracing is off, the layers cost nothing.
-/// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber without
-/// other layers.
+/// As a layer, `.with(AtraceFilter::default())`, it silences the *whole stack* while the tag is off. Use the filter in
+/// this way if all layers of the program are only needed while tracing is on. While tracing is off, the layers cost
+/// nothing. [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter) does the same for a subscriber
+/// without other layers.
 ///
 /// The filter can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
 /// `tracing_subscriber::filter::FilterExt` in scope. The filter also applies the user's filter
@@ -39,12 +39,12 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 ///
 /// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is that of
 /// the other layers. While the tag is on, the filter of a layer is asked at each span and event, and its answers are
-/// not cached, because `tracing-subscriber` loses spans of layers with a cached filter if another query comes in
-/// between ([tokio-rs/tracing#2519][issue]).
+/// not cached, because `tracing-subscriber` loses spans of layers with a cached filter if the program queries another
+/// callsite in between ([tokio-rs/tracing#2519][issue]).
 ///
 /// The caches are rebuilt after a switch of tracing as described at
 /// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), on an ordinary thread, if the stack
-/// contains a layer of this crate. Without such a layer, the filter is asked each time.
+/// contains a layer of this crate. If the stack contains no such layer, the filter is asked at each span and event.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! Lanes: the tracks on which the lives of spans are drawn. The life of a span is a slice from its creation
 //! until it closes.
 //!
-//! Slices on one track must nest. A lane is a track that has the life of one root span at a time, and within it the
-//! lives of those descendants that fit: a life nests on its parent's lane if the parent's life is the innermost one
-//! there, and if the lane has had no event since the life began. A life that does not fit takes a lane of its own, as
-//! the life of a root span does. A free lane is used again by the next life of the same name. So there are about as
-//! many lanes as there are lives that are open at the same time.
+//! Slices on one track must nest. A lane is a track that shows the life of one root span at a time, and within that
+//! life the lives of those descendants that fit. A life nests on its parent's lane if the parent's life is the
+//! innermost one on that lane, and if the lane has had no event since the life began. A life that does not fit takes a
+//! lane of its own, as the life of a root span does. A free lane is used again by the next life of the same name. So
+//! there are about as many lanes as there are lives that are open at the same time.
 //!
 //! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`).
 //! Lanes are allocated in chunks and never move. No thread waits.
@@ -31,7 +31,7 @@ const CHUNKS: usize = 20;
 const NAMES: usize = 256;
 /// The number of entries that are tried in the table of names.
 const TRIES: usize = 8;
-/// The number of free lanes that are tried for a life that began earlier than now.
+/// The number of free lanes that are tried for a life that began before the present moment.
 const PASSED: usize = 8;
 
 /// A lane, by its index.
@@ -63,7 +63,7 @@ impl Entry {
     }
 }
 
-/// The free lanes of one name.
+/// A name of lanes, and the stack of the free lanes with this name.
 struct Name {
     /// The hash of the name, or 0 if the entry is not in use.
     hash: AtomicU64,
@@ -75,7 +75,7 @@ static OF_NAMES: [Name; NAMES] = [const {
     Name { hash: AtomicU64::new(0), free: Free::new(AtomicU64::new(NONE_FREE)), made: AtomicU32::new(0) }
 }; NAMES];
 static CHUNK: [OnceRef<Box<[Entry]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
-/// The number of lanes that were ever made.
+/// The number of lanes that this process has made.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 fn entry(index: u32) -> Option<&'static Entry> {
@@ -155,15 +155,15 @@ impl Lane {
         Some((index, lane))
     }
 
-    /// Puts a life that began at `time` on the lane, where its parent's life is. Returns false if the life
-    /// does not fit there.
+    /// Puts a life that began at `time` on this lane, on which its parent's life is. Returns false if the life does not
+    /// fit on the lane.
     pub(crate) fn nest(self, parent: u64, life: u64, time: u64) -> bool {
         entry(self.0).is_some_and(|lane| lane.occupancy.nest(parent, life, time))
     }
 
-    /// Removes the innermost life, which ends at `now`, from the lane. `below` is the life in which it is nested; 0
-    /// means that there is none, and that the lane becomes free. Before that, `end` is called with the time of the
-    /// end, to write the end.
+    /// Removes the innermost life, which ends at `now`, from the lane. First calls `end` with the time of the end, to
+    /// write the end. `below` is the life in which the removed life is nested; if it is 0, there is none, and the lane
+    /// becomes free.
     ///
     /// Threads may arrive here in another order than that in which they read the clock. So the time of the
     /// end is later than that of each earlier event of the lane.

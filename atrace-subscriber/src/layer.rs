@@ -22,15 +22,15 @@ macro_rules! options {
         /// Prevents `atrace record` from finding the process.
         ///
         /// Without this option, a subscriber in use lets `atrace record` find the process: see
-        /// [`atrace::perfetto::attach`]. The option has no effect if another part of the process calls that function.
+        /// [`atrace::perfetto::attach`]. The option has no effect if other code of the process calls that function.
         #[must_use]
         pub fn without_attach(mut self) -> Self {
             self.recorder.attaches = false;
             self
         }
 
-        /// Leaves out fields. An event is only its message or, if it has none, `LEVEL event`. A span is only its
-        /// name.
+        /// Leaves out fields. An event is shown by its message alone or, if it has no message, as `LEVEL event`. A span
+        /// is shown by its name alone.
         #[must_use]
         pub fn without_fields(mut self) -> Self {
             self.recorder.fields = false;
@@ -41,16 +41,17 @@ macro_rules! options {
         /// program.
         ///
         /// The field `otel.name` always names a span, as with `tracing-opentelemetry`. If a span has several such
-        /// fields, its first one counts. The field may be given when the span is created, or
-        /// [recorded](tracing_core::span::Record) later; in that case, the next slice has the name. The field is also
-        /// shown as a field.
+        /// fields, the first of them counts. The field may be given when the span is created, or
+        /// [recorded](tracing_core::span::Record) later; in that case, the next slice of the span has the name. The
+        /// field is still shown as a field.
         #[must_use]
         pub fn with_name_field(mut self, field: impl Into<std::borrow::Cow<'static, str>>) -> Self {
             self.recorder.name_fields.push(field.into());
             self
         }
 
-        /// Stores the fields of spans even while the tag is off, for spans that are entered after it is switched on.
+        /// Stores the fields of spans even while the tag is off, for spans that are entered after the tag is switched
+        /// on.
         ///
         /// Without this option, a span that was created while the tag was off appears with only its name. With this
         /// option, all fields of all spans are formatted even while the tag is off. With a filter, no spans are
@@ -67,8 +68,9 @@ macro_rules! options {
         /// whole *life*, from the creation of the span until it closes. See [lives](crate#lives).
         ///
         /// The default is [`Beside`](crate::AsyncSpans::Beside) for Perfetto and [`Never`](crate::AsyncSpans::Never)
-        /// for ATrace, whose events always have the present time, so that it must be known at the creation of a span
-        /// whether it has an async slice. For ATrace, the track of an async slice has the name of the span's target.
+        /// for ATrace. An event of ATrace always has the present time, so it must be known at the creation of a span
+        /// whether the span has an async slice. For ATrace, the track of an async slice has the name of the span's
+        /// target.
         ///
         /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation
         /// on, whatever this option says. A span that is created while the tag is off has no async slice.
@@ -147,7 +149,7 @@ impl AtraceLayer {
     options!();
 }
 
-/// Stores a new span if it has to be stored. This function is not inlined, so that the path while the tag is
+/// Stores a new span if it has to be stored. This function is not inlined, so that the code that runs while the tag is
 /// off saves no registers.
 #[inline(never)]
 pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
@@ -242,8 +244,8 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// Closes a span that its thread has not left last, while the tag may be enabled. This function is not inlined, for the
 /// same reason as [`new_span`].
 ///
-/// The registry drops the span's data later than it reports the close, and sometimes never: a span that closes while
-/// the close of another one is reported on the same thread stays in the registry.
+/// The registry drops the span's data some time after it has reported the close, and sometimes never: a span that
+/// closes while the close of another one is reported on the same thread stays in the registry.
 #[inline(never)]
 pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
@@ -355,8 +357,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
     record_as_layer!();
 }
 
-/// The spans that this crate's layers have stored for one span of the registry. The registry drops this value after
-/// the span closed.
+/// The stored spans of all of this crate's layers for one span of the registry. The registry drops this value after the
+/// span closed.
 struct StoredSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,

@@ -32,10 +32,10 @@
 //!
 //! # One backend
 //!
-//! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace. A tag that
-//! [`only_atrace`](atrace::tracer::only_atrace) or [`only_perfetto`](atrace::tracer::only_perfetto) returns is for one
-//! backend. A subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each backend,
-//! write every event to both.
+//! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace.
+//! [`only_atrace`](atrace::tracer::only_atrace) and [`only_perfetto`](atrace::tracer::only_perfetto) return a tag for
+//! one backend. A subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each
+//! backend, write every event to both.
 //!
 //! ```
 //! use atrace::AtraceTag;
@@ -134,16 +134,16 @@
 //! | a value that panics | the text written so far and `<panicked>`, and nothing further of that event |
 //! | a text of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
-//! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more
-//! than 16,000 callsites, the data of the others is sent with each event. [`AtraceSubscriber`] alone stores nothing
-//! about a synchronous span without fields, so no arrow leads to or from such a span.
+//! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more than
+//! 16,000 callsites, each event of a further callsite contains the callsite's data. [`AtraceSubscriber`] alone stores
+//! nothing about a synchronous span without fields, so no arrow leads to or from such a span.
 //!
 //! # Lives
 //!
 //! For Perfetto, the *life* of an asynchronous span is one slice, from the creation of the span until it closes,
-//! whatever threads poll it. The polls are slices on the threads; arrows lead from the life to each poll. So a life
-//! shows which request was slow, its descendants below it show what the request did, and the gaps between its polls
-//! show where it waited.
+//! whatever threads poll it. The polls are slices on the threads; arrows lead from the life to each poll. So the life
+//! of a request's span shows how long the request took, the lives of its descendants show what the request did, and the
+//! gaps between the polls show where the request waited.
 //!
 //! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
 //!   life. All other spans that are entered have a life. Whether a span is synchronous becomes known only later: when
@@ -153,9 +153,9 @@
 //! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that next
 //!   span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a callsite without
 //!   fields, only every 1024th span is examined; so the first asynchronous spans after that may have no life.
-//! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. If it
-//!   overlaps a sibling, it takes a free lane of its own name. So there are about as many lanes as there are lives
-//!   that are open at the same time.
+//! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. A life that
+//!   overlaps a sibling takes a free lane of its own name. So there are about as many lanes as there are lives that are
+//!   open at the same time.
 //! - The parent of a span is the explicit parent or, without one, the innermost span that the thread was in. A span
 //!   closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
 //!   wait for a child whose life has not begun yet.)
@@ -163,20 +163,20 @@
 //!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
 //!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
 //!   of its callsite were synchronous.
-//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A life
-//!   is only in the sessions that were open when the life appeared in the trace.
+//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. Only those
+//!   sessions get a life that were open when the begin of the life was written.
 //!
-//! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If
-//! nothing more happens to a span, its life is begun by a thread that otherwise sleeps
-//! ([`watch`](mod@atrace::watch)). This thread wakes 20 times a second while a session wants events. Without this
-//! thread, as in a forked child, such a life begins at the next of the other occasions.
+//! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If a span
+//! is asynchronous and nothing more happens to it, the thread of the [`watch`](mod@atrace::watch) begins its life. This
+//! thread wakes 20 times a second while a session wants events, and otherwise sleeps. Without this thread, as in a
+//! forked child, such a life begins later, for example when the span closes.
 //!
 //! # Features
 //!
-//! - `perfetto` (default): the backend for Perfetto's service. It enables the feature of the same name of
+//! - `perfetto` (default): the backend for Perfetto's service. This feature enables the feature of the same name of
 //!   [`atrace`].
-//! - `log` (default): with a filter, the maximum level of the crate `log` is set whenever that of `tracing` is, if
-//!   the two agreed before.
+//! - `log` (default): with a filter, whenever the maximum level of `tracing` is set, the maximum level of the crate
+//!   `log` is set to the same level, if the two agreed before.
 //! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses only `log`.
 //! - `live`: the module `live`, with a layer that knows which spans are alive and where each was created.
 //!
@@ -187,8 +187,8 @@
 //! one span stack per thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie
 //! within a span or enclose it.
 //!
-//! *Threads.* A span may be created, entered, recorded and closed on any threads. A thread may still trace
-//! while it ends.
+//! *Threads.* A span may be created on one thread, and entered, recorded and closed on other threads. A thread may
+//! still trace while it ends.
 //!
 //! *Formatting.* The `Debug` of a value may itself write events. If such events are nested more than four
 //! levels deep, their fields are left out.
@@ -198,11 +198,11 @@
 //! [`AtraceSubscriber::with_filter`].
 //!
 //! *Signals.* With [`AtraceSubscriber`] alone, a signal handler may create, enter and leave spans wherever it
-//! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts
-//! it and uses it.) A handler must not allocate. `tracing` allocates at the first use of a callsite. This crate
-//! allocates when more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for
-//! the first time. So that no handler allocates, once create as many spans, and enter them as deep, outside of a
-//! handler.
+//! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts it
+//! and uses it.) A handler must not allocate. `tracing` allocates at the first use of a callsite. This crate allocates
+//! when more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for the first
+//! time. To make sure that no handler allocates, first create the largest number of spans that the program needs, and
+//! enter them as deep as it does, outside of a handler.
 //!
 //! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
 //! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not

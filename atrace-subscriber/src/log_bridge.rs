@@ -20,16 +20,16 @@ use crate::interest_cache::{OWN_LEVEL, as_log};
 ///
 /// # Errors
 ///
-/// Returns an error if the program has a logger or a global subscriber already. If only the logger existed, the
-/// subscriber is installed and records of `log` are not passed on.
+/// Returns an error if the program has a logger or a global subscriber already. If the program has a logger, but no
+/// global subscriber, the subscriber is installed nevertheless, and records of `log` are not passed on to it.
 pub fn init_log() -> Result<(), TryInitError> {
     AtraceSubscriber::default().with_filter().try_init()
 }
 
 /// Does the same as [`init_log`], and also installs the program's own logger.
 ///
-/// The logger gets the records up to `level`, as before. It is not called for other records. So while tracing is off,
-/// the maximum level of `log` is `level`.
+/// The logger gets the records up to `level`, and no others, whether tracing is on or off. While tracing is off, the
+/// maximum level of `log` is `level`.
 ///
 /// ```
 /// # struct Logger;
@@ -47,8 +47,8 @@ pub fn init_log() -> Result<(), TryInitError> {
 ///
 /// # Errors
 ///
-/// Returns an error if the program has a logger or a global subscriber already. If only the subscriber existed, the
-/// logger is installed, and records of `log` go to that subscriber, too.
+/// Returns an error if the program has a logger or a global subscriber already. If the program has a global subscriber,
+/// but no logger, the logger is installed nevertheless, and records of `log` go to that subscriber, too.
 pub fn init_log_beside(
     logger: impl Log + 'static,
     level: LevelFilter,

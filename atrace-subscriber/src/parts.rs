@@ -1,5 +1,5 @@
-//! Index arithmetic for tables that grow by adding parts, each twice as large as the part before. So no entry
-//! ever moves.
+//! Index arithmetic for tables that grow by adding parts, each twice as large as the part before. In such a table no
+//! entry ever moves.
 
 /// Returns the index of the part that contains entry `at`, and the index of the entry within that part. The first
 /// part has `first` entries.

@@ -1,10 +1,11 @@
 //! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
 //!
 //! - An event is written at once, as an instant or as counters.
-//! - A new span is put into the span store if the tag is enabled and the span has fields or an async slice, or may
-//!   have a life (a slice from its creation until it closes). Its fields are formatted once, as text for ATrace or
-//!   encoded for Perfetto. If the tag is off, either backend may be the one that is switched on later. Fields are
-//!   then stored only with [`fields_while_off`](Recorder::fields_while_off), as text and encoded.
+//! - A new span is put into the span store if the tag is enabled and the span has fields or an async slice, or may have
+//!   a life (a slice from its creation until it closes). Its fields are formatted once, as text for ATrace or encoded
+//!   for Perfetto. While the tag is off, fields are stored only with the option
+//!   [`fields_while_off`](Recorder::fields_while_off), both as text and encoded, because either backend may be switched
+//!   on later.
 //! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, the span
 //!   stack ends the slice.
 //!
@@ -31,15 +32,15 @@ use crate::span_store::lives::{Birth, identify, tick};
 use crate::span_store::{self, StoredSpan, Texts};
 use crate::{fields, typed};
 
-/// The options of a subscriber, and the number that identifies it on the span stack.
+/// The options of a subscriber or layer, and the number that identifies it on the span stack.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) tag: AtraceTag,
     /// The tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
-    /// The owner for which an exit searches first. While a meter is used, no entry of the span stack has this
-    /// owner, so the search fails and the slow path is taken.
+    /// The owner for which the fast path of an exit searches. If the recorder has a meter, no entry of the span stack
+    /// has this owner, so the search fails and the slow path is taken.
     pub(crate) unbilled: Owner,
     /// The directives of the user's filter.
     pub(crate) directives: Directives,
@@ -53,7 +54,7 @@ pub(crate) struct Recorder {
     pub(crate) name_fields: Vec<Cow<'static, str>>,
     /// Whether one of the options `async_spans` and `async_targets` was set.
     pub(crate) may_be_async: bool,
-    /// Whether the options exclude the shortest path for all new spans.
+    /// Whether the options rule out the shortest path for new spans.
     is_special: bool,
     is_simple: bool,
     /// Whether the subscriber lets `atrace record` find the process.
@@ -111,8 +112,8 @@ impl Recorder {
         self.is_simple
     }
 
-    /// Calls `body` with whether the user's directives let the callsite pass. If there is a meter, it counts
-    /// the call.
+    /// Calls `body`, and passes it whether the user's directives let the callsite pass. If there is a meter, the meter
+    /// counts the call.
     #[cold]
     #[inline(never)]
     pub(crate) fn with_care(
@@ -163,7 +164,7 @@ impl Recorder {
         self.is_special = true;
     }
 
-    /// Sets where spans are shown.
+    /// Sets whether spans are shown on threads, as async slices, or both.
     pub(crate) fn set_async_spans(&mut self, mode: AsyncSpans) {
         self.async_spans = Some(mode);
         self.has_lives = mode != AsyncSpans::Never;
@@ -194,7 +195,7 @@ impl Recorder {
         if self.may_store_now(metadata) { self.store(attributes, id, explicit) } else { None }
     }
 
-    /// Returns false if a span of this callsite that is created now certainly need be neither stored nor metered.
+    /// Returns whether a span of this callsite that is created now may have to be stored or metered.
     #[inline(always)]
     pub(crate) fn may_be_stored(&self, metadata: &Metadata<'_>) -> bool {
         let may_be_stored = if metadata.fields().is_empty() {
@@ -205,7 +206,7 @@ impl Recorder {
         may_be_stored || self.is_special()
     }
 
-    /// Returns whether the options exclude the shortest path for all new spans.
+    /// Returns whether the options rule out the shortest path for new spans.
     #[inline(always)]
     pub(crate) fn is_special(&self) -> bool {
         self.is_special
@@ -217,22 +218,21 @@ impl Recorder {
         self.may_store(metadata) || self.prepared.may_be_in_session() && self.may_have_life(metadata)
     }
 
-    /// Returns whether a new span of this callsite must be watched because it may have a life, even if it has
-    /// no fields.
+    /// Returns whether a new span of this callsite may have a life, so that it must be watched even if it has no
+    /// fields.
     #[inline(always)]
     fn may_have_life(&self, metadata: &'static Metadata<'static>) -> bool {
         self.has_lives && Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched)
     }
 
-    /// Returns whether the fields of this callsite may require that its spans are stored, whether they have a
-    /// life or not.
+    /// Returns whether the spans of this callsite may have to be stored because of their fields, even if they have no
+    /// life.
     #[inline(always)]
     pub(crate) fn may_store(&self, metadata: &Metadata<'_>) -> bool {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
-    /// Returns the stored span of a new span's parent or, if the parent is not stored, that of its nearest
-    /// stored ancestor.
+    /// Returns the parent of a new span as a stored span or, if the parent is not stored, the nearest stored ancestor.
     #[inline(always)]
     fn parent(
         &self,
@@ -344,7 +344,7 @@ impl Recorder {
         }
     }
 
-    /// Stores a span for ATrace. If the tag is off, stores it for both backends.
+    /// Stores a span for ATrace. If the tag is off, stores the span for both backends.
     #[inline(never)]
     fn store_text(
         &self,
@@ -384,7 +384,7 @@ impl Recorder {
         stored.map(|stored| Span::stored(stored, hidden))
     }
 
-    /// Returns which effect the options have on spans of a callsite.
+    /// Returns the effect of the options on spans of a callsite.
     #[inline(always)]
     fn answers(&self, callsite: Found, metadata: &Metadata<'_>) -> Answers {
         let known = callsite.answers();
@@ -458,9 +458,8 @@ impl Recorder {
         most_special.or(self.async_spans)
     }
 
-    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its
-    /// name. The fields appear from the next time the span is entered; for Perfetto also at the end of a slice that
-    /// is open now.
+    /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its name.
+    /// The fields appear in slices that begin later and, for Perfetto, at the end of a slice that is open now.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !(self.fields_while_off || self.is_enabled()) {
             return;
@@ -532,8 +531,8 @@ impl Recorder {
         span_stack::enter_inside(self.owner, id);
     }
 
-    /// Leaves the span with this id, if it is the one that this thread entered last, and is neither metered nor
-    /// watched. Otherwise returns false; [`exit_other`](Self::exit_other) must then leave the span.
+    /// Leaves the span with this id and returns true, if this thread entered the span last and the span is neither
+    /// metered nor watched. Otherwise returns false; the caller must then call [`exit_other`](Self::exit_other).
     #[inline(always)]
     pub(crate) fn exit(&self, id: u64) -> bool {
         span_stack::exit(self.unbilled, id)
@@ -571,8 +570,7 @@ impl Recorder {
     }
 }
 
-/// The effect of a recorder's options on the spans of a callsite: the bits below, and the number of the
-/// recorder.
+/// The effect of a recorder's options on the spans of a callsite, as bits, and the number of the recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answers(u32);
 
@@ -608,7 +606,7 @@ fn set_args(texts: &mut Texts, args: &[u8]) {
     texts.at_begin = texts.args.len() as u32;
 }
 
-/// Adds encoded arguments to a span, if an event has room for all arguments of the span.
+/// Adds encoded arguments to a span. If an event would not have room for all arguments of the span, adds none.
 fn add_args(texts: &mut Texts, args: &[u8]) {
     if texts.args.len() + args.len() <= ARGS_MAX {
         texts.args.extend_from_slice(args);

@@ -26,7 +26,7 @@ pub(crate) const fn low(pair: u64) -> u32 {
     pair as u32
 }
 
-/// The link of a free slot: the index of the next free slot.
+/// The link of a free slot in the stack: the index of the next free slot.
 pub(crate) struct Link(AtomicU32);
 
 impl Link {
@@ -74,7 +74,8 @@ impl Free {
     }
 }
 
-/// The generation of the span in a slot, and the number of its holders. The generation changes when the span closes.
+/// The generation of the span in a slot, and the number of the span's holders (references that keep it open). The
+/// generation changes when the span closes.
 pub(crate) struct Life(AtomicU64);
 
 impl Life {

@@ -8,8 +8,8 @@ use tracing_core::Metadata;
 use crate::callsites::Callsite;
 use crate::span_store::StoredSpan;
 
-/// A span: either only its callsite, from which its name is known, or a slot of the span store, which also has the
-/// fields.
+/// A span: either only the number of its callsite, whose metadata has the span's name, or a slot of the span store,
+/// which has the fields, too.
 ///
 /// ```text
 /// 0                                  no span
@@ -37,7 +37,7 @@ impl Span {
         Self(1 << 32 | Self::plain(callsite).0)
     }
 
-    /// Returns whether only this span has this id. (All spans of a callsite that are not stored share an id.)
+    /// Returns whether no other span has the same id. (All spans of a callsite that are not stored share an id.)
     #[inline]
     pub(crate) const fn is_one(self) -> bool {
         self.0 >> 32 != 0
@@ -82,8 +82,8 @@ impl Span {
         }
     }
 
-    /// Removes a holder of the span. Returns true if that closes the span. Returns false if the span has other
-    /// holders or is not stored. `is_just_left` has the same meaning as in [`StoredSpan::release`].
+    /// Removes a holder (a reference that keeps the span open). Returns true if that closes the span. Returns false if
+    /// the span has other holders or is not stored. `is_just_left` has the same meaning as in [`StoredSpan::release`].
     #[inline]
     pub(crate) fn release(self, is_just_left: impl Fn() -> bool) -> bool {
         self.in_slot().is_some_and(|stored| stored.release(is_just_left))
@@ -101,7 +101,7 @@ impl Span {
         self.metadata().zip(other.metadata()).is_some_and(|(one, other)| std::ptr::eq(one, other))
     }
 
-    /// Begins a slice whose name has the span's fields as text, and stores it in `slice`.
+    /// Begins a slice whose name contains the span's fields as text, and stores the slice in `slice`.
     #[inline(always)]
     pub(crate) fn begin_text(self, enabled: Enabled, slice: &Cell<Slice>) {
         let texts = match self.in_slot() {

@@ -6,10 +6,10 @@
 //! # Spans left early
 //!
 //! A span may be left before spans that were entered later. In that case the slices of the later spans end together
-//! with the slice of the span, and begin again. If N spans are left in the order in which they were entered, this
-//! costs N² messages. So a slice begins again at most [`AGAIN`] times. After that, the end of the slice that should
-//! end is *pending*: it is written when the later slices end, or when as many ends are pending as slices would begin
-//! again.
+//! with the slice of the span that is left, and then begin again. If N spans are left in the order in which they were
+//! entered, this costs N² messages. So a slice begins again at most [`AGAIN`] times. After that, the end of the slice
+//! of a span that is left is *pending*: the end is written when the slices of the later spans end, or when as many ends
+//! are pending as slices would begin again.
 //!
 //! # Signals
 //!
@@ -18,18 +18,20 @@
 //!
 //! - An enter raises the length before it writes the entry. So a handler that runs between the two steps does
 //!   not use the same entry.
-//! - An exit takes the slice out of the entry before it lowers the length. So unused entries have no slice. Neither
-//!   has an entry that an interrupted enter has not written yet.
-//! - When a signal handler leaves a span, it examines the entries below its own entry only as long as their ends
-//!   are pending. The end of the top entry is never pending while a handler can run, so the handler examines none.
+//! - An exit takes the slice out of the entry before it lowers the length. So unused entries have no slice. An entry
+//!   that an interrupted enter has not written yet has no slice, either.
+//! - When a signal handler leaves a span, it examines the entries below its own entry only as long as their ends are
+//!   pending. While a handler can run, the end of the top entry is never pending. So the handler examines no entries
+//!   that it does not own.
 //!
-//! While a heap part is being allocated, a handler can't use it. The handler's spans are then left out.
+//! A signal handler may interrupt the thread while it allocates a part of the stack on the heap. The handler can't use
+//! that part, so spans that the handler enters are not recorded.
 //!
 //! # Storage
 //!
 //! The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries beyond a
 //! depth that few programs reach are on the heap. The slices of these entries end, at the latest, when that memory is
-//! freed. On Android, all thread-locals are freed when a thread ends, so all of its slices end then.
+//! freed. On Android, all thread-locals are freed when a thread ends, so all slices of the thread end then.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -45,7 +47,7 @@ use crate::span_store::StoredSpan;
 const DEPTH: usize = 32;
 /// The maximum number of parts of a thread's span stack that are on the heap.
 const PARTS: usize = 20;
-/// How many times a slice may begin again because a span that was entered earlier was left.
+/// The maximum number of times that a slice begins again because a span that was entered earlier is left.
 const AGAIN: u32 = 8;
 
 thread_local! {
@@ -59,7 +61,7 @@ thread_local! {
 pub(crate) struct Owner(u32);
 
 impl Owner {
-    /// The value for no subscriber. No entry has this owner.
+    /// The owner that stands for no subscriber. No entry has this owner.
     pub(crate) const NONE: Self = Self(1 << 28);
 
     /// Returns a new owner. Numbers repeat only after 16 million subscribers.
@@ -75,12 +77,12 @@ impl Owner {
     }
 }
 
-/// The lowest of the bits that count how many times the slice has begun again. They are above the bits of the owner.
-/// If the count is not 0, the word is not equal to the owner's number, so the fast path of [`exit`] does not handle
-/// the entry.
+/// The lowest of the bits that count how many times the slice has begun again. These bits are above those of the
+/// owner's number. If the count is not 0, the word does not equal the owner's number, so the fast path of [`exit`] does
+/// not handle the entry.
 const BEGUN_AGAIN: u32 = 1 << 24;
-/// The bit for a span that must be told when it is left, because it is not yet known whether the span is synchronous.
-/// The bit stays set until the entry is used again.
+/// The bit for a *watched* span: when the thread leaves the span, the span store must be told, because it is not yet
+/// known whether the span is synchronous. The bit stays set until the entry is used again.
 const WATCHED: u32 = 1 << 29;
 /// The bit for a span whose fields were recorded since the slice began. The end of the slice has these fields as
 /// arguments.
@@ -95,7 +97,8 @@ struct Entry {
     /// From the lowest bit: the owner's number (24 bits), how many times the slice has begun again
     /// ([`BEGUN_AGAIN`]), and the bits [`WATCHED`], [`RECORDED`] and [`ON_WAITING`].
     owner: Cell<u32>,
-    /// The position in the span's arguments from which they were recorded after the begin (see [`RECORDED`]).
+    /// The position of the first argument, among the span's arguments, that was recorded after the begin of the slice
+    /// (see [`RECORDED`]).
     recorded_from: Cell<u32>,
     /// The id that the subscriber gave to the span.
     id: Cell<u64>,
@@ -218,7 +221,7 @@ impl Entry {
         }
     }
 
-    /// Tells the span, if it is watched, that this thread leaves it.
+    /// If the span is watched, tells the span store that this thread leaves the span.
     #[inline(always)]
     fn tell_left(&self) {
         if self.owner.get() & WATCHED != 0 {
@@ -226,8 +229,8 @@ impl Entry {
         }
     }
 
-    /// Records that fields of the span were recorded, whose arguments begin at `from`. If the slice is open, its end
-    /// will have them.
+    /// Notes that the program has recorded fields of the span, whose arguments begin at `from`. If the slice is open,
+    /// its end will have these arguments.
     fn record(&self, from: u32) {
         if self.is_open() && self.owner.get() & RECORDED == 0 {
             self.recorded_from.set(from);
@@ -276,8 +279,8 @@ pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
 }
 
-/// Records that fields of a span were recorded, whose arguments begin at `from`. If this thread has open slices of
-/// the span, their ends will have these arguments.
+/// Notes that the program has recorded fields of a span, whose arguments begin at `from`. If this thread has open
+/// slices of the span, the ends of these slices will have the arguments.
 pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     STACK.with(|stack| {
         let len = stack.len.get();
@@ -307,9 +310,10 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 /// Records that this thread entered a span without a slice, if the thread is in another recorded span.
 ///
 /// The exit of a span that was not recorded finds no entry and ends no slice. There is one exception: if the span was
-/// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Exits of the same
-/// span can't be told apart, so this is right if no other span lies between the two. Therefore only an outermost span
-/// is left out. This is for layers: a registry itself knows which span is current.
+/// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Two exits of the
+/// same span can't be told apart, so the slices are still right if no other span lies between the two entries.
+/// Therefore only an outermost span is left out. Only layers use this function, because a registry itself knows which
+/// span is current.
 #[inline(always)]
 pub(crate) fn enter_inside(owner: Owner, id: u64) {
     if STACK.with(|stack| stack.len.get()) != 0 {
@@ -324,8 +328,8 @@ fn enter_out_of_line(owner: Owner, id: u64) {
 
 /// Records that this thread entered a span, and begins its slice.
 ///
-/// This is not inlined, and looks up the thread-local itself. So while tracing is off, the caller has fewer values to
-/// save around its own lookup.
+/// This function is not inlined, and looks up the thread-local itself. So while tracing is off, the caller has fewer
+/// values to save around its own lookup.
 #[inline(never)]
 pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance) {
     STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
@@ -405,7 +409,7 @@ fn release_stored(span: Span) -> bool {
     span.release(|| is_left_last(span))
 }
 
-/// Returns whether this thread left the span last: its entry is the one above the top.
+/// Returns whether this is the span that this thread left last, whose entry is directly above the top of the stack.
 fn is_left_last(span: Span) -> bool {
     let is_last =
         |stack: &SpanStack| stack.entries.get(stack.len.get()).is_some_and(|entry| entry.span.get() == span);
@@ -473,8 +477,8 @@ impl SpanStack {
         }
     }
 
-    /// Enters a span in the rare cases: its entry belongs to a watched span that was left, or is not among the
-    /// first [`DEPTH`].
+    /// Enters a span in two rare cases: its entry still belongs to a watched span that was left, or its entry is not
+    /// among the first [`DEPTH`].
     #[cold]
     #[inline(never)]
     fn enter_seldom(&self, owner: Owner, id: u64, span: Span, glance: Glance) {
@@ -515,8 +519,8 @@ impl SpanStack {
         }
     }
 
-    /// Tells the spans in the entries from `len` on, if they are still alive, that the thread has left them and goes
-    /// on. The outer spans are told first.
+    /// Begins the lives of the watched spans in the entries from `len` on, if these spans are still alive: the thread
+    /// has left them and does something else. Begins the lives of outer spans first.
     fn outlived(&self, len: usize) {
         for entry in self.entries.iter().skip(len) {
             let owner = entry.owner.get();
@@ -599,7 +603,7 @@ impl SpanStack {
     }
 }
 
-/// The entries of a thread, by their indices.
+/// Access to the entries of a thread by their indices.
 #[derive(Clone, Copy)]
 struct Entries<'a> {
     here: &'a [Entry],
@@ -630,8 +634,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Leaves a span in the general case: its entry is not on top, or has a bit set. `len` is the number of
-    /// entries before. Returns the number of entries after it.
+    /// Leaves a span in the general case: its entry is not on top, or has a bit set. `len` is the present number of
+    /// entries. Returns the new number of entries.
     #[inline(never)]
     fn leave(self, mut len: usize, owner: Owner, id: u64) -> usize {
         let found = (0..len).rev().find(|at| self.is(*at, |entry| entry.is(owner, id)));
@@ -668,12 +672,12 @@ impl<'a> Entries<'a> {
         len
     }
 
-    /// Returns the index of the lowest pending end that should be written now, although the slices above it must
-    /// then end and begin again.
+    /// Returns the index of the lowest entry whose pending end should be written now, although the slices above that
+    /// entry must then end and begin again.
     ///
-    /// This considers the pending ends from the youngest entry down to the entry directly below `at`. If a slice
-    /// above has already begun again [`AGAIN`] times, the pending end is written only if as many ends are pending as
-    /// slices would begin again.
+    /// The function considers the pending ends from the youngest entry down to the entry directly below `at`. If a
+    /// slice above a pending end has already begun again [`AGAIN`] times, that end is written only if as many ends are
+    /// pending as slices would begin again.
     fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;
@@ -762,8 +766,7 @@ mod tests {
         assert_eq!(STACK.with(|stack| stack.len.get()), 0);
     }
 
-    /// Spans that are entered while a part is being allocated are not recorded. This happens in a signal
-    /// handler.
+    /// Spans that are entered while a part of the stack is being allocated, as by a signal handler, are not recorded.
     #[test]
     fn while_a_part_is_made_nothing_is_noted() {
         let owner = Owner::new();

@@ -3,9 +3,10 @@
 //!
 //! # Why
 //!
-//! A span's fields are given at its creation and by `Span::record`. A slice with these fields begins each time the
-//! span is entered. So the fields are formatted or encoded when they are given, and stored until the span closes. A
-//! span without fields, life and async slice is not stored, because its callsite has all its data (`callsites.rs`).
+//! A span's fields are given at its creation and by `Span::record`. A slice with these fields begins each time the span
+//! is entered. So the fields are formatted or encoded when they are given, and stored until the span closes. A span
+//! without fields, life and async slice is not stored, because the table of callsites has all data of such a span
+//! (`callsites.rs`).
 //!
 //! # Layout
 //!
@@ -14,9 +15,9 @@
 //! ever moves. The store allocates only if more spans are alive than ever before, or if fields do not fit into a
 //! buffer.
 //!
-//! A [`StoredSpan`] is the index of a slot and the generation of its span, a number that changes with each span in
-//! the slot. By the generation it is known whether the span is still alive. `slots.rs` tracks which slots are free,
-//! the generations, and how many holders each span has.
+//! A [`StoredSpan`] is the index of a slot and the generation of its span, a number that changes with each span in the
+//! slot. The generation shows whether the span is still alive. `slots.rs` tracks which slots are free, the generations,
+//! and how many *holders* each span has: references that keep the span open.
 //!
 //! One store serves all subscribers, because the cookies of async slices must differ throughout the process.
 //!
@@ -59,7 +60,7 @@ struct Slot {
     life: Life,
     link: Link,
     callsite: AtomicU32,
-    /// Whether the span may have an open async slice. If not, closing the span does not need the lock.
+    /// Whether the span may have an open async slice. If it has none, closing the span does not need the lock.
     has_track: AtomicBool,
     /// Whether the registry has reported that the span closed.
     is_closed: AtomicBool,
@@ -70,10 +71,10 @@ struct Slot {
 /// The stored content of a span, for one backend or both.
 #[derive(Debug)]
 pub(crate) struct Texts {
-    /// The name that a field has given to the span. It is empty if the span has the name of its callsite.
+    /// The name that a field has given to the span, or an empty text if the span has the name of its callsite.
     pub(crate) name: String,
-    /// The text for ATrace: the name, and each field after a separator. It is empty if the span was not
-    /// stored for ATrace.
+    /// The text for ATrace: the name, and each field after a separator. This text is empty if the span was not stored
+    /// for ATrace.
     pub(crate) shown: String,
     /// The encoded arguments and flows for Perfetto.
     pub(crate) args: Vec<u8>,
@@ -81,7 +82,7 @@ pub(crate) struct Texts {
     pub(crate) is_typed: bool,
     /// The length of `args` when the async slice began.
     pub(crate) at_begin: u32,
-    /// The name of the async slice's track. It is empty if that is the span's target.
+    /// The name of the async slice's track, or an empty text if the track has the name of the span's target.
     pub(crate) track: String,
     pub(crate) async_slice: TrackSlice,
 }
@@ -152,8 +153,8 @@ fn take_unused() -> Option<(u32, &'static Slot)> {
     make_slot(index).map(|slot| (index, slot))
 }
 
-/// Tries to lock for as long as another thread may reasonably hold the lock. Ignores that a lock is poisoned, because
-/// the buffers are valid in any state.
+/// Takes a lock, or returns `None` if the lock stays held for longer than another thread may reasonably hold it.
+/// Ignores that a lock is poisoned, because the buffers are valid in any state.
 #[inline]
 fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
     for _ in 0..200 {
@@ -194,8 +195,8 @@ impl InSlot {
     }
 }
 
-/// A span in the store: the index of its slot, and the generation. A copy may outlive the span; its functions then do
-/// nothing.
+/// A span in the store: the index of its slot, and the generation. A copy of this value may outlive the span; its
+/// functions then do nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredSpan(u64);
 
@@ -270,9 +271,9 @@ impl StoredSpan {
         slot(low(self.0)).is_some_and(|slot| slot.life.hold(high(self.0)))
     }
 
-    /// Removes a holder. If this was the last one, the span closes: its life and its async slice end, and its slot
-    /// becomes free. If the life has held the span's parent, the parent then has one holder less. Returns whether the
-    /// span closed.
+    /// Removes a holder. If it was the last holder, the span closes: its life and its async slice end, and its slot
+    /// becomes free. If the life was a holder of the span's parent, the parent then has one holder less. Returns
+    /// whether the span closed.
     ///
     /// `is_just_left` must return whether this thread has left the span and has entered no other span since.
     #[inline(always)]
@@ -295,7 +296,8 @@ impl StoredSpan {
         true
     }
 
-    /// Returns whether the span is closed, or is to close when its children's lives have ended.
+    /// Returns whether the registry has reported that the span closed. The span itself may close later, when the lives
+    /// of its children have ended.
     pub(crate) fn is_closed(self) -> bool {
         self.slot().is_none_or(|slot| slot.is_closed.load(Ordering::Relaxed))
     }
@@ -382,8 +384,8 @@ impl Texts {
         if self.name.is_empty() { None } else { Some(&self.name) }
     }
 
-    /// Gives the span another name. In the text it replaces the present name or, if the span has no name of
-    /// its own, `of_callsite`.
+    /// Gives the span another name. In the text for ATrace, the new name replaces the present name or, if the span has
+    /// no name of its own, the name `of_callsite`.
     pub(crate) fn rename(&mut self, name: &str, of_callsite: &str) {
         let before = self.own_name().unwrap_or(of_callsite).len();
         if !self.shown.is_empty() && before <= self.shown.len() && self.shown.is_char_boundary(before) {

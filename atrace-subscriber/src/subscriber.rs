@@ -19,8 +19,8 @@ use crate::span_stack;
 
 /// Writes spans and events to ATrace, as a subscriber without other layers or as a layer.
 ///
-/// As a subscriber, this is the fastest way to trace. It needs no `Registry`, stores nothing about synchronous spans
-/// without fields, and allocates nothing once its buffers exist.
+/// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, stores nothing about
+/// synchronous spans without fields, and allocates nothing once its buffers exist.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -42,8 +42,7 @@ use crate::span_stack;
 /// # };
 /// ```
 ///
-/// Two spans of one callsite without fields may have the same [`Id`], because in a trace they are not distinguished
-/// either.
+/// Two spans of one callsite without fields may have the same [`Id`], because a trace does not distinguish such spans.
 #[derive(Debug)]
 pub struct AtraceSubscriber {
     recorder: Recorder,
@@ -69,8 +68,8 @@ impl AtraceSubscriber {
     /// of tracing.
     ///
     /// While the tag is off, callsites behave as if there were no subscriber. A switch takes effect within 10 ms. A
-    /// span that is created while the tag is off does not exist for the subscriber, so it does not appear when it is
-    /// entered later. (Without a filter it would.)
+    /// span that is created while the tag is off does not exist for the subscriber, so it does not appear in the trace
+    /// when it is entered later. (Without a filter it would appear.)
     ///
     /// If this type is used as a layer, it filters for the whole stack, as AOSP's type does: while the tag is off,
     /// *no layer sees anything*. If other layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer)
@@ -80,8 +79,8 @@ impl AtraceSubscriber {
     /// all filters of the same kind:
     ///
     /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the
-    ///   program has other dispatchers, code of their subscribers may run on this thread (`register_callsite`, or their
-    ///   drop).
+    ///   program has other dispatchers, code of their subscribers may run on this thread: `register_callsite`, or the
+    ///   drop of a subscriber.
     /// - In a stack with other layers, the thread is an ordinary one.
     ///
     /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch)
@@ -210,14 +209,14 @@ impl AtraceSubscriber {
     }
 }
 
-/// Returns the id by which the program knows a span. (`from_non_zero_u64` is inlined; `from_u64` is not.)
+/// Returns the `tracing` id of a span. (`Id::from_non_zero_u64` is inlined; `Id::from_u64` is not.)
 #[inline(always)]
 fn id(span: Span) -> Id {
     const NO_SPANS: NonZeroU64 = NonZeroU64::new(u64::MAX >> 1).unwrap();
     Id::from_non_zero_u64(NonZeroU64::new(span.number()).unwrap_or(NO_SPANS))
 }
 
-/// Returns the span of an id that [`id`] made.
+/// Returns the span whose id [`id`] has returned.
 #[inline(always)]
 fn span(id: &Id) -> Span {
     Span::from_number(id.into_u64())
@@ -270,8 +269,8 @@ impl Subscriber for AtraceSubscriber {
         );
     }
 
-    /// Records that a span follows from another. Spans that are not stored share one id per callsite, so no
-    /// flow can lead to or from them.
+    /// Records that a span follows from another span. Spans that are not stored share one id per callsite, so no flow
+    /// can lead to or from such a span.
     fn record_follows_from(&self, id: &Id, follows: &Id) {
         if span(follows).is_one() && self.recorder.wants_flows() {
             self.recorder.follows_from(span(id), follows.into_u64());
@@ -310,8 +309,8 @@ impl Subscriber for AtraceSubscriber {
         id.clone()
     }
 
-    /// Returns whether this closes the span. For a span that is not stored, this is not known, and the function
-    /// returns false.
+    /// Returns whether this call closes the span. For a span that is not stored, this is not known, and the result is
+    /// false.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
         // Nothing is done for a span that is not stored, so nothing is billed.

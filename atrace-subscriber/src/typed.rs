@@ -1,7 +1,7 @@
 //! Encodes fields as typed arguments, for Perfetto's memory.
 //!
-//! `fields.rs` formats the same fields as text. As there, the formatting of a value may panic, write events or
-//! recurse without end. All arguments of an event are encoded on the stack before shared memory is used. So the
+//! `fields.rs` formats the same fields as text. As described there, the formatting of a value may panic, write events
+//! or recurse without end. All arguments of an event are encoded on the stack before shared memory is used. So the
 //! formatting of a value may itself write events.
 
 use std::fmt;
@@ -14,8 +14,8 @@ use tracing_core::field::{Field, Visit};
 use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK};
 
-/// Writes an event: its counters, and an instant. The name of the instant is the message. If the event has no
-/// message, it is the name that the program gave to the event, or `module:line`.
+/// Writes an event: its counters, and an instant. The name of the instant is the message. If the event has no message,
+/// the instant has the name that the program gave to the event, or else `module:line`.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
@@ -46,8 +46,8 @@ fn name_without_message<'a>(text: &'a mut TextBuffer, known: &CallsiteInfo) -> &
     })
 }
 
-/// Encodes the fields of a span, if `has_fields` is true. Returns the name of the span's track, which is empty if the
-/// span has none.
+/// Encodes the fields of a span, if `has_fields` is true. Returns the name of the span's track, or an empty text if the
+/// span has no track of its own.
 #[inline(never)]
 pub(crate) fn encode_span(
     args: &mut Encoder,
@@ -73,7 +73,7 @@ struct Arguments<'a, 'b> {
 }
 
 enum Of<'a, 'b> {
-    /// The visitor encodes an event. This is the writer for its message.
+    /// The visitor encodes an event, and writes the event's message with this writer.
     Event(&'a mut NameWriter<'b>),
     Span {
         track: &'a mut String,
@@ -85,7 +85,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         Self { args, site, has_fields, has_ended: false, of }
     }
 
-    /// Returns whether the field becomes an argument.
+    /// Returns whether the field of the span or event becomes an argument.
     #[inline(always)]
     fn shows(&self, name: &str, is_number: bool) -> bool {
         let is_other = match self.of {
@@ -95,7 +95,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         is_other && self.has_fields && !self.has_ended
     }
 
-    /// Encodes a number. There is one function for all types, because the code is large.
+    /// Encodes a number. One function serves all types of numbers, because the code is large.
     #[inline(never)]
     fn number(&mut self, field: &Field, is_number: bool, value: Scalar) {
         let name = field.name();

@@ -1,4 +1,4 @@
-//! Tests what is written for events.
+//! Tests the messages that are written for events.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fmt;
 use common::{Place, Role, case, in_each_role, install, on};
 use tracing::{Level, debug, error, event, info, info_span, trace, warn};
 
-/// A value whose formatting calls this closure.
+/// A value whose formatting calls a closure.
 struct Doing<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Debug for Doing<F> {
@@ -137,7 +137,8 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
     });
 }
 
-/// Returns harmful values: with lengths at which the copying changes its method, and much longer than a message.
+/// Returns texts that could do harm: texts of the lengths at which the method of copying changes, and texts much longer
+/// than a message.
 fn hostile() -> Vec<String> {
     let parts =
         ["", " ", "a", "|", "\n", "\0", "\u{7f}", "<", "</script>", "é", "😀", "\u{1b}[0m", "\"", "\\"];

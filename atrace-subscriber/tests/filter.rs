@@ -367,8 +367,8 @@ fn the_filter_of_a_stack_silences_the_others_while_off() {
     });
 }
 
-/// tokio-rs/tracing#2519: if the answer of a layer's filter is cached, the layer misses a span when another question
-/// was asked just before, as `log_enabled!` does.
+/// tokio-rs/tracing#2519: if the answer of a layer's filter is cached, the layer misses a span if the program queried
+/// another callsite just before, as `log_enabled!` does.
 #[test]
 fn no_span_is_missed_for_what_was_asked_before() {
     let name = case!({
@@ -416,7 +416,7 @@ fn no_span_is_missed_for_what_was_asked_before() {
 struct Made {
     interest: AtomicU8,
     metadata: OnceLock<Metadata<'static>>,
-    /// How many answers of the subscribers the callsite has cached.
+    /// The number of answers of subscribers that the callsite has cached.
     stored: AtomicUsize,
     /// A function that is called before an answer is stored.
     before: fn(),
@@ -527,7 +527,7 @@ fn callsites_first_hit_while_it_is_switched_are_not_lost() {
 }
 
 thread_local! {
-    /// A channel on which a thread waits before it stores an answer. It is set only on threads that are to be
+    /// A channel on which a thread waits before it stores an answer. The channel is set only on threads that are to be
     /// delayed.
     static STALL: std::cell::RefCell<Option<std::sync::mpsc::Receiver<()>>> =
         const { std::cell::RefCell::new(None) };
@@ -562,7 +562,7 @@ fn an_answer_that_is_stored_late_does_not_stay() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Only rebuilds by this crate query the subscribers here. In that case a single rebuild is enough.
+/// In this test, only rebuilds by this crate query the subscribers. In that case a single rebuild is enough.
 #[test]
 fn where_nobody_asks_a_switch_rebuilds_once() {
     let name = case!({
@@ -585,7 +585,7 @@ fn where_nobody_asks_a_switch_rebuilds_once() {
     place.run(&name, Role::Alone);
 }
 
-/// A layer that calls a function when it is queried about a callsite of this target, while it is armed.
+/// A layer that calls a function when it is queried about a callsite with the target `asked`, while its counter is 1.
 struct Asked(&'static AtomicUsize, fn());
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Asked {
@@ -795,7 +795,8 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
     }
 }
 
-/// Meanwhile, threads of the parent are notified, rebuild, and add and remove subscribers, all under locks.
+/// During the forks, threads of the parent are notified of switches, rebuild the caches, and add and remove
+/// subscribers. All of this takes locks.
 #[test]
 fn a_child_forked_at_any_moment_follows() {
     let name = case!({
@@ -828,8 +829,8 @@ fn a_child_forked_at_any_moment_follows() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// Among all reasons why a child does not trace, the missing watch is the only one that can't be seen from
-/// outside.
+/// If a child does not trace because its filter has no watch, only the state that the child publishes shows this reason
+/// to other processes.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_doctor_finds_a_filter_that_nobody_tells() {

@@ -1,5 +1,5 @@
-//! Tests that forked children wait for no thread of their parent. Each fork happens in the middle of an
-//! operation.
+//! Tests that forked children wait for no thread of their parent. The process forks while one of its threads is in the
+//! middle of an operation.
 //!
 //! Each child has an alarm, which only ends a child that hangs.
 

@@ -59,7 +59,7 @@ fn drawn(dump: &Dump) -> String {
     text.lines().map(|line| line.split("  live  ").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Tells other threads to stop when it is dropped, even if the test fails. Without this, they would run
+/// Tells other threads to stop when it is dropped, even if the test fails. Without this guard, the threads would run
 /// forever.
 struct Over<'a>(&'a AtomicBool);
 
@@ -368,7 +368,7 @@ fn a_dump_within_a_callback_waits_for_nobody() {
     assert_eq!(*seen.lock().unwrap(), [0, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }
 
-/// A value whose formatting calls this closure.
+/// A value whose formatting calls a closure.
 struct Does<F>(F);
 
 impl<F: Fn()> fmt::Debug for Does<F> {

@@ -1,5 +1,5 @@
-//! Tests that forked children know their own spans. The tests run one at a time: `tracing` itself takes locks when
-//! it learns of a subscriber or a callsite, and a thread of another test could hold them during a fork.
+//! Tests that a dump in a forked child shows the child's own spans. The tests run one at a time: `tracing` itself takes
+//! locks when it learns of a subscriber or a callsite, and a thread of another test could hold them during a fork.
 
 #![allow(unsafe_code, reason = "processes are forked")]
 
@@ -36,7 +36,7 @@ fn span(of: &'static str) -> Span {
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Tells other threads to stop when it is dropped, even if the test fails. Without this, they would run
+/// Tells other threads to stop when it is dropped, even if the test fails. Without this guard, the threads would run
 /// forever.
 struct Over<'a>(&'a AtomicBool);
 

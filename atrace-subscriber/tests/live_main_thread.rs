@@ -76,7 +76,7 @@ mod on_linux {
         assert_eq!(pointers, unwound[..pointers.len()]);
     }
 
-    /// A walk is right at each depth, even where the stack was never used before.
+    /// A walk finds the right addresses at each depth, even where the stack was never used before.
     fn grows() {
         #[inline(never)]
         fn deeper(calls: u32) {

@@ -1,5 +1,6 @@
-//! Tests the lives of asynchronous spans (slices from their creation until they close) through Perfetto's backend:
-//! each span has one such slice, the slices nest on lanes, and numbers join them with their parents and polls.
+//! Tests the lives of asynchronous spans (slices from their creation until they close) through Perfetto's backend: each
+//! asynchronous span has one such slice, the slices nest on lanes (tracks for lives), and numbers in their arguments
+//! join them with their parents and polls.
 
 #[path = "../../atrace/tests/common/mod.rs"]
 mod common;
@@ -29,7 +30,7 @@ mod cases {
     use crate::common::{self, case};
     use crate::trace::{Event, Trace, WRONG, processed};
 
-    /// A slice on a named track.
+    /// A slice on a named track, as a reader of the trace sees it.
     #[derive(Clone, Debug)]
     struct Life {
         name: String,
@@ -249,7 +250,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A span has a life if it is asynchronous, whatever the earlier spans of its callsite were.
+    /// A span has a life if it is asynchronous, whether or not the earlier spans of its callsite were asynchronous.
     #[test]
     fn a_span_is_what_it_does_not_what_its_callsite_did() {
         let name = case!({
@@ -421,7 +422,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Tests what a program may do with spans besides polling futures.
+    /// Tests uses of spans other than by futures that are polled.
     #[test]
     fn lives_nest_and_end_whatever_is_done() {
         let name = case!({
@@ -481,7 +482,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// If a session begins while a span is alive, it does not get the end of the span's life.
+    /// If a session begins while a span is alive, the session does not get the end of the span's life.
     #[test]
     fn a_life_ends_only_where_it_began() {
         let name = case!({
@@ -635,8 +636,8 @@ mod cases {
         }
     }
 
-    /// The registry then removes the parent's data only together with the parent: the parent closes while the close
-    /// of another span is reported on the same thread.
+    /// The registry does not drop the data of the span's parent here, because the parent closes while the registry
+    /// reports, on the same thread, that another span closes.
     #[test]
     fn a_life_ends_though_another_layer_held_a_child_of_its_span() {
         let name = case!({

@@ -1,4 +1,5 @@
-//! Tests the bill of a metered subscriber: its counts, its order, and that metering disturbs nothing.
+//! Tests the bill (the cost of each callsite) of a metered subscriber: its counts, its order, and that metering does
+//! not change what the subscriber does.
 
 mod counting;
 
@@ -73,7 +74,7 @@ fn json(bill: &Bill) -> Value {
     serde_json::from_str(&bill.to_json()).expect("the bill is JSON")
 }
 
-/// Returns the callsites by name, or by target if they are events.
+/// Returns the callsites of a bill: those of spans by their names, and those of events by their targets.
 fn callsites(bill: &Value) -> HashMap<String, Value> {
     let all = bill["callsites"].as_array().unwrap().iter();
     all.map(|callsite| (callsite["name"].as_str().unwrap().to_owned(), callsite.clone())).collect()

@@ -42,8 +42,8 @@ mod cases {
         vec![("later".to_owned(), number.to_string())]
     }
 
-    /// The end has the fields if it is in the same chunk as the begin, in a later chunk, or if the reader got
-    /// the callsite's data long before.
+    /// The end of a slice has the recorded fields, whether it is in the same chunk as the begin or in a later one, and
+    /// even if the reader got the callsite's data long before.
     #[test]
     fn every_end_has_what_was_recorded() {
         const SPANS: u64 = 3000;
@@ -114,7 +114,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A reader knows the callsites of each thread separately.
+    /// A reader gets the data of callsites from each thread separately.
     #[test]
     fn an_async_slice_that_ends_on_another_thread_has_what_was_recorded() {
         let name = case!({

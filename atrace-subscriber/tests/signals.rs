@@ -1,7 +1,7 @@
-//! Tests signal handlers that create spans, at any point of the code that they interrupt.
+//! Tests signal handlers that create spans and may interrupt the code of this crate at any point.
 //!
-//! This is only possible with the subscriber alone: a registry has a list for each thread, and panics if it is
-//! interrupted while it changes that list.
+//! Signal handlers may create spans only with `AtraceSubscriber` alone: a registry has a list for each thread, and
+//! panics if it is interrupted while it changes that list.
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "signal handlers are installed")]
@@ -34,7 +34,7 @@ fn place(name: &str) -> Option<Place> {
     Some(place.on())
 }
 
-/// Returns the program's own messages, without the slices of the handler.
+/// Returns the program's own messages, without those of slices that the signal handler has written.
 #[cfg(target_arch = "x86_64")]
 fn without_handler(messages: &[Message]) -> Vec<&str> {
     let mut texts: Vec<&str> = Vec::new();
@@ -56,7 +56,8 @@ static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
 static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Sets the timer once. The handler sets it again, so the program makes progress even if the handler is slow.
+/// Makes the timer raise one signal. The signal handler sets the timer again, so the program makes progress even if the
+/// handler is slow.
 fn set_timer() {
     let timer = TIMER.load(Ordering::Relaxed);
     if !timer.is_null() {
@@ -68,7 +69,7 @@ fn set_timer() {
     }
 }
 
-/// A handler that leaves its spans alternately in order and in reverse.
+/// A signal handler that enters spans, and leaves them alternately in the order of their entry and in reverse.
 extern "C" fn spans(_: libc::c_int) {
     let number = INTERRUPTED.fetch_add(1, Ordering::Relaxed);
     let outer = info_span!("handler").entered();
@@ -134,8 +135,8 @@ extern "C" fn one_span(_: libc::c_int) {
     info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
 }
 
-/// Enters and leaves spans inside this many others: in reverse order, in another order, and, with many spans, in
-/// the order of their entry, so that some ends are pending.
+/// Enters and leaves spans inside of `around` other spans. Leaves them in reverse order, in another order, and, if
+/// there are many, in the order of their entry, so that some ends are pending.
 #[cfg(target_arch = "x86_64")]
 fn stepped(around: usize) {
     install(libc::SIGTRAP, one_span);
@@ -186,7 +187,7 @@ fn a_handler_may_run_between_any_two_instructions() {
     is_whole(&name, 5);
 }
 
-/// Deep enough that the fixed part of the span stack is full, and the list on the heap is created.
+/// So many spans are open that the fixed part of the span stack is full, and the part on the heap is created.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_handler_may_run_between_any_two_instructions_deep_down() {
@@ -227,7 +228,7 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
-/// A handler may leave spans in another order. When it does so, it must not register a destructor.
+/// A handler may leave spans in another order. In this case the handler must not register a destructor.
 #[test]
 fn spans_left_in_another_order_note_no_destructor() {
     let name = case!({

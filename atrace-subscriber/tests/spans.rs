@@ -1,4 +1,4 @@
-//! Tests what is written for spans.
+//! Tests the messages that are written for spans.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Place, Role, balanced, case, in_each_role, install, off_in_each_rol
 use tracing::{Span, debug_span, error_span, info, info_span, instrument, span, trace_span};
 use tracing_subscriber::prelude::*;
 
-/// In the text, the fields follow the name that a field has given to the span.
+/// A field gives the span its name. In the message, the fields follow this name.
 #[test]
 fn a_field_may_name_a_span() {
     let name = case!({
@@ -712,8 +712,8 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     });
 }
 
-/// Two ends are pending. To write the younger one, a single slice has to end and begin again, so it is written.
-/// To write the older one, three slices would have to, so it is not written yet.
+/// Two ends are pending. To write the younger end, a single slice has to end and begin again, so this end is written.
+/// To write the older end, three slices would have to end and begin again, so it is not written yet.
 #[test]
 fn a_slice_whose_end_goes_on_waiting_ends_with_the_one_above_it() {
     let name = case!({

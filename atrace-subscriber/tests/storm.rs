@@ -24,7 +24,7 @@ impl Chance {
     }
 }
 
-/// The minimum number of slices that a storm writes.
+/// The minimum number of slices that one run of a test writes.
 const SLICES: usize = 200;
 
 /// The approximate number of slices that this process has written.
@@ -128,7 +128,7 @@ fn slices_are_balanced_while_it_is_switched_in_async_mode() {
     is_balanced(&name);
 }
 
-/// Runs threads that trace only while no other thread holds the lock for a switch. So each of them knows
+/// Runs threads that trace only while no other thread holds the lock for a switch. So each of these threads knows
 /// whether tracing is on.
 fn exactly(settled: impl Fn(bool) + Sync) {
     let is_on_lock = RwLock::new(false);

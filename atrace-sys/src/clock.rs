@@ -13,8 +13,8 @@ pub fn asked() -> u64 {
     time(libc::CLOCK_BOOTTIME, is_allowed()).unwrap_or_default()
 }
 
-/// Returns the time of a clock in nanoseconds, or `None` if there is no such clock. The C library's function may read
-/// the processor's counter; without it, this makes a system call. Sets errno if it fails.
+/// Returns the time of a clock in nanoseconds, or `None` if there is no such clock. With `by_library`, calls the C
+/// library's function, which may read the processor's counter; otherwise makes a system call. Sets errno if it fails.
 pub(crate) fn time(clock: libc::clockid_t, by_library: bool) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable, and an unknown clock is an error.
@@ -28,16 +28,16 @@ pub(crate) fn time(clock: libc::clockid_t, by_library: bool) -> Option<u64> {
     is_told.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Returns the processor time of the calling thread in nanoseconds, or `None` if the process may not ask for it.
-/// Makes a system call. Async-signal-safe.
+/// Returns the processor time of the calling thread in nanoseconds, or `None` if the system does not let the process
+/// ask for it. Makes a system call. Async-signal-safe.
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 pub fn of_thread() -> Option<u64> {
     let _errno = ErrnoGuard::new();
     time(libc::CLOCK_THREAD_CPUTIME_ID, true)
 }
 
-/// Returns whether the process may read the counter (`PR_SET_TSC`). A new thread inherits this right from the
-/// thread that creates it.
+/// Returns whether the process may read the processor's counter (`PR_SET_TSC`). A new thread inherits this right from
+/// the thread that creates it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn is_allowed() -> bool {
     static IS_ALLOWED: crate::OnceRef<bool> = crate::OnceRef::new();
@@ -47,7 +47,7 @@ pub fn is_allowed() -> bool {
     })
 }
 
-/// Returns whether the process may read the counter, which is always true on this architecture.
+/// Returns whether the process may read the processor's counter, which is always true on this architecture.
 #[cfg(any(miri, not(target_arch = "x86_64")))]
 pub fn is_allowed() -> bool {
     true

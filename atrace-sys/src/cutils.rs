@@ -2,16 +2,16 @@
 //! atrace_link_cutils`).
 //!
 //! Not every Android version exports all functions: Android 6 has no `atrace_end_body`; instants and tracks came with
-//! Android 13. So each method returns whether the library has the function. If it has not, the caller writes the
-//! event to the marker. The library is never unloaded.
+//! Android 13. So each method returns whether the library has the function. If the library lacks the function, the
+//! caller writes the event to the marker. The library is never unloaded.
 //!
 //! # One symbol, two signatures
 //!
 //! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
-//! 14. The signature can't be seen from the symbol, and if the wrong one were called, the library would use a
-//! cookie as a pointer. So the signature is chosen by the API level; if the level is not known, the function counts
-//! as missing. Android 13's function is called with an empty *track*. It then writes the name in place of the
-//! track, so that the message is that of Android 14. (With an empty *name* the message would have an empty field.)
+//! 14. The signature can't be seen from the symbol, and if the wrong one were called, the library would use a cookie as
+//! a pointer. So the signature is chosen by the API level; if the level is not known, the function counts as missing.
+//! Android 13's function is called with an empty *track*. The function then writes the name in the place of the track,
+//! so that the message is the same as in Android 14. (With an empty *name* the message would have an empty field.)
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
@@ -49,7 +49,7 @@ macro_rules! c_name {
 /// Declares the table of functions. The types of the functions come from the bindings of the header.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of libcutils that were found.
+        /// The functions of libcutils, as far as the library has them.
         #[derive(Clone, Copy, Debug)]
         struct Functions {
             $($(#[$doc])* $name: Option<unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>,)*
@@ -75,16 +75,16 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the functions that were linked. The compiler checks that each of them has the type that
-            /// the header declares.
+            /// Returns the functions of the libcutils that was linked. The compiler checks that each of them has the
+            /// type that the header declares.
             #[cfg(atrace_link_cutils)]
             fn linked() -> Self {
                 Self { $($name: Some(bindings::$name),)* }
             }
         }
 
-        /// Fails to compile if the table and the header disagree. It is never called, so no function has to
-        /// be linked for it.
+        /// Fails to compile if the table and the header disagree. This function is never called, so no function of
+        /// libcutils has to be linked for it.
         #[allow(dead_code)]
         fn agrees_with_the_header() {
             $(let _: unsafe extern "C" fn($($type),*) $(-> $result)? = bindings::$name;)*
@@ -118,7 +118,7 @@ type TakesName = unsafe extern "C" fn(track: *const c_char, name: *const c_char,
 /// The signature of `atrace_async_for_track_end_body`.
 #[derive(Clone, Copy, Debug)]
 enum TrackEnd {
-    /// The function is missing, or its signature is not known.
+    /// `atrace_async_for_track_end_body` is missing, or its signature is not known.
     Not,
     /// The function takes `(track, cookie)`.
     WithTrack(TakesTrack),
@@ -157,7 +157,7 @@ fn vendor_level(path: &[u8]) -> Option<Option<u32>> {
 
 /// A loaded libcutils.
 ///
-/// Any thread may call the methods. They may change errno.
+/// Any thread may call the methods. The methods may change errno.
 #[derive(Debug)]
 pub struct Cutils {
     functions: Functions,
@@ -272,28 +272,29 @@ impl Cutils {
         self.enabled_tags
     }
 
-    /// Makes the library open the marker if it has not done so, and read the tags if it knows that they have
-    /// changed.
+    /// Makes the library open the marker, if it has not opened it yet, and read the tags, if the library has noticed
+    /// that they have changed.
     #[doc(alias = "atrace_init")]
     #[doc(alias = "atrace_setup")]
     pub fn init(&self) {
         let _ = call!(self.atrace_init()) || call!(self.atrace_setup());
     }
 
-    /// Makes the library read the tags.
+    /// Makes the library read the enabled tags from the properties.
     #[doc(alias = "atrace_update_tags")]
     pub fn update_tags(&self) {
         call!(self.atrace_update_tags());
     }
 
-    /// Sets the library's mask to `ATRACE_TAG_NOT_READY`, or makes it read the tags again.
+    /// If `enabled` is false, sets the library's mask to `ATRACE_TAG_NOT_READY`; otherwise makes the library read the
+    /// tags again.
     #[doc(alias = "atrace_set_tracing_enabled")]
     pub fn set_tracing_enabled(&self, enabled: bool) {
         call!(self.atrace_set_tracing_enabled(enabled));
     }
 
-    /// Writes a message `B`. Returns whether the library has the function for it. All following methods
-    /// return the same.
+    /// Writes a message `B`. Returns whether the library has the function for this kind of message, as the methods that
+    /// follow do.
     #[doc(alias = "atrace_begin_body")]
     #[inline]
     pub fn begin(&self, name: &CStr) -> bool {

@@ -1,11 +1,11 @@
-//! Asymmetric fences: a light fence, which costs nothing, and a heavy fence, which is a pair with it. They are for
-//! asymmetric forms of Dekker's algorithm.
+//! Asymmetric fences: a light fence, which costs nothing, and a heavy fence, which is paired with the light one. Both
+//! are needed for asymmetric forms of Dekker's algorithm.
 //!
-//! In Dekker's algorithm, each of two sides stores its own word and then loads the word of the other side; at least
-//! one side must see the other's store. Both sides need a store-load fence between their store and their load. If
-//! one side runs often and the other rarely, the rare side can make the kernel run a full fence on all CPUs that run
-//! threads of this process (`membarrier(2)`, Linux 4.14). Then a compiler barrier suffices on the frequent side. See
-//! WG21 paper P1202, "Asymmetric Fences".
+//! In Dekker's algorithm, each of two threads stores a word of its own and then loads the other thread's word; at least
+//! one of the two must see the other's store. Both threads need a store-load fence between their store and their load.
+//! If one of the two runs this code often and the other rarely, the rare one can make the kernel run a full fence on
+//! all CPUs that run threads of this process (`membarrier(2)`, Linux 4.14). Then a compiler barrier suffices on the
+//! frequent side. See WG21 paper P1202, "Asymmetric Fences".
 //!
 //! Without `membarrier(2)`, both fences are full ones. On Android the call is made only since Android 10; before
 //! that, the system call filter of an app may kill the caller.
@@ -20,9 +20,9 @@ static IS_HELPED: AtomicBool = AtomicBool::new(false);
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 
-/// The fence of the side that runs often. If another thread passes [`heavy_fence`] later, that thread sees the
-/// stores before this fence. Otherwise, the loads after this fence see the stores that the other thread made
-/// before its fence.
+/// The fence of the thread that runs the code often. If another thread passes [`heavy_fence`] later, that thread sees
+/// the stores before this fence. Otherwise, the loads after this fence see the stores that the other thread made before
+/// its fence.
 #[inline(always)]
 pub fn light_fence() {
     if IS_HELPED.load(Ordering::Relaxed) {
@@ -32,7 +32,7 @@ pub fn light_fence() {
     }
 }
 
-/// The fence of the side that runs rarely: see [`light_fence`].
+/// The fence of the thread that runs the code rarely: see [`light_fence`].
 pub fn heavy_fence() {
     fence(Ordering::SeqCst);
     if IS_HELPED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {

@@ -1,4 +1,4 @@
-//! Detects forks, so that a process can tell its own state from that of its parent.
+//! Detects forks, so that a process can tell its own data from data that it has inherited from its parent.
 //!
 //! # The problem
 //!
@@ -7,8 +7,8 @@
 //!
 //! # Types
 //!
-//! - [`Generation`]: a number that identifies a process among its ancestors. State that belongs to a process
-//!   carries this number.
+//! - [`Generation`]: a number that identifies a process among its ancestors. Data that belongs to one process is stored
+//!   together with this number.
 //! - [`PerProcess`]: a value that each process creates for itself.
 //! - [`Turn`]: work that only one thread does at a time, without a lock. If the working thread does not exist
 //!   in a forked child, another thread of the child may do the work.
@@ -19,9 +19,10 @@
 //! child was made, even by a bare `clone`. A process that finds 0 in the page takes the next number. No function of
 //! this module waits or takes a lock.
 //!
-//! Without that kernel feature each call asks the kernel for the process id, which is stored together with the
+//! On a kernel without this feature, each call asks the kernel for the process id, which is stored together with the
 //! generation (`BY_ID`). A child in another PID namespace may have the same id as its parent, so a `pthread_atfork`
-//! handler clears the stored id and generation. If such a child was made by a bare `clone`, it is not recognised.
+//! handler clears the stored id and generation. If a child with its parent's id was made by a bare `clone`, the child
+//! is not recognised.
 //!
 //! A child of `vfork` shares its parent's memory, so it has the same generation as its parent, on every kernel. It
 //! must not trace before it executes a program.
@@ -54,7 +55,7 @@ impl Generation {
 
 /// The words that the kernel wipes, so that they are 0 in a new child.
 struct Own {
-    /// The word of [`cached`], which another module uses.
+    /// The word in which [`cached`] keeps a number for the module `process`.
     cached: AtomicU64,
     generation: AtomicU64,
 }
@@ -62,13 +63,13 @@ struct Own {
 // SAFETY: zeroes are valid numbers.
 unsafe impl Plain for Own {}
 
-/// Words that are always 0. They are used before [`page`] has created a page, and if no page can be created.
+/// Words that are always 0, in place of a page: before [`page`] has created the page, and if it can't be created.
 static NOTHING: Own = Own { cached: AtomicU64::new(0), generation: AtomicU64::new(0) };
 static OWN: AtomicRef<Own> = AtomicRef::new(&NOTHING);
-/// A process id in the upper half, and the generation of that process in the lower half. This is used if
-/// there is no page.
+/// A process id in the upper half, and the generation of that process in the lower half. The word is used if there is
+/// no page that the kernel wipes.
 static BY_ID: AtomicU64 = AtomicU64::new(0);
-/// The last generation that this process or an ancestor has taken.
+/// The highest generation that this process or an ancestor has taken.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the generation of the calling process, even right after a fork. This costs two loads, or a system call
@@ -99,8 +100,8 @@ fn cache(make: fn() -> NonZeroU64) -> NonZeroU64 {
     made
 }
 
-/// Returns whether the kernel wipes pages in each child (Linux 4.14). If the kernel does not, a child of a bare
-/// `clone` differs from its parent only in its [`generation`].
+/// Returns whether the kernel wipes pages in each child (Linux 4.14). If the kernel does not, only the [`generation`]
+/// shows that a child of a bare `clone` is not its parent.
 pub fn wipes() -> bool {
     page().is_some()
 }
@@ -166,8 +167,8 @@ fn clear_at_fork() {
 
 /// A value that each process creates for itself. A forked child does not get its parent's value.
 ///
-/// This is for values that a thread of the parent may have been changing during the fork, in particular locks.
-/// A value exists until its process ends. In a child, the values of its ancestors stay in memory unused.
+/// Use this for values that a thread of the parent may have been changing during the fork, in particular locks. A value
+/// exists until its process ends. In a child, the values of its ancestors stay in memory unused.
 ///
 /// # Examples
 ///
@@ -199,17 +200,18 @@ impl<T: Sync + 'static> PerProcess<T> {
         self.0.get().filter(|made| made.by == generation()).map(|made| &made.value)
     }
 
-    /// Returns the value of this process or, if it has none, that of its nearest ancestor with a value.
+    /// Returns the value of this process or, if this process has no value, the value of its nearest ancestor that has
+    /// one.
     ///
     /// A thread of the ancestor may have been changing the value during the fork.
     pub fn inherited(&self) -> Option<&'static T> {
         self.0.get().map(|made| &made.value)
     }
 
-    /// Returns this process's value, and makes it first if the process has none.
+    /// Returns this process's value. If the process has no value, first calls `make` to create it.
     ///
-    /// If several threads call this at once, each creates a value; the first one is stored and the others are
-    /// dropped. No thread waits.
+    /// If several threads call this function at once, each creates a value; the first value is stored and the others
+    /// are dropped. No thread waits.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         match self.get() {

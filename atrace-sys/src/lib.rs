@@ -8,8 +8,8 @@
 //! - [`marker`]: finds, opens and writes the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
-//! - [`fork`]: the generation, a number that differs between a process and its children, for state that a
-//!   child must not inherit;
+//! - [`fork`]: the generation, a number that differs between a process and its children, for data that a child must not
+//!   use;
 //! - [`process`]: the process's id, name, rights and errno;
 //! - [`thread`]: threads that do not disturb the program: they take no signals and keep no files open;
 //! - [`timer`]: the processor's counter, and the processor time of a thread and of the process;
@@ -17,7 +17,7 @@
 //! - `probe`: opens files whose paths an untrusted process has chosen;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
-//! - `memory`: mappings and memory files; `fence`: asymmetric fences; `futex`: sleeping on a word;
+//! - `memory`: mappings, and memory files (`memfd_create`); `fence`: asymmetric fences; `futex`: sleeping on a word;
 //!   `clock`: the system's clock;
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts on the stack;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.

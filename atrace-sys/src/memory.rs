@@ -1,7 +1,7 @@
-//! Mappings and memory files.
+//! Mappings, and *memory files*: files without a name that exist only in memory (`memfd_create`).
 //!
-//! - [`Region`]: mapped bytes of a file, or anonymous memory. Another thread or process may change them at
-//!   any time;
+//! - [`Region`]: mapped bytes of a file, or anonymous memory. Another thread or process may change the bytes at any
+//!   time;
 //! - [`Mapped`]: a value of one type in a mapping of its own;
 //! - [`page_size`]: the smallest unit that the kernel maps;
 //! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that no process can shrink. If a file shrinks, a

@@ -1,5 +1,4 @@
-//! libandroid's `ATrace_*` functions: the tracing interface that Android offers to apps, which may not load
-//! libcutils.
+//! libandroid's `ATrace_*` functions: the tracing interface that Android offers to apps, which can't load libcutils.
 //!
 //! The interface has slices (Android 6), async slices and counters (Android 10), all with the tag APP; it has no
 //! instants and no tracks. Each of its functions checks by itself whether the tag is enabled. The library is never
@@ -16,8 +15,8 @@ type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.
 ///
-/// Any thread may call the methods. They may change errno. A method that returns a `bool` returns whether the
-/// library has the function.
+/// Any thread may call the methods. The methods may change errno. A method that writes an event and returns a `bool`
+/// returns false if the library lacks the function for the event.
 #[derive(Debug)]
 pub struct Ndk {
     is_enabled: extern "C" fn() -> bool,
@@ -68,7 +67,7 @@ impl Ndk {
         (self.is_enabled)()
     }
 
-    /// Begins a slice.
+    /// Begins a slice of the calling thread.
     #[doc(alias = "ATrace_beginSection")]
     #[inline]
     pub fn begin(&self, name: &CStr) {
@@ -82,21 +81,21 @@ impl Ndk {
         (self.end)();
     }
 
-    /// Begins an async slice.
+    /// Begins an async slice, which `name` and `cookie` identify.
     #[doc(alias = "ATrace_beginAsyncSection")]
     #[inline]
     pub fn async_begin(&self, name: &CStr, cookie: i32) -> bool {
         call(self.async_begin, name, cookie)
     }
 
-    /// Ends an async slice.
+    /// Ends the async slice with this name and cookie.
     #[doc(alias = "ATrace_endAsyncSection")]
     #[inline]
     pub fn async_end(&self, name: &CStr, cookie: i32) -> bool {
         call(self.async_end, name, cookie)
     }
 
-    /// Sets a counter.
+    /// Sets the counter `name` to `value`.
     #[doc(alias = "ATrace_setCounter")]
     #[inline]
     pub fn counter(&self, name: &CStr, value: i64) -> bool {

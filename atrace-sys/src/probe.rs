@@ -16,7 +16,7 @@ use crate::system::file;
 
 /// Opens the marker at `path` for writing, if it is on tracefs and has this device and inode.
 ///
-/// A symbolic link at the end of the path is refused, except with `is_followed`, which is for descriptors in
+/// A symbolic link at the end of the path is refused, unless `is_followed` is true, which is for descriptors in
 /// `/proc`.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 
-/// The users whose service is trusted.
+/// The users whose service is trusted, if it listens at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// This user, root, Android's `traced`, or the owner of the socket's directory, if only root can have given the
@@ -65,7 +65,7 @@ impl Socket {
         Self(socket.into())
     }
 
-    /// Connects to a socket by its address: a path, or `@` followed by an abstract name.
+    /// Connects to the socket with this address: a path, or `@` followed by an abstract name.
     ///
     /// # Errors
     ///
@@ -92,8 +92,8 @@ impl Socket {
     /// Waits until data can be received, for at most `timeout` (`None`: forever). Returns whether there is
     /// data. The end of the connection counts as data.
     ///
-    /// If the system denies the call, this returns true every 50 ms, and the caller has to check for data
-    /// itself.
+    /// If the system denies the system call for waiting, this returns true every 50 ms, and the caller has to check for
+    /// data itself.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         self.poll(libc::POLLIN, timeout).unwrap_or_else(|error| error != Errno(libc::EINTR))
     }
@@ -106,7 +106,7 @@ impl Socket {
     /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
     /// can't be used any more.
     ///
-    /// Waits at most five seconds for a service that does not read its bytes.
+    /// If the service does not read the bytes, waits for it for at most five seconds.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
         // If the system denies the waiting call, each attempt takes 50 ms.
         let mut denied = 100;
@@ -169,7 +169,8 @@ impl Socket {
         Ok(received.map(|(received, _)| (received, control.take())))
     }
 
-    /// Receives with these flags. Returns the number of bytes, and the flags of the received message.
+    /// Receives bytes with these flags of `recvmsg(2)`. Returns the number of bytes, and the flags of the received
+    /// message.
     fn receive_as(
         &self,
         bytes: &mut [u8],
@@ -217,7 +218,7 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
 
 /// Returns the owner of a socket's directory, if only root can have given the directory to that owner.
 ///
-/// This requires that no other user can write to any directory above that directory, and that only the owner can
+/// Only root can have done so if no other user can write to any directory above that directory, and only the owner can
 /// write to the directory itself. Otherwise another user could put a directory there, or mount one over it. Every
 /// component of the path must be a directory, not a symbolic link.
 #[cold]
@@ -246,13 +247,13 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 
 /// The control data for one descriptor, in the kernel's layout.
 ///
-/// The structure has no padding at its end: the kernel could put a second descriptor there, which no code
-/// would close.
+/// The structure has no padding at its end, because the kernel could put a second descriptor there, which no code would
+/// close.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
     descriptor: libc::c_int,
-    /// Whether the kernel has filled in the data.
+    /// Whether the kernel has filled in the control data.
     is_full: bool,
 }
 

@@ -37,7 +37,8 @@ pub fn put_ends<const N: usize>(to: &mut [MaybeUninit<u8>], first: [u8; N], last
     }
 }
 
-/// Returns bytes as possibly uninitialised bytes, so that they can be copied to uninitialised memory.
+/// Returns the same bytes with the type of possibly uninitialised bytes, so that they can be copied to uninitialised
+/// memory.
 #[inline(always)]
 pub fn as_uninit(bytes: &[u8]) -> &[MaybeUninit<u8>] {
     // SAFETY: initialised bytes are valid as `MaybeUninit`, and nothing can be written through a shared reference.

@@ -43,9 +43,9 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Prepares for a thread of [`spawn_bare`]: collects the facts that [`leave_descriptors`] needs, which that thread
-/// can't find out itself, and records the present seccomp mode for [`is_confined`]. If the caller is in a shared
-/// library, the library stays loaded. Allocates.
+/// Prepares for a thread of [`spawn_bare`]: collects the facts that [`leave_descriptors`] needs, because a bare thread
+/// can't collect them, and records the present seccomp mode for [`is_confined`]. If the caller is in a shared library,
+/// the library stays loaded. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     system::stay_loaded();
@@ -64,8 +64,8 @@ pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
 }
 
-/// Calls `body` with all signals blocked for the calling thread. In a thread that `body` starts, the signals
-/// stay blocked.
+/// Blocks all signals for the calling thread while `body` runs. In a thread that `body` starts, the signals stay
+/// blocked.
 ///
 /// Signals of the process are then delivered to its other threads. A signal that the kernel raises because of a
 /// system call, such as SIGXFSZ, has no effect; the call returns an error.
@@ -81,8 +81,8 @@ pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
 /// thread only sleeps. After this call the thread has no descriptor of the process and keeps none open. From then
 /// on, the thread must not run code that reads, writes, opens or closes descriptors of the process.
 ///
-/// Needs `close_range(2)` of Linux 5.9. On Android it needs Android 13, because the system call filter kills an app
-/// that makes a call which that version does not know. On other systems the function changes nothing.
+/// Needs `close_range(2)` of Linux 5.9. On Android this needs Android 13: in older versions, the system call filter
+/// kills an app that calls `close_range(2)`. On other systems the function changes nothing.
 #[doc(alias = "close_range")]
 pub fn leave_descriptors() -> bool {
     let left = may_call_close_range() && system::leave_descriptors();
@@ -92,8 +92,8 @@ pub fn leave_descriptors() -> bool {
     left
 }
 
-/// Does the same as [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2, so that no file of this thread
-/// gets a number that libraries take for stdin, stdout or stderr.
+/// Does the same as [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2, so that no other file that this thread
+/// opens gets one of these numbers, which libraries take for stdin, stdout and stderr.
 #[cfg(not(no_tracing))]
 pub fn have_descriptors_of_its_own() -> bool {
     let is_left = leave_descriptors();
@@ -125,12 +125,12 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// The thread-local state. It is a single value, because on Android each thread-local takes a thread key of the C
-/// library and additional code.
+/// All thread-local data of this crate. The data is a single value, because on Android each thread-local takes a thread
+/// key of the C library and additional code.
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,
-    /// The word that [`with_slot`] passes.
+    /// The thread's word for Perfetto's producer: see [`with_slot`].
     slot: AtomicU32,
 }
 

@@ -1,7 +1,8 @@
 //! Times for measuring short pieces of work: the processor's counter, and the processor time of a thread and
 //! of the process.
 //!
-//! Systems without tracing have neither; only `std::time::Instant` is left there.
+//! On systems without tracing, this module has neither the counter nor processor times; a caller can only use
+//! `std::time::Instant` there.
 //!
 //! Source of the counters' properties: Intel's manual, volume 3, "Invariant TSC"; Arm's document "The Generic
 //! Timer".
@@ -29,8 +30,8 @@ pub fn counter() -> u64 {
     0
 }
 
-/// Returns whether the counter has a constant speed and may be read. This opens a file, so call it before the
-/// process gives up the right to do so.
+/// Returns whether the counter has a constant speed and may be read. This function opens a file, so call it before the
+/// process gives up the right to open files.
 #[cfg(all(target_arch = "x86_64", not(any(miri, no_tracing))))]
 pub fn has_counter() -> bool {
     // CPUID 8000_0007h, EDX bit 8: the counter has the same speed in all power states.
@@ -78,7 +79,7 @@ pub fn time_of_thread(thread: u32) -> Option<u64> {
     crate::system::processor_time(Of::Thread(thread))
 }
 
-/// The threads whose processor time is counted.
+/// The threads whose processor time is to be returned.
 pub(crate) enum Of {
     /// All threads of the process.
     Process,

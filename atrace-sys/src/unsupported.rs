@@ -1,7 +1,7 @@
 //! Replaces the module [`system`](crate::system) on systems without tracing. There, opening anything fails, so
 //! tracing is always off.
 //!
-//! A type whose values only exist after something was opened has no values here.
+//! A type whose values are the results of opening a file or a library has no values in this module.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
@@ -114,17 +114,17 @@ pub fn is_thread(_: u32) -> bool {
     true
 }
 
-/// Returns `None`: the bounds are not known.
+/// Returns `None`: the bounds of the stack are not known.
 pub fn stack_bounds() -> Option<(usize, usize)> {
     None
 }
 
-/// Returns `None`: the mapped memory is not known.
+/// Returns `None`: on this system it is not known which memory is mapped.
 pub fn mapped_from(_: usize, _: usize) -> Option<usize> {
     None
 }
 
-/// Does nothing: argv\[0\] is not read here.
+/// Does nothing: on this system, argv\[0\] is not read.
 pub fn reread_argv0() {}
 
 pub(crate) fn read_argv0() -> Option<&'static CStr> {

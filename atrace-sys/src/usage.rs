@@ -9,14 +9,14 @@ use crate::system::{c, zeros};
 /// The resources that a process has used, including those of the children for which it waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The processor time in nanoseconds, in the program and, for the program, in the kernel. If children are
-    /// included, the resolution is a microsecond.
+    /// The processor time in nanoseconds, both in the program's code and in the kernel on behalf of the program. If
+    /// children are included, the resolution is a microsecond.
     pub processor_ns: u64,
     /// The number of page faults.
     pub faults: u64,
     /// The number of context switches.
     pub switches: u64,
-    /// The maximum resident size of one of the processes, in KiB.
+    /// The largest resident size that any of the processes has had, in KiB.
     pub peak_kib: u64,
 }
 
@@ -33,8 +33,8 @@ pub fn processor_time(process: u32) -> io::Result<u64> {
     crate::clock::time(clock, true).ok_or_else(io::Error::last_os_error)
 }
 
-/// Waits until a child has ended. Returns its status, encoded as by `wait(2)`, and the resources that it has
-/// used.
+/// Waits until a child has ended. Returns the child's status, encoded as by `wait(2)`, and the resources that the child
+/// has used.
 ///
 /// # Errors
 ///
@@ -67,13 +67,13 @@ pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
 pub struct Instructions(File);
 
 impl Instructions {
-    /// Starts to count. If the kernel's instructions may not be counted, only those of the programs are
-    /// counted.
+    /// Starts to count. If the system does not let this user count instructions in the kernel, only instructions in the
+    /// programs are counted.
     ///
     /// # Errors
     ///
-    /// Returns `ENOENT` if the processor has no such counter, as in most virtual machines, and `EACCES` if this user
-    /// may not count (see `perf_event_paranoid`).
+    /// Returns `ENOENT` if the processor has no such counter, as in most virtual machines, and `EACCES` if the system
+    /// forbids this user to count (see `perf_event_paranoid`).
     pub fn of_children() -> io::Result<Self> {
         Self::open(0, 1)
     }

@@ -5,8 +5,8 @@
 //! - [`OnceRef`] is empty at first. An empty one consists of zeroes, so a large table of empty ones takes no
 //!   room in the file of a program.
 //!
-//! `OnceLock` and `LazyLock` would not do: they wait for the thread that initialises them, and that thread does
-//! not exist in a forked child.
+//! `OnceLock` and `LazyLock` can't be used here: their users wait for the thread that initialises them, and that thread
+//! does not exist in a forked child.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -51,8 +51,8 @@ impl<T: Sync + 'static> AtomicRef<T> {
         self.0.put(Some(target));
     }
 
-    /// Replaces the reference by a reference to the content of `new`, if the present reference is still
-    /// `current`. The content is then never freed. Otherwise `new` is dropped.
+    /// If the present reference is still `current`, replaces it by a reference to the value in `new`, which is then
+    /// never freed. Otherwise drops `new`.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl<T: Sync + 'static> AtomicRef<T> {
     }
 }
 
-/// A `&'static T` that is set once. It may be empty.
+/// Either empty or a `&'static T`. It is empty at first and is usually set once.
 ///
 /// # Examples
 ///
@@ -114,12 +114,12 @@ impl<T: Sync + 'static> OnceRef<T> {
     ///
     /// # Errors
     ///
-    /// Returns the present reference as an error if one was set before, even if it is the same one.
+    /// Returns the present reference as an error if a reference was set before, even if it equals `target`.
     pub fn set(&self, target: &'static T) -> Result<(), &'static T> {
         self.replace(None, target).map_err(|present| present.unwrap_or(target))
     }
 
-    /// Sets or empties the reference, whatever it is now.
+    /// Sets the reference to `target`, or empties it, whether or not it was set before.
     pub fn put(&self, target: Option<&'static T>) {
         self.0.store(Self::pointer(target), Ordering::Release);
     }
@@ -131,8 +131,8 @@ impl<T: Sync + 'static> OnceRef<T> {
         Self::target(self.0.swap(std::ptr::null_mut(), Ordering::AcqRel))
     }
 
-    /// Sets the reference to the content of `new`, if the present reference is still `current`. The content
-    /// is then never freed. Otherwise `new` is dropped.
+    /// If the present reference is still `current`, sets it to the value in `new`, which is then never freed. Otherwise
+    /// drops `new`.
     ///
     /// # Errors
     ///
@@ -170,14 +170,14 @@ impl<T: Sync + 'static> OnceRef<T> {
     /// Returns the reference. If it is empty, sets it first to the result of `make`, which is then never
     /// freed.
     ///
-    /// If several threads call this at once, each creates a value; the first one is stored and the others are
-    /// dropped. No thread waits, so a forked child does not wait for a thread that it does not have.
+    /// If several threads call this function at once, each creates a value; the first value is stored and the others
+    /// are dropped. No thread waits for another thread, which might not exist in a forked child.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.keep(Box::new(make())))
     }
 
-    /// Sets the reference to the content of `new`, unless it is already set. The content is then never freed.
-    /// Returns the reference that is set.
+    /// Unless the reference is already set, sets it to the value in `new`, which is then never freed. Returns the
+    /// present reference.
     pub fn keep(&self, new: impl Place<Target = T>) -> &'static T {
         let (Ok(set) | Err(set)) = offer(new, |new| self.set(new));
         set
@@ -200,8 +200,8 @@ pub unsafe trait Place: Deref {}
 // SAFETY: the value is on the heap; moving the box moves only its address.
 unsafe impl<T> Place for Box<T> {}
 
-/// Calls `set` with a reference to the content of `new`. If `set` succeeds, the content is never dropped;
-/// otherwise `new` is dropped.
+/// Calls `set` with a reference to the value in `new`. If `set` succeeds, the value is never dropped; otherwise `new`
+/// is dropped.
 ///
 /// If `set` fails, it must not have published the reference.
 pub(crate) fn offer<L: Place<Target: 'static>, E>(

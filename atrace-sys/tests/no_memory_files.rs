@@ -1,5 +1,5 @@
-//! Tests memory files on a kernel without `memfd_create`: a seccomp filter answers as a kernel before 3.17 does. This
-//! is a test program of its own, because a filter can't be removed.
+//! Tests the replacement of memory files on a kernel without `memfd_create`: a seccomp filter answers this call as a
+//! kernel before 3.17 does. This is a test program of its own, because a filter can't be removed.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the filter is installed as a C program would")]

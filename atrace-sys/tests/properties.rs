@@ -23,7 +23,7 @@ const SIZE: u64 = 98368;
 const ROLE: &str = "PROPERTIES_TEST_ROLE";
 const STORE: &str = "ATRACE_PROPERTIES";
 
-/// A directory for one store. Dropping this removes the directory with all its files.
+/// A directory for one property store. Dropping the `Place` removes the directory with all its files.
 struct Place(TempDir);
 
 impl Place {
@@ -229,7 +229,7 @@ fn a_store_is_created_set_and_read() {
     }
 }
 
-/// The layout must be as documented, because a reader in C++ was written for it.
+/// The layout of the file must be as documented, because readers in other languages may depend on it.
 #[test]
 fn the_layout_is_as_documented() {
     let place = Place::new();
@@ -669,7 +669,7 @@ fn all_who_create_at_once_get_the_same_file() {
     place.assert_tidy();
 }
 
-/// A helper that would never end by itself. Dropping this kills it.
+/// A helper process that would never end by itself. Dropping the `Endless` kills the process.
 struct Endless(Child);
 
 impl Endless {
@@ -803,7 +803,7 @@ fn a_writer_killed_at_any_point_leaves_whole_values() {
     place.assert_tidy();
 }
 
-/// The store of a user who does not exist outside of this test. Dropping this removes the store.
+/// The property store of a user id that only this test uses. Dropping the `UserStore` removes the store.
 struct UserStore(u32);
 
 impl UserStore {

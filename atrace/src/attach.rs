@@ -38,9 +38,9 @@ static IS_BEGUN: AtomicBool = AtomicBool::new(false);
 /// Lets `atrace record` find this process, as [`atrace_init`](crate::atrace_init) does.
 ///
 /// If a Perfetto service runs, this function connects to the service as [`connect`](crate::perfetto::connect) does.
-/// Otherwise a thread sleeps until the same user begins a recording, and then connects within a second. The thread
-/// polls nothing, and no code of the program runs on it. A service that is started in another way is found only at the
-/// next recording; [`connect`](crate::perfetto::connect) polls for a service instead.
+/// Otherwise a thread sleeps until the same user begins a recording, and then connects within a second. The thread does
+/// not poll, and no code of the program runs on it. A service that is started in another way is found only at the next
+/// recording; [`connect`](crate::perfetto::connect) polls for a service instead.
 ///
 /// This does nothing on Android, in a program with elevated rights (`AT_SECURE`), if the variable `ATRACE_BACKEND` or
 /// `ATRACE_MARKER` has a value, or if the function was called before.

@@ -13,9 +13,9 @@
 //! # Paths
 //!
 //! A process that never was a producer of Perfetto has one backend, its sink, so there is no choice and no cost: see
-//! `sink/first.rs`. In a producer, a tag is usually wanted by Perfetto's sessions only. The two words of the gate
-//! show this case, so it is tested first, by inlined code ([`goes_to_sessions_only`]). A function that is not inlined
-//! ([`select_slow`]) handles all other cases.
+//! `sink/first.rs`. In a producer, a tag is usually wanted by Perfetto's sessions only. This case can be seen from the
+//! two words of the gate, so it is tested first, by inlined code ([`goes_to_sessions_only`]). A function that is not
+//! inlined ([`select_slow`]) handles all other cases.
 //!
 //! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be
 //! written on the stack of a signal handler, whose stack is small. So a function must not reserve stack for buffers

@@ -16,7 +16,7 @@ use crate::{AtraceTag, refresh};
 /// Reads the properties now, instead of at the first event. Also opens the marker, if opening failed when the library
 /// was loaded.
 ///
-/// On a host, this also lets `atrace record` find the process: see
+/// On a host, this function also lets `atrace record` find the process: see
 /// [`perfetto::attach`](crate::perfetto::attach).
 ///
 /// A call of this function is optional. It may allocate and start a thread, so a signal handler must not call

@@ -162,9 +162,9 @@
 //! name in all of its events. An empty name stays empty in the begin of a slice. In other events it becomes `?`,
 //! because Perfetto refuses them with an empty name.
 //!
-//! AOSP's functions take a name as `&str`. The functions that end in `_args` or `_named`, and [`atrace_counter`],
-//! take any [`EventName`]: also `format_args!`, or a closure that writes the name piece by piece. These functions
-//! format nothing while the tag is off.
+//! AOSP's functions take a name as `&str`. The functions that end in `_args` or `_named`, and [`atrace_counter`], take
+//! any [`EventName`], such as `format_args!` or a closure that writes the name piece by piece. These functions format
+//! nothing while the tag is off.
 //!
 //! # Arguments
 //!

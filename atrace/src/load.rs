@@ -9,8 +9,8 @@
 //! # What is done
 //!
 //! - A shared library that contains this crate, such as a plugin, is kept loaded until the process ends. `dlclose` does
-//!   not unmap it, because its threads, fork handlers and thread keys, its descriptors and its memory can't all be
-//!   taken back.
+//!   not unmap it, because there is no way to end its threads and to remove its fork handlers, thread keys, descriptors
+//!   and memory.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
 //! - With `ATRACE_BACKEND=perfetto`, the memory is prepared that the first event needs in order to connect to
 //!   the service.

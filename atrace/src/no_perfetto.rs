@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Encodes nothing.
+/// Replaces the encoder of typed arguments. Encodes nothing.
 #[derive(Debug, Default)]
 pub struct Encoder(());
 
@@ -343,12 +343,12 @@ pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
     None
 }
 
-/// Returns 0, which stands for no time.
+/// Returns 0, the value that stands for no given time.
 pub fn now() -> u64 {
     0
 }
 
-/// Returns 0, which stands for no flow.
+/// Returns 0, the value that stands for no flow (no arrow between events).
 pub fn flow_number(_: u64) -> u64 {
     0
 }

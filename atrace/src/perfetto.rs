@@ -38,8 +38,8 @@ pub fn connect() {
 
 /// Records this process into a new file until the returned guard is dropped. <https://ui.perfetto.dev> opens the file.
 ///
-/// This needs no service and no special rights. The file gets the events of all tags, except tags that are enabled
-/// for ATrace and do not prefer Perfetto (property `debug.atrace.prefer_sdk`). Events are in the file a few
+/// A recording needs no service and no special rights. The file gets the events of all tags, except tags that are
+/// enabled for ATrace and do not prefer Perfetto (property `debug.atrace.prefer_sdk`). Events are in the file a few
 /// milliseconds after they were written, at the latest when the guard is dropped. If the process is killed, the last
 /// events are missing. A forked child is not recorded.
 ///

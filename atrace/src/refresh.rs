@@ -21,11 +21,11 @@
 //!
 //! # Threading
 //!
-//! Events call [`is_enabled`] and [`read`], also in signal handlers and in a child that was forked while another
-//! thread held a lock. So these functions neither allocate nor take a lock (libcutils takes a lock of its own when it
+//! Events call [`is_enabled`] and [`read`], even in signal handlers and in a child that was forked while another thread
+//! held a lock. So these functions neither allocate nor take a lock (libcutils takes a lock of its own when it
 //! reloads). Variables that need much stack are in separate functions that are not inlined.
 //!
-//! Each published result also updates the state page ([`crate::state`]).
+//! When the tags are published at the gate, the state page is updated, too ([`crate::state`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -243,8 +243,8 @@ impl TrackSlice {
         self.by.is_some()
     }
 
-    /// Writes the end if this process wrote the begin, whatever tags are enabled by now. The track and the cookie must
-    /// be those of the begin.
+    /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. The track and the
+    /// cookie must be those of the begin.
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
         if let Some(by) = self.by

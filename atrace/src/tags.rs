@@ -1,8 +1,8 @@
 //! Tags: each tag names the part of the system to which an event belongs. Tracing is switched on for each
 //! tag.
 //!
-//! [`AtraceTag`] is at the top of the crate, too. AOSP's `libatrace_rust` has it in both places, so code that was
-//! written for `libatrace_rust` compiles with this crate.
+//! [`AtraceTag`] is both in this module and at the top of the crate. AOSP's `libatrace_rust` has it in both places, so
+//! code that was written for `libatrace_rust` compiles with this crate.
 //!
 //! ```
 //! use atrace::tags::AtraceTag;

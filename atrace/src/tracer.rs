@@ -1,6 +1,6 @@
 //! The interface for tracers. A *tracer* is code that passes the events of another library, such as `tracing`, to this
-//! crate. It can check a tag once for several events, hold slices that know whether their begin was written, describe
-//! callsites, and encode arguments itself.
+//! crate. By this interface, a tracer can check a tag once for several events, keep slices that know whether their
+//! begin was written, describe callsites, and encode arguments itself.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
 //!
@@ -86,7 +86,7 @@ pub struct PreparedTag {
 }
 
 impl PreparedTag {
-    /// Prepares checks of these tags.
+    /// Prepares these tags for checks at the gate.
     #[inline(always)]
     pub const fn new(tag: AtraceTag) -> Self {
         Self { tag, mask: gate::Mask::of(tag) }
@@ -99,9 +99,9 @@ impl PreparedTag {
         self.mask.glance().map(|found| Glance { found, tag: self.tag })
     }
 
-    /// Checks at the gate whether a session of Perfetto's may want one of the tags. This takes fewer instructions
-    /// than [`glance`](Self::glance). If it returns false, no session wants them; if it returns true, the next event
-    /// may still go to another backend.
+    /// Checks at the gate whether a session of Perfetto's may want one of the tags. This takes fewer instructions than
+    /// [`glance`](Self::glance). If the result is false, no session wants any of the tags; if it is true, the next
+    /// event may still go to another backend.
     #[inline(always)]
     pub fn may_be_in_session(self) -> bool {
         producer::EXISTS && self.mask.is_foreign()
@@ -109,7 +109,7 @@ impl PreparedTag {
 }
 
 impl Glance {
-    /// Returns the tags that were checked.
+    /// Returns the tags for which the check was made.
     #[inline(always)]
     pub fn tag(self) -> AtraceTag {
         self.tag

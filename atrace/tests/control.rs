@@ -333,7 +333,7 @@ fn threads_that_switch_at_once_lose_nothing() {
     Place::file().run(&name);
 }
 
-/// Starts the case several times at once. Each process knows its number.
+/// Starts the case several times at once. Each process gets a number: see [`number`].
 fn at_once(place: &Place, case: &str, times: usize) {
     let start = |number: usize| {
         place.command(case).env("NUMBER", number.to_string()).env("GO", place.path("go")).spawn()

@@ -40,7 +40,8 @@ mod cases {
 
     static TIMER: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-    /// Schedules the next signal in 20 µs. A periodic timer would nest handlers without end.
+    /// Schedules the next signal in 20 µs. A periodic timer is not used, because on a slow machine signal handlers
+    /// would interrupt each other without end.
     fn next() {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
@@ -49,7 +50,7 @@ mod cases {
         unsafe { libc::timer_settime(TIMER.load(Ordering::Relaxed).cast(), 0, &times, std::ptr::null_mut()) };
     }
 
-    /// Stops the signals.
+    /// Stops the signals that [`on_alarm`] has started.
     fn no_alarm() {
         // SAFETY: no preconditions.
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
@@ -186,7 +187,8 @@ mod cases {
         (child == 0 && written > 5000) || (child > 0 && SIGNALED.load(Ordering::Relaxed) > 60)
     }
 
-    /// Forks once, in the middle of whatever the signal interrupts. The child returns, too.
+    /// A signal handler that forks once, in the middle of the code that the signal interrupts. It returns in the parent
+    /// and in the child.
     extern "C" fn fork_here(_: libc::c_int) {
         // Not before the first events are written.
         if SIGNALED.fetch_add(1, Ordering::Relaxed) == 50 {
@@ -388,7 +390,7 @@ mod cases {
         drop(recording);
     }
 
-    /// Random handlers and forks, for ten minutes in the long tests: no process dies or hangs.
+    /// Runs random signal handlers and forks, for ten minutes in the long tests. No process may die or hang.
     #[test]
     fn a_storm_of_handlers_and_forks_ends_nobody() {
         let name = case!({

@@ -111,8 +111,8 @@ mod cases {
         std::thread::sleep(pause);
     }
 
-    /// In Perfetto, a process is one track and each thread is one track, no matter how many copies of the library
-    /// write to them. This is also true in a forked child.
+    /// In Perfetto, a process is one track and each thread is one track, no matter how many copies of the library write
+    /// events, and even in a forked child.
     #[test]
     fn the_program_and_the_plugin_write_to_the_same_tracks() {
         let name = case!({

@@ -208,7 +208,7 @@ mod cases {
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// A child that libc does not know of may connect itself, on an old kernel, too.
+    /// Even on an old kernel, a child that libc does not know of may connect itself.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_may_connect_on_an_old_kernel() {
@@ -246,7 +246,7 @@ mod cases {
         atrace_instant(TAG, "parent again");
     }
 
-    /// Calls `body` in a child of the bare system call, which must succeed.
+    /// Calls `body` in a child that is made by the bare system call `clone`. Panics if the child fails.
     fn in_clone(body: impl FnOnce()) {
         // SAFETY: without flags except the signal at the end, the call is a fork. The child ends without returning
         // from here.

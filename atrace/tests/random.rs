@@ -73,7 +73,7 @@ mod cases {
         /// The number of the service's sessions. With several sessions, every event that any of them could contain is
         /// expected, because it is unknown which session lost which event.
         sessions: u64,
-        /// The expected content of the service's trace, and of the recording.
+        /// The events that must be in the service's trace, and those that must be in the program's recording of itself.
         service: Expected,
         recording: Option<(Recording, Expected)>,
         recordings: u32,
@@ -582,7 +582,7 @@ mod cases {
         recorded(&place, &name, 0, 1);
     }
 
-    /// Runs a random program, and notes the expected content of its trace.
+    /// Runs a random program, and writes down the events that its trace must contain.
     fn program() {
         perfetto::connect();
         until("it is connected", || atrace_is_tag_enabled(AtraceTag::App));

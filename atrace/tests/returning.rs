@@ -93,7 +93,7 @@ mod cases {
         }
     }
 
-    /// A process records itself repeatedly.
+    /// A process records itself many times. The recordings use the same memory, one after the other.
     #[test]
     fn recordings_use_their_memory_again() {
         let name = case!({

@@ -54,8 +54,8 @@ mod cases {
         all.iter().for_each(|event| event());
     }
 
-    /// Switches tracing off, on, and on with all tags. Calls `then`, whose events notice the switch, after
-    /// each of these.
+    /// Switches tracing off, on, and on with all tags. After each of these switches, calls `then`, whose events notice
+    /// the switch.
     fn switched(then: impl Fn()) {
         then();
         let on = control().enable("*").unwrap();
@@ -68,8 +68,9 @@ mod cases {
 
     /// Handles signals on a stack of the promised size.
     ///
-    /// The kernel reports the maximum size of the data that it stores on the signal stack. It stores less while not
-    /// all registers of the processor are in use. So the part of the stack that the handler uses is also measured.
+    /// The kernel reports the maximum size of the data that it stores on the signal stack. The kernel stores less while
+    /// not all registers of the processor are in use. So the part of the stack that the signal handler uses is
+    /// measured, too.
     fn handled() {
         extern "C" fn on_signal(_: libc::c_int) {
             events();

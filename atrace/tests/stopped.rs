@@ -32,7 +32,7 @@ mod cases {
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
-    /// The number of the thread's calls of event functions that have returned.
+    /// How many calls of event functions by the thread have returned.
     static RETURNED: AtomicU64 = AtomicU64::new(0);
     /// The number of the handler's events that were lost.
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);

@@ -86,7 +86,8 @@ mod cases {
         ("f64", || atrace_f64(TAG, "counter", 1.5)),
     ];
 
-    /// The name of a state, and a function that calls an event in this state.
+    /// The name of a situation in which an event is tested, and a function that makes this situation and calls the
+    /// event.
     type State = (&'static str, fn(fn()));
     const STATES: &[State] = &[
         ("the first of the process", |event| trapped(event)),
@@ -154,7 +155,7 @@ mod cases {
         }
     }
 
-    /// Makes the system refuse further mappings.
+    /// Makes the system refuse further memory mappings.
     fn without_memory() {
         let status = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
@@ -246,7 +247,7 @@ mod cases {
         );
     }
 
-    /// Builds the library for this test.
+    /// Builds the library that counts calls (`traps/traps.c`), in the directory of this test.
     fn library(place: &Place) -> PathBuf {
         let built = place.path("traps.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traps/traps.c");
@@ -322,7 +323,7 @@ mod cases {
         }
     }
 
-    /// Each child records itself.
+    /// Each child process records itself (`perfetto::record_to`).
     #[test]
     fn by_a_recording() {
         let name = case!({
@@ -338,7 +339,7 @@ mod cases {
         Service::start(UnixListener::bind(place.path("socket")).unwrap(), user, keep).unwrap()
     }
 
-    /// Each child connects with its first event.
+    /// Each child process connects to a Perfetto service with its first event.
     #[test]
     fn by_a_service() {
         let name = case!({ all(|| ()) });
@@ -349,7 +350,7 @@ mod cases {
         common::run(&mut command);
     }
 
-    /// There is no service, or a service that never answers.
+    /// Runs the events without a Perfetto service, and with a service that never answers.
     #[test]
     fn without_a_service() {
         let name = case!({

@@ -282,7 +282,7 @@ fn no_signal_lands_on_the_watching_thread() {
     Place::file().run(&name);
 }
 
-/// A callback and the threads that ask the watch meanwhile see the same tags.
+/// While a callback runs, other threads that ask the watch for its tags get the same tags as the callback.
 #[test]
 fn a_callback_finds_in_the_watch_what_it_is_told() {
     let name = case!({

@@ -1,14 +1,15 @@
-//! Checks on this machine that results called sure are true. The benches' own comparison compares an operation with
-//! itself, and with itself and a known extra, beside busy neighbours.
+//! Checks on this machine that the results that a bench calls *sure* are true. The code that compares the cases of a
+//! bench compares an operation with itself, and with itself plus a known extra, while other processes (*neighbours*)
+//! keep the machine busy.
 //!
 //! The extra is a chain of [`EXTRA`] blocks. Its true time does not come from the comparison: each step of a chain
 //! needs the result of the step before, so a block always takes the same number of cycles, and the reference chain says
 //! how long these cycles are. Both sides of a comparison are the same machine code, which calls one of two chains,
 //! because two copies of the same code can differ by nanoseconds, depending on their addresses.
 //!
-//! `cargo test` makes few comparisons, and fails only if they would be that bad less than once in a million runs. With
-//! `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test requires what docs/design.md
-//! says about them. It takes half an hour:
+//! `cargo test` makes few comparisons, and fails only if a correct comparison would give such bad results less than
+//! once in a million runs. With `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test
+//! requires what docs/design.md says about such comparisons. This takes half an hour:
 //!
 //! ```sh
 //! ATRACE_LONG_TESTS=1 cargo test -p atrace-benches --test harness -- --nocapture
@@ -35,18 +36,18 @@ use atrace_benches::measure::paired::{Config, Measured, Paired};
 use atrace_benches::stats::Interval;
 use atrace_cli::tracefs::Instance;
 
-/// Runs the four blocks that both sides of a comparison have. They take longer than the processor needs to finish what
-/// came before.
+/// Runs the four blocks that both sides of a comparison have. These blocks take longer than the processor needs to
+/// finish the instructions before them.
 #[inline(never)]
 fn four(x: u64) -> u64 {
     chain::block(chain::block(chain::block(chain::block(x))))
 }
 
-/// The further blocks of a known extra.
+/// The number of blocks that make up the known extra.
 const EXTRA: usize = 8;
 
-/// The true time of the extra is known to this part of it: two of its 480 cycles. The calls of the further blocks, and
-/// what the processor does beside them, can take that.
+/// The relative error of the true time of the extra: two of its 480 cycles. The calls of the further blocks, and what
+/// the processor does beside them, can take two cycles.
 const KNOWN: f64 = 0.005;
 
 /// Runs the four blocks and the extra. Without a loop, because its last jump may be mispredicted after a system call.
@@ -100,10 +101,10 @@ fn writes(file: File) -> impl Fn(u64, Chain) {
     }
 }
 
-/// Returns the true time of the extra as a part of the time of the reference chain.
+/// Returns the true time of the extra as a fraction of the time of the reference chain.
 ///
-/// The time of a block is that of a chain so long that the clock's resolution does not matter. The time of the
-/// reference chain is that beside those long chains that ran at the highest speed.
+/// Pairs of a long chain and the reference chain are timed, and the fastest tenth of the pairs counts. The time of a
+/// block comes from the long chain, which takes so long that the clock's resolution does not matter.
 fn truth() -> f64 {
     let long = || {
         let start = Instant::now();
@@ -118,11 +119,11 @@ fn truth() -> f64 {
     EXTRA as f64 * (long - short) / (20 * chain::BLOCKS) as f64 / short
 }
 
-/// Processes that keep the machine busy. They end when this is dropped, and when the test's process ends.
+/// Processes that keep the machine busy. The processes end when this is dropped, and when the test's process ends.
 struct Neighbours(Vec<Child>);
 
 impl Neighbours {
-    /// Starts this many neighbours. Each fourth writes to `marker`.
+    /// Starts this many neighbours. Every fourth neighbour writes to `marker`.
     fn start(count: usize, marker: Option<&File>) -> Self {
         const WORK: [&str; 4] = ["yes", "md5sum /dev/zero", "dd if=/dev/zero of=/dev/null bs=16M", "yes"];
         let neighbour = |place: usize| {
@@ -159,7 +160,7 @@ fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured 
     paired.run()
 }
 
-/// The number of comparisons, of those that are sure, and of those that are sure and hold the truth.
+/// Three counts: all comparisons, the sure ones, and the sure ones whose interval contains the true value.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     all: u64,
@@ -168,7 +169,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Counts a comparison whose `truth` is known to this part of it.
+    /// Counts a comparison. The true value is `truth`, with a relative error of `within`.
     fn add(&mut self, of: Interval, truth: f64, within: f64) {
         let is_held = of.low <= truth * (1.0 + within) && truth * (1.0 - within) <= of.high;
         self.all += 1;

@@ -201,7 +201,7 @@ fn a_run_is_told() {
     for case in events.chain(published::TRACING.iter().map(|case| case.id().name())) {
         assert!(ran.text.contains(&case), "no {case}");
     }
-    // The original's own numbers stand beside.
+    // The numbers of the original benchmark are beside ours.
     assert!(
         ran.text.contains(
             "| tracing_on_begin/10 | 1119 | 1293 (1285–1304) | 1.16 | 600 (594–606) | 400 (396–404)"
@@ -217,7 +217,7 @@ fn a_run_is_told() {
         ran.text
     );
     ground.keep("report");
-    // Nothing but this file is needed, and nothing in it runs.
+    // The page loads no other file, and has no scripts.
     assert!(!ran.html.contains("<script") && !ran.html.contains("src=") && !ran.html.contains("@import"));
     assert!(!ran.html.replace("http://www.w3.org/2000/svg", "").contains("http:"));
     let json: serde_json::Value = serde_json::from_str(&ran.json).unwrap();
@@ -281,7 +281,8 @@ fn the_documentation_is_of_the_same_rows() {
     assert_eq!(costs(&readme), costs(&document), "`report --docs` makes both");
     assert_eq!(costs(&readme).lines().filter(|line| line.contains("| **")).count(), 6);
     assert!(readme.lines().count() <= 175, "{}", readme.lines().count());
-    // A person reads both. The length of the tables that are made depends on the run.
+    // People read this document, so the text outside of the generated tables is limited. The length of those tables
+    // depends on the run.
     let written = document.split("<!-- /").map(|part| part.split("<!-- made ").next().unwrap_or_default());
     let written: usize = written.map(|part| part.lines().count()).sum();
     assert!(written <= 300, "{written}");
@@ -317,7 +318,7 @@ fn the_documentation_is_made_of_rows() {
     assert_eq!(costs(&readme), costs(&document));
     assert!(document.starts_with("above\n<!-- costs ") && document.ends_with("<!-- /costs -->\nbelow\n"));
     assert!(read("docs/costs.svg").starts_with("<svg"));
-    // Of other rows the mark is another.
+    // Other rows give another mark.
     let mut rows = row::read(&ground.measured().join("subscriber.json")).unwrap();
     rows[0].median += 0.001;
     // A row that is compared with nothing and has a wide interval is not known.
@@ -389,7 +390,7 @@ fn a_file_cut_anywhere_is_survived() {
         fs::write(&path, &whole[..length]).unwrap();
         let ran = ground.expect("", 0, &[]);
         assert!(ran.text.contains("atrace.json can't be read"), "{length}: {}", ran.text);
-        // The other is still there.
+        // The other file's row is still shown.
         assert!(ran.text.contains("| tracing_on_span_args | 3699"), "{length}");
     }
     ground.expect("--save x", 2, &["nothing is saved as x"]);
@@ -422,7 +423,7 @@ fn hostile_files_do_nothing() {
     rows.push(row("rust/zero", r#""median": 0, "low": 0, "high": 0"#));
     rows.push(row("rust/negative", r#""median": -5, "low": -6, "high": -4"#));
     ground.file("overhead/evil.json", format!("[{}]", rows.join(",")));
-    // Not all are JSON, so each is by itself.
+    // Some of these rows are not valid JSON, so each row has its own file.
     for (index, numbers) in bad.iter().enumerate() {
         ground.file(&format!("overhead/bad{index}.json"), format!("[{}]", row("rust/bad", numbers)));
     }
@@ -479,7 +480,7 @@ fn hostile_files_do_nothing() {
         let told = ran.text.lines().any(|line| line.contains(file) && line.contains(why));
         assert!(told, "nothing is said of {file}: {why}: {}", ran.text.split("## One").next().unwrap());
     }
-    // All that is good is still there.
+    // The valid rows are still shown.
     assert!(ran.text.contains("| tracing_on_span_args | 3699"));
 }
 
@@ -491,7 +492,7 @@ fn a_device_is_shown() {
     ground.file("overhead/Pixel/device.json", r#"{"model": "Pixel 6", "api_level": 34}"#);
     let ran = ground.expect("", 0, &[]);
     assert!(ran.text.contains("## Device: Pixel") && ran.text.contains("| api_level | 34 |"), "{}", ran.text);
-    // What is saved has the device's rows too, and is no device itself.
+    // The saved results include the rows of the device. The directory of saved results is not taken for a device.
     ground.expect("--save a", 0, &["saved as a"]);
     ground.expect("--compare a", 0, &["no row is more than 5 % worse"]);
     fs::remove_file(ground.measured().join("Pixel/atrace.json")).unwrap();
@@ -502,7 +503,7 @@ fn a_device_is_shown() {
 #[test]
 fn a_full_run_is_small() {
     let ground = full();
-    // Several times what the benches leave.
+    // Several times as many rows as the benches write.
     let base = "limit/base";
     for bench in ["suspension", "coroutines", "threads", "live", "subscriber", "atrace"] {
         let known = row::read(&ground.measured().join(format!("{bench}.json"))).unwrap_or_default();
@@ -526,7 +527,7 @@ fn a_full_run_is_small() {
     assert!(sizes.iter().all(|&size| size <= 2 << 20), "{sizes:?}");
 }
 
-/// Saves a run of one row, replaces it with another, and compares.
+/// Saves a run with the rows `then`, replaces these rows with the rows `now`, and compares.
 #[track_caller]
 fn change(then: Vec<Row>, now: Vec<Row>, status: i32, words: &[&str]) -> Ran {
     let ground = Ground::new();
@@ -565,17 +566,17 @@ fn worse_for_sure_fails_and_is_named() {
         ran.text.contains("## Compared with old")
             && ran.text.contains("WORSE    atrace: rust/a, ratio to cc/a: 0.60 → 0.66")
     );
-    // The same below what is allowed.
+    // The same change, below the allowed maximum.
     change(pair(400.0, 0.6, 0.001), pair(416.0, 0.624, 0.001), 0, &[]);
-    // And better is no failure.
+    // An improvement is no failure.
     change(pair(400.0, 0.6, 0.01), pair(300.0, 0.45, 0.01), 0, &["better   atrace: rust/a"]);
 }
 
 #[test]
 fn noise_does_not_fail() {
-    // A tenth more, in intervals of 4 %: they explain it.
+    // A growth by a tenth is within intervals of 4 %.
     change(pair(400.0, 0.6, 0.04), pair(440.0, 0.66, 0.04), 0, &["no row is more"]);
-    // A machine that was too unsteady for times says as much as any by ratios.
+    // On a machine that was too unsteady for times, the ratios are still judged.
     let noisy = |ns: f64, ratio: f64| {
         let mut rows = pair(ns, ratio, 0.01);
         rows.push(row("rust/alone", ns));
@@ -584,7 +585,7 @@ fn noise_does_not_fail() {
     };
     change(noisy(400.0, 0.6), noisy(900.0, 0.6), 0, &["noisy    atrace: rust/alone: not judged"]);
     change(noisy(400.0, 0.6), noisy(400.0, 0.7), 1, &["WORSE    atrace: rust/a, ratio to cc/a"]);
-    // Nothing but noise is no pass.
+    // If all rows are noisy, the comparison fails.
     let alone = noisy(400.0, 0.6)[2..].to_vec();
     change(alone.clone(), alone, 1, &["FAILED: no row can be judged"]);
 }
@@ -605,7 +606,7 @@ fn what_moves_with_the_machine_does_not_fail() {
         1,
         &["WORSE    atrace: rust/alone, time, by 2.00 of the machine: 30.0 ns → 72.0 ns, × 1.20 (1.18–1.22)"],
     );
-    // The others may be as slow as they like.
+    // Rows that do not measure this workspace's code may become slower.
     change(run(1.0, 1.0), vec![row("limit/x", 90.0), row("cc/x", 40.0), row("rust/alone", 30.0)], 0, &[]);
 }
 
@@ -623,12 +624,13 @@ fn what_is_added_to_a_workload_is_compared() {
         1,
         &["WORSE    atrace: rust/work/on, what it is above nosub"],
     );
-    // Nothing stays nothing, within what can be told of a thousand nanoseconds.
+    // An added time of zero may grow by 1 % of the workload's thousand nanoseconds.
     change(run(1000.0, 0.0), run(1000.0, 10.0), 0, &["no row is more"]);
     change(run(1000.0, 0.0), run(1000.0, 14.0), 1, &["WORSE"]);
-    // The workload itself is not what is judged.
+    // The time of the workload itself is not judged.
     change(run(1000.0, 800.0), run(2000.0, 800.0), 0, &["no row is more"]);
-    // On a machine that has become half as fast, the same is twice as much, and as much as before is half.
+    // On a machine that has become half as fast, the same code takes twice the time, and the same time means that the
+    // code takes half as long.
     let slower = |ns: f64| {
         let mut rows = run(2000.0, ns);
         rows[2] = row("limit/raw", 200.0);
@@ -685,13 +687,13 @@ fn what_was_saved_is_kept_and_found() {
     ground.expect("--save one", 0, &[]);
     ground.expect("--compare two", 2, &["saved: one"]);
     ground.expect("--save ../two", 2, &["a name is made of"]);
-    // What fails is not what the next is compared with.
+    // Results that fail the comparison are not saved.
     ground.write("atrace", &[row("rust/x", 1.0)]);
     ground.expect("--compare one --save one", 1, &["not saved as one"]);
     assert!(row::read(&ground.measured().join("saved/one/atrace.json")).unwrap().len() > 10);
     fs::write(ground.measured().join("saved/one/subscriber.json"), "[").unwrap();
     ground.expect("--compare one", 1, &["PROBLEM", "subscriber.json"]);
-    // What can't be read is a failure also where all else is as it was.
+    // A saved file that can't be read is a failure, even if all other rows are unchanged.
     ground.write("atrace", &row::read(&ground.measured().join("saved/one/atrace.json")).unwrap());
     ground.expect("--compare one", 1, &["PROBLEM", "FAILED: what was saved as one can't be read whole"]);
     let left: Vec<_> = fs::read_dir(ground.measured().join("saved")).unwrap().collect();

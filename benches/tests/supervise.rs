@@ -64,14 +64,14 @@ fn bench(helper: &str, session: &Session) -> ExitCode {
     if session.sink() != Sink::Null {
         assert_eq!(session.wrote(|| ()).unwrap(), Some(0));
     }
-    // A bench leaves things in its directories, and keeps its marker open to the end.
+    // A bench leaves files in its directories, and keeps its marker open until it ends.
     if helper != "switch" {
         fs::write(env("ATRACE_PROPERTIES"), "left behind").unwrap();
     }
     let _open = fs::OpenOptions::new().write(true).open(&marker).unwrap();
     println!("ready");
     if helper != "sleep" {
-        // It has to be there while the test looks for its things: until stdin is closed.
+        // The process must exist while the test looks for its files: until its stdin is closed.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
     }
     match helper {
@@ -102,7 +102,7 @@ struct Run {
 impl Run {
     /// Starts the helper, and waits until it is ready.
     fn start(helper: &str, sink: &str) -> Self {
-        // Signals that this process ignores, as under `nohup`, would be ignored there, too.
+        // The new process would also ignore the signals that this process ignores, for example under `nohup`.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,TERM").arg(std::env::current_exe().unwrap()).arg("--bench");
         command.env(HELPER, helper).env("ATRACE_BENCH_SINK", sink);
@@ -126,7 +126,7 @@ impl Run {
         value.unwrap_or_else(|| panic!("no {name} in {:?}", self.said))
     }
 
-    /// Returns what must not exist afterwards: the directories of the sink and of the properties.
+    /// Returns the paths that must not exist after the run: the directories of the sink and of the properties.
     fn things(&self) -> Vec<PathBuf> {
         let properties = PathBuf::from(self.word("properties")).parent().unwrap().to_owned();
         let mut things = vec![properties];
@@ -222,7 +222,7 @@ fn tests() {
         Ok(_) => sinks.push("tracefs"),
         Err(e) => eprintln!("skipped the sink tracefs: {e}"),
     }
-    // It must be off again after each bench.
+    // The buffer must be off again after each bench.
     let _off = SHARES_ITS_BUFFER.then(Off::new);
     let nothing = |_: &Run| ();
     for &sink in &sinks {
@@ -299,12 +299,12 @@ fn what_a_killed_parent_leaves_is_swept() {
     let child = run.word("pid").to_owned();
     run.signal(Signal::KILL);
     assert_eq!(run.end().signal(), Some(9));
-    // The child goes with it; then its instance is nobody's.
+    // The child ends with its parent. Then no process removes the child's instance.
     until("the end of the child", || !is_running(&child));
     assert!(things[1].exists());
     assert_eq!(ended("fine", "tracefs", |_| ()), Some(0));
     assert!(!things[1].exists());
-    // Temporary directories are the system's to sweep.
+    // The next run does not remove temporary directories; the system does.
     fs::remove_dir_all(&things[0]).unwrap();
 }
 

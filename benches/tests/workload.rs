@@ -47,7 +47,7 @@ fn helper() -> Option<String> {
     std::env::var(HELPER).ok()
 }
 
-/// Whether this process has the slower mode that only this test has.
+/// Whether this process runs in the slower mode, a mode that only this test has.
 static SLOWER: AtomicBool = AtomicBool::new(false);
 
 /// A workload whose results are known.
@@ -82,20 +82,20 @@ impl Workload for Known {
         let is = |what: &str| wrong == what;
         let by_perfetto = std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").is_some();
         let more = on && is(if by_perfetto { "more by perfetto" } else { "more" });
-        // By Perfetto's way, more than the lives of spans that were interrupted.
+        // Through Perfetto, a fault must be larger than the number of events from lives of interrupted spans.
         let extra = if by_perfetto { 1000 } else { 1 };
         let (messages, death) = (is("messages") && !by_perfetto, is("death") && T::COMPILED_IN);
         let miscounted = u64::from(is("count"));
-        // Past the subscriber, and though tracing is off.
+        // These writes bypass the subscriber, and happen although tracing is off.
         let loud = (is("loud") && T::COMPILED_IN && !on).then(|| std::env::var_os("ATRACE_MARKER").unwrap());
         if is("lossy") {
-            // More than the memory that is shared has room for, before anybody reads it.
+            // More events than the shared memory has room for before the consumer reads it.
             let burst = |n| {
                 (0..n * BURST).for_each(|_| atrace::atrace_instant(AtraceTag::App, "burst"));
                 Ok(Done::new().messages(n * BURST))
             };
             let mut cases = vec![Case::new("rust/burst", burst).uncounted()];
-            // Of some, and in whichever order.
+            // Several quiet cases, because the order of the cases is random.
             cases.extend((0..QUIET).map(|i| Case::new(format!("rust/quiet_{i}"), |_| Ok(Done::new()))));
             return cases;
         }
@@ -108,7 +108,7 @@ impl Workload for Known {
                 (0..extra).for_each(|_| atrace::atrace_instant(AtraceTag::App, "one more"));
             }
             if let Some(marker) = &loud {
-                // As one of its own, which is all that counts where others write, too.
+                // The message has this process's id: in a shared buffer, only such messages count.
                 let message = format!("E|{}", std::process::id());
                 OpenOptions::new().append(true).open(marker).unwrap().write_all(message.as_bytes()).unwrap();
             }
@@ -120,7 +120,7 @@ impl Workload for Known {
         let (leak, long) = (is("leak") && on, if is("time") { 40 } else { 0 });
         let boxes = Case::new("rust/boxes", move |n| {
             for i in 0..n {
-                // What only the instrumented program allocates, and what only the traced one.
+                // The first allocation is only in the instrumented program, the second only in the traced program.
                 black_box(T::COMPILED_IN.then(|| Box::new([i; 3])));
                 black_box(leak.then(|| Box::new(i)));
                 black_box(Box::new(i));
@@ -173,7 +173,8 @@ impl Workload for Known {
     }
 
     fn seconds() -> u64 {
-        // A generation of a quick run then has several rounds, and none rests on a single slice that something interrupted.
+        // With this length, a generation of a quick run has several rounds, so no result depends on a single slice,
+        // which may have been interrupted.
         30
     }
 
@@ -193,16 +194,16 @@ impl Workload for Known {
     fn tables(results: &Results) -> Vec<Table> {
         assert!(!ATTENDED.load(Relaxed));
         if helper().as_deref() == Some("lossy") {
-            // What a slice takes that has lost events is no row.
+            // A slice that has lost events gives no time, so this row has no time of the mode `perfetto`.
             let has = |mode| results.row("rust/burst", mode).is_some();
             assert_eq!(["nosub", "on", "perfetto"].map(has), [true, true, false]);
-            // What was lost before is none of a slice's.
+            // Events that were lost before a slice do not count for the slice.
             let quiet = |i| results.row(&format!("rust/quiet_{i}"), "perfetto").is_some();
             assert!((0..QUIET).all(quiet));
         }
         let threads = results.row("rust/boxes", "off").map(|row| row.counts["threads"]);
         assert!(threads.is_none_or(|threads| threads == 3.0), "{threads:?}");
-        // Another case is compared by the turns that both had.
+        // Two cases are compared by the turns that they had together.
         let more = results.difference(("rust/checked", "off"), ("rust/uneven", "off"));
         let both =
             results.row("rust/checked", "off").is_some() && results.row("rust/uneven", "off").is_some();
@@ -228,7 +229,8 @@ impl Workload for Known {
 fn bench(wrong: &str, arguments: &[&str], rows: &Path) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env(HELPER, wrong).env("ATRACE_OVERHEAD_DIR", rows);
-    // Where there is a kernel to ask, it is asked; else a file tells whether anything was written.
+    // If the kernel has a ring buffer for this test, it counts the messages. Otherwise a file shows whether anything
+    // was written.
     command.env_remove("ATRACE_BENCH_SINK");
     command.output().unwrap()
 }
@@ -244,7 +246,7 @@ fn tests() {
         eprintln!("skipped what only the kernel's marker tells in workload: there is none here");
     }
 
-    // As a test: each once, nothing left.
+    // As a test, the bench runs each case once, and leaves no files.
     for how in ["", "lossy"] {
         let fine = bench(how, &["--test"], temp.path());
         assert!(fine.status.success(), "{how}: {}", text(&fine.stderr));
@@ -252,7 +254,7 @@ fn tests() {
     }
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 
-    // What is wrong fails, and says what.
+    // A workload with a fault fails, and the output names the fault.
     let fails = |wrong: &str, says: &str| {
         let output = bench(wrong, &["--test"], temp.path());
         assert!(!output.status.success(), "{wrong} went well");
@@ -276,10 +278,10 @@ fn tests() {
     fails("more by perfetto", "events were written, ");
     fails("loud", "rust/span: 0 messages should have been written, the sink got");
 
-    // What is measured.
+    // A quick run, whose results are checked below.
     let quick = bench("", &["--bench", "--quick"], temp.path());
     assert!(quick.status.success(), "{}", text(&quick.stderr));
-    // In a pipe, all but a line is in a file.
+    // In a pipe, the output is one line, and the rest is in a file.
     let line = text(&quick.stdout);
     assert!(line.starts_with("known: 37 rows in ") && line.lines().count() == 1 || !has_marker, "{line}");
     let said = std::fs::read_to_string(temp.path().join("known.txt")).unwrap();
@@ -293,44 +295,47 @@ fn tests() {
     assert_eq!((boxes.above["nosub"].allocs, boxes.above["nosub"].bytes), (Some(0.0), Some(0.0)));
     assert_eq!(boxes.counts["threads"], 3.0);
     assert_eq!(row("rust/span/on").counts["spans"], 1.0);
-    // What is found otherwise is there, too.
+    // The values that are measured outside of the rounds are in the rows, too.
     assert_eq!((row("rust/span/on").counts["attended"], row("rust/span/off").counts["quick"]), (1.0, 1.0));
-    // A part is what it says it is, in every mode.
+    // The time of a part is the time that the case reports, in every mode.
     let part = row("rust/boxes/two/off");
-    // As it was seen; the median is at the reference speed.
+    // The times of the rounds are not converted; the median is converted to the reference speed.
     let seen = |row: &row::Row| row.rounds.as_ref().map(|rounds| rounds.at[5]);
     assert_eq!((seen(part), part.allocs), (Some(1.0), None));
     assert!(part.above["none"].ns.abs() <= SAME_SPEED, "{part:?}");
-    // One without modes has one row, which took what it said.
+    // A case without modes has one row, with the time that the case reports.
     let alone: Vec<_> = rows.iter().filter(|row| row.id.starts_with("cc/")).collect();
     assert_eq!((alone.len(), &alone[0].id[..], seen(alone[0])), (1, "cc/alone", Some(7.0)));
-    // What nobody counts is not said to be nothing.
+    // Allocations that are not counted are missing, not zero.
     assert_eq!((alone[0].allocs, alone[0].bytes), (None, None));
-    // It wants longer slices; how much longer, `plan` is tested for: here, something may disturb a calibration.
+    // This case asks for longer slices. The exact length is tested in `plan`, because other programs may disturb the
+    // calibration here.
     let (long, short) = (alone[0].counts["n"], row("rust/checked/off").counts["n"]);
     assert!(long > short, "{long} operations a slice, beside {short}");
-    // A mode of the bench's own has its own base, and what it adds is found.
+    // A mode that only this bench has is compared with its own base, and its additional cost is found.
     let slower = row("rust/checked/slower");
     assert_eq!(slower.above.keys().collect::<Vec<_>>(), ["nosub"]);
     assert!(slower.vs_process["rust/checked/nosub"].ratio > 1.2, "{slower:?}");
-    // By medians, as intervals are wide where others have the machine: a write takes a hundred times what a check does.
+    // Medians are compared, because intervals are wide on a busy machine. A write takes a hundred times as long as a
+    // check.
     let above = |id: &str| row(id).above["nosub"].ns;
     assert!(above("rust/span/on") > above("rust/span/off"));
-    // What is traced by Perfetto takes more than what is not.
+    // A span that is recorded through Perfetto takes longer than the span without a subscriber.
     assert!(above("rust/span/perfetto") > 0.0);
     if has_marker {
         let raw = row("limit/raw_writes_of/rust/span/on");
         let ratio = row("rust/span/on").above["nosub"].raw_writes.unwrap().ratio;
         let expected = above("rust/span/on") / raw.median;
-        // Medians of ratios against a ratio of medians, beside whatever else the machine does: the units are the same.
+        // A median of ratios differs from a ratio of medians, and the machine may be busy. So this checks only that
+        // both have the same unit.
         assert!((0.01..100.0).contains(&(ratio / expected)), "{ratio} should be about {expected}");
     }
 
-    // Whoever asks what there is to ask has nothing run.
+    // With `--help`, nothing runs.
     let help = bench("result", &["--bench", "--help"], &temp.path().join("known.json"));
     assert!(help.status.success() && text(&help.stdout).starts_with("usage: "), "{}", text(&help.stdout));
 
-    // Filters keep every mode of what they select.
+    // A filter keeps all modes of the cases that it selects.
     let listed = bench("", &["--list", "--bench"], temp.path());
     let listed = text(&listed.stdout);
     assert!(listed.contains("rust/span/filtered: benchmark\n") && listed.contains("cc/alone: benchmark\n"));
@@ -347,9 +352,9 @@ fn tests() {
     let none = bench("", &["--bench", "--quick", "no such thing"], temp.path());
     assert!(none.status.success(), "{}", text(&none.stderr));
     assert!(text(&none.stdout).contains("--list shows them"), "{}", text(&none.stdout));
-    // The rows of the others are still there.
+    // The rows of the other cases are still in the file.
     assert_eq!(row::read(&temp.path().join("known.json")).unwrap(), rows);
-    // Where nothing can be written, that is said before anything is measured.
+    // If the rows can't be written, the bench reports that before it measures.
     let nowhere = bench("", &["--bench", "--quick"], &temp.path().join("known.json"));
     assert_eq!((nowhere.status.code(), text(&nowhere.stdout).contains("reported")), (Some(1), false));
     assert!(text(&nowhere.stderr).contains("error: writing"), "{}", text(&nowhere.stderr));

@@ -1,6 +1,6 @@
 //! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating
-//! point. They are compiled by both g++ and clang++ if both are installed, because the two compilers make different
-//! coroutines.
+//! point. If both g++ and clang++ are installed, each of them compiles these tasks, because the two compilers make
+//! different coroutines.
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
 
@@ -112,7 +112,8 @@ impl Compiler {
     }
 
     /// Computes the number in `tasks` coroutines. All coroutines are created before the first one is resumed, and
-    /// destroyed after the last one has run. If `inside` is set, each is timed from within, too.
+    /// destroyed after the last one has run. If `inside` is set, the time of each computation is measured from within
+    /// the coroutine, too.
     ///
     /// # Errors
     ///

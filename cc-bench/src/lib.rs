@@ -22,8 +22,8 @@
 //! libcutils, and a `libproperties.so` with the functions that libcutils takes from bionic. Both are shared
 //! libraries, because calls between libraries are part of the cost.
 //!
-//! The library reads its properties like libcutils: if the flags property does not exist at the first call of one of
-//! these functions, the library never notices it. So set the properties before that.
+//! The library reads its properties like Android's libcutils: if the flags property does not exist at the first call of
+//! a tracing function, the library never notices the property. So set the properties before the first call.
 //!
 //! # Linking
 //!
@@ -191,8 +191,8 @@ const FUNCTIONS: [&str; 11] = [
     "atrace_int64_body",
 ];
 
-/// Returns whether `atrace_async_for_track_end_body` takes today's parameters. They can't be seen from the symbol,
-/// but are known from the API level. A statically linked program has the libcutils that is built here.
+/// Returns whether `atrace_async_for_track_end_body` takes today's parameters. The parameters can't be seen from the
+/// symbol, but follow from the API level. A statically linked program has the libcutils that is built here.
 fn track_end_is_todays() -> bool {
     if cfg!(any(not(target_os = "android"), target_feature = "crt-static")) {
         return true;

@@ -1,5 +1,5 @@
-//! Passes on two facts to the code: whether this system has no tracing, as `atrace-sys` has found out, and
-//! whether the program is built for size.
+//! Sets two `cfg` flags for the code of this crate: whether this system has no tracing, as `atrace-sys` has found out;
+//! and whether the program is built for size.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,12 +1,17 @@
-// Perfetto's own code as a program:
-//   service PRODUCERS CONSUMERS   the tracing service on two sockets; prints "ready" once it listens, and runs until it is killed
-//   service produce EVENTS        the SDK as a producer of the service that PERFETTO_PRODUCER_SOCK_NAME names
-//   service options EVENTS        the same, in the first session that starts: an instant of each category, events with what sessions
-//                                 can filter, and EVENTS instants "tick"; then prints "done"
-//   service both ROUNDS PLUGIN OTHER    the SDK, and two copies of this workspace's library as shared libraries: on each of two threads,
-//                                 slices of all three in each other; then a child that writes by one copy and executes `service last`
-//                                 with the same arguments, which does the same without a child. Prints how far the clocks differ, and
-//                                 "done". A failure is an exit with another status than 0
+// Perfetto's own code as a program. A failure is an exit with another status than 0.
+//
+// service PRODUCERS CONSUMERS: runs the tracing service on two sockets. Prints "ready" when the service listens, and runs
+// until it is killed.
+//
+// service produce EVENTS: the SDK as a producer of the service that PERFETTO_PRODUCER_SOCK_NAME names.
+//
+// service options EVENTS: the SDK as such a producer, in the first session that starts. Writes an instant of each
+// category, events with data that a session can filter, and EVENTS instants "tick". Then prints "done".
+//
+// service both ROUNDS PLUGIN OTHER: uses the SDK, and two copies of this workspace's library as shared libraries. On each
+// of two threads, writes slices of all three, nested in each other. Then starts a child, which writes by one copy and
+// executes `service last` with the same arguments; `service last` does the same as `service both`, without a child.
+// Prints how far the clocks differ, and "done".
 #include "perfetto_c.cc"
 
 #include <dlfcn.h>
@@ -132,7 +137,7 @@ static void Pass(uint64_t ns, uint64_t (*clock)() = Now) {
   }
 }
 
-// The slices of one round are in each other: sdk, ours, other, inner. Each begins and ends `pause` after the one before.
+// Writes one round of nested slices: sdk, ours, other, inner. Between two begins, and between two ends, is a `pause`.
 static void Round(const Copy& ours, const Copy& other, uint64_t pause) {
   Pass(pause);
   TRACE_EVENT_BEGIN("app", "sdk");
@@ -165,8 +170,8 @@ static void Rounds(int rounds, const Copy& ours, const Copy& other) {
   perfetto::TrackEvent::Flush();
 }
 
-// Compares the SDK's clock with a copy's, in the course of seconds. Both are read in turn: how far is the copy's time outside of
-// the SDK's before and after? A copy looks at the system's clock only while it writes.
+// Compares the SDK's clock with a copy's clock, for some seconds. Each reading of the copy's clock is between two readings
+// of the SDK's clock; measures how far it is outside of these two. A copy looks at the system's clock only while it writes.
 static void Compare(const char* name, const Copy& copy) {
   const int kPairs = 1000000;
   uint64_t most = 0;
@@ -219,7 +224,7 @@ static int Both(char** argv) {
     waitpid(child, &status, 0);
     if (status != 0) return 1;
   }
-  // Until the service has all of it.
+  // Returns when the service has all events.
   perfetto::TrackEvent::Flush();
   puts("done");
   fflush(stdout);

@@ -1,4 +1,4 @@
-//! The service with tracing. The code that runs too often for `tracing` calls `atrace` itself.
+//! The server program with tracing. The code that runs too often for `tracing` calls `atrace` itself.
 
 use atrace::{AtraceTag, atrace_begin_args, atrace_end, atrace_int64, begin_scoped_event, trace_method};
 

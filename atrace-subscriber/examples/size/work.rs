@@ -1,12 +1,12 @@
-//! The work of the two services: threads, with the spans and events of a program that uses `tracing`.
+//! The work of the server programs `size_…`: threads, with the spans and events of a program that uses `tracing`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use tracing::{debug, error, info, info_span, instrument, trace, warn};
 
-/// Answers requests and prints how long this took. The file that is named on the command line contains the
-/// number of requests; without a file there are 100.
+/// Answers requests and prints how long this took. The command line may name a file that contains the number of
+/// requests; without a file, the number is 100.
 pub(crate) fn main() -> std::io::Result<()> {
     let settings = match std::env::args_os().nth(1) {
         Some(path) => std::fs::read_to_string(path)?,

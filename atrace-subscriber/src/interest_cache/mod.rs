@@ -2,34 +2,34 @@
 //!
 //! # The problem
 //!
-//! `tracing` asks each subscriber once per callsite whether it is interested, and caches the answer (the *interest
-//! cache*). It also caches the maximum level. While a subscriber answers `Interest::never` and `LevelFilter::OFF`, a
-//! callsite costs one load and a comparison. But other processes switch tracing on and off, and after a switch the
-//! cached answers are wrong.
+//! For each callsite, `tracing` asks each subscriber once whether it is interested in the callsite, and caches the
+//! answer (the *interest cache*). It also caches the maximum level. While a subscriber answers `Interest::never` and
+//! `LevelFilter::OFF`, a callsite costs one load and a comparison. But other processes switch tracing on and off, and
+//! after a switch the cached answers are wrong.
 //!
 //! # How it works
 //!
 //! A filter has a [`Follower`], which answers by the tags that a [`watch`](atrace::watch) reported last. After a
 //! switch, the watch calls a [`Rebuilder`], which makes `tracing` ask the subscribers about all callsites again:
 //!
-//! - One of our dispatchers is the default during a rebuild, because with a single dispatcher `tracing` asks only the
-//!   current default.
+//! - One of our dispatchers is the default during a rebuild, because if there is only a single dispatcher, `tracing`
+//!   asks the current default dispatcher only.
 //! - All answers of a rebuild come from the same reported tags.
 //! - The maximum level of the crate `log` is set as well, if it agreed with that of `tracing` before.
 //!
 //! # Late answers
 //!
-//! The hard case is an answer that was given before the switch and is cached after the rebuild. No code is notified
-//! when an answer is cached. So the queries that do not belong to a rebuild are [counted](queries). If there were
-//! such queries since the last switch that was settled, the rebuild is repeated after pauses that double, from 1 ms
-//! to 8 s. After the last repetition, the answers are assumed to be in the caches.
+//! The hard case is an answer that was given before the switch and is cached after the rebuild. `tracing` does not
+//! report when it caches an answer. So the queries that do not belong to a rebuild are [counted](queries). If there
+//! were such queries since the end of the previous series of rebuilds, the rebuild is repeated after pauses that
+//! double, from 1 ms to 8 s. After the last repetition, all answers are assumed to be in the caches.
 //!
 //! # Threads
 //!
-//! A rebuild runs on a watching thread or on a thread that was started for it, because no default dispatcher can be
-//! set inside a dispatcher of the program. Only one thread rebuilds at a time (see [`Turn`]). If the program switches
-//! tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at most: a
-//! layer may call the function while it is queried, and then the rebuild waits for that layer.
+//! A rebuild runs on a watching thread or on a thread that was started for it, because no default dispatcher can be set
+//! inside a dispatcher of the program. Only one thread rebuilds at a time (see [`Turn`]). If the program switches
+//! tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at most: a layer
+//! may call the function while `tracing` queries that layer, and then the rebuild waits for the layer.
 //!
 //! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last
 //! reference to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use
@@ -38,8 +38,8 @@
 //!
 //! # Forks
 //!
-//! A forked child has no watch until [`after_fork`] starts one. It inherits its parent's followers and dispatches.
-//! These are stored twice, so that one of the two copies is consistent, whatever a thread of the parent was doing
+//! A forked child has no watch until [`after_fork`] starts one. It inherits its parent's followers and dispatches. Two
+//! copies of these are stored, so that one of the copies is consistent, whatever a thread of the parent was doing
 //! during the fork. The child has its own locks.
 
 mod queries;
@@ -64,11 +64,11 @@ use self::queries::Queries;
 
 /// The pause before the first repetition of a rebuild.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause between two repetitions.
+/// The longest pause between two repetitions of a rebuild.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
 
-/// How long a function that switches tracing waits for the rebuild. It waits until the end of the rebuild, unless the
-/// rebuild itself waits for the code that has called the function.
+/// How long a function that switches tracing waits for the rebuild. Usually the function waits until the end of the
+/// rebuild. The time is limited because the rebuild itself may wait for the code that has called the function.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// No thread repeats the rebuild of the interest cache.
@@ -79,7 +79,7 @@ const SETTLING: u8 = 1;
 const AGAIN: u8 = 2;
 
 thread_local! {
-    /// Whether this thread is rebuilding the interest cache of `tracing` for this crate.
+    /// Whether this crate is rebuilding the interest cache of `tracing` on this thread.
     static REBUILDING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Rebuilder {
     start: fn() -> io::Result<Watch>,
 }
 
-/// The part of the state that is not inherited by a forked child.
+/// The part of a rebuilder that a forked child does not inherit.
 struct OfProcess {
     threads: Mutex<Threads>,
     /// Two copies of the same value, changed one after the other while `threads` is locked. So during a fork, at
@@ -109,7 +109,7 @@ struct Threads {
     settler: Option<Thread>,
 }
 
-/// The part of the state that a forked child inherits from its parent.
+/// The part of a rebuilder that a forked child inherits from its parent.
 #[derive(Clone, Default)]
 struct Members {
     followers: usize,
@@ -149,7 +149,7 @@ impl OfProcess {
         lock(&self.members[0])
     }
 
-    /// Returns a dispatch that has not been dropped yet.
+    /// Returns one of the dispatches that have not been dropped yet, or `None` if there is none.
     #[inline(never)]
     fn dispatch(&self) -> Option<Dispatch> {
         let threads = lock(&self.threads);
@@ -189,7 +189,8 @@ impl Rebuilder {
         drop(alive); // These may be the last references, whose drop is foreign code: not under the lock.
     }
 
-    /// Adds a follower, and starts the watch if there is none.
+    /// Counts one more [`Follower`] (the part of a filter that follows the switches of tracing), and starts the watch
+    /// unless it already runs.
     fn add_follower(&self) -> io::Result<()> {
         let here = self.here();
         let mut threads = lock(&here.threads);
@@ -366,8 +367,8 @@ pub(crate) enum Answer {
     Ask,
 }
 
-/// Answers the queries for a filter, by whether the filter's tag is enabled. The tag may be restricted to one
-/// backend.
+/// The part of a filter that answers the queries of `tracing`, by whether the filter's tag is enabled. The tag may be
+/// restricted to one backend.
 #[derive(Debug)]
 pub(crate) struct Follower {
     watches: bool,
@@ -411,7 +412,8 @@ impl Follower {
         if backend_tags_enable(ways, tag) { Answer::On } else { Answer::Off }
     }
 
-    /// Returns the answer for a subscriber or a whole stack, where no other filter can be queried in between.
+    /// Returns the answer of a filter for a subscriber or a whole stack: its answer can be cached, because no other
+    /// filter can be queried in between.
     pub(crate) fn interest(&self, tag: AtraceTag) -> Interest {
         match self.answer(tag) {
             Answer::On => Interest::always(),
@@ -437,10 +439,10 @@ impl Drop for Follower {
 /// Makes the filters follow switches of tracing again in a forked child.
 ///
 /// A child has none of its parent's threads, so its callsites stay enabled or disabled as they were during the fork.
-/// Call this once in the child, outside of any span or event. It starts the watch again, and applies switches that
-/// happened since the fork. A program that forks from a prepared process, as Android's zygote does, calls this after
-/// the fork, or creates its subscriber only then. Without a filter, or with a filter without a watch, a child need
-/// not call this.
+/// Call this once in the child, outside of any span or event. The function starts the watch again, and applies switches
+/// that happened since the fork. A process that is forked from a prepared process, like an app from Android's zygote,
+/// should call this function after the fork, or create its subscriber only after the fork. Without a filter, or with a
+/// filter without a watch, a child need not call this function.
 ///
 /// Do not fork while another thread creates a dispatcher of `tracing`: the first dispatcher that the child creates
 /// would wait forever. This is true of every program that uses `tracing`.
@@ -497,7 +499,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// After the panic, queries on this thread are counted again, because they no longer belong to a rebuild.
+    /// After a panic in a rebuild, queries on this thread are counted again, because they no longer belong to the
+    /// rebuild.
     #[test]
     fn a_rebuild_that_panics_is_over() {
         let dispatch = Dispatch::new(Panics);

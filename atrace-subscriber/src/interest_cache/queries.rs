@@ -1,19 +1,19 @@
-//! Answers and counts the queries of `tracing`, so that after a switch it is known whether an old answer may still
-//! reach a cache.
+//! Answers and counts the queries by which `tracing` asks a filter about a callsite. From the count it is known, after
+//! a switch of tracing, whether an old answer may still be cached later.
 //!
-//! A query increments the count and then reads the tags. A switch of tracing stores the tags and then reads the
-//! count. Both have a fence between their two steps (Dekker's algorithm, the "store buffering" pattern), so at least
-//! one of the two sees the store of the other: either the query is answered by the new tags, or the switch has
-//! counted the query.
+//! A query increments the count and then reads the tags. A switch of tracing stores the tags and then reads the count.
+//! The query and the switch each have a fence between their two steps (Dekker's algorithm, the "store buffering"
+//! pattern), so at least one of the two sees the store of the other: either the query is answered by the new tags, or
+//! the switch has counted the query.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub(super) struct Queries {
     /// The tags by which queries are answered.
     pub(super) tags: AtomicU64,
-    /// The number of counted queries so far.
+    /// The number of queries that were counted so far.
     pub(super) asked: AtomicU64,
-    /// How many queries have answers that are assumed to be cached.
+    /// The number of queries whose answers are assumed to be in the caches.
     pub(super) settled: AtomicU64,
 }
 
@@ -27,14 +27,14 @@ impl Queries {
         self.tags.load(Ordering::SeqCst)
     }
 
-    /// Stores the tags after a switch.
+    /// Stores the enabled tags after a switch of tracing.
     pub(super) fn switch(&self, tags: u64) {
         self.tags.store(tags, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Returns the number of queries so far, if some of their answers may not be cached yet. The number includes all
-    /// queries that were answered by the tags of before the last switch. Otherwise returns `None`.
+    /// Returns `None` if the answers to all queries are assumed to be cached. Otherwise returns the number of queries
+    /// so far, which includes all queries that were answered before the last switch.
     pub(super) fn open(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::SeqCst);
         (asked != self.settled.load(Ordering::SeqCst)).then_some(asked)

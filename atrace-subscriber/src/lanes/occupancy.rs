@@ -1,8 +1,10 @@
-//! The lives on one lane: the innermost of them, and the time of the lane's last event.
+//! The occupancy of one lane: the innermost *life* on the lane (a slice that shows a span from its creation until it
+//! closes), and the time of the lane's last event.
 //!
-//! A life nests by one compare-and-swap from its parent to itself, so of several children one nests. The swap also shows the
-//! time of the last event of an earlier child, which may have come and gone since the thread first looked. (The first look
-//! only spares other children a swap that is taken back.)
+//! A life nests in its parent's life by one compare-and-swap, which replaces the number of the parent's life by its
+//! own. So if several children try at once, only one of them nests. After the swap, the thread checks the time of the
+//! last event once more, because an earlier child may have come and gone since the first check. (The first check only
+//! avoids swaps that would have to be undone.)
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/lanes.rs` can run it in every order of
 //! its threads.
@@ -10,9 +12,9 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Occupancy {
-    /// The number of the innermost life, or 0 if the lane is free.
+    /// The number of the innermost life on the lane, or 0 if the lane is free.
     top: AtomicU64,
-    /// The time of the last event.
+    /// The time of the lane's last event, in nanoseconds.
     last: AtomicU64,
 }
 
@@ -26,7 +28,7 @@ impl Occupancy {
         self.last.load(Ordering::Acquire) < time
     }
 
-    /// Puts the first life, which began at `time`, on a free lane. The caller has taken the lane.
+    /// Puts a life, which began at `time`, on a free lane that the caller has taken.
     pub(crate) fn take(&self, life: u64, time: u64) {
         self.last.store(time, Ordering::Relaxed);
         self.top.store(life, Ordering::Release);
@@ -49,11 +51,11 @@ impl Occupancy {
         still_fits
     }
 
-    /// Takes the innermost life from the lane, which ends at `now`. `end` gets the time of the end, and writes the end. Then
-    /// `below` is the innermost life; 0: the lane is free.
+    /// Removes the innermost life, which ends at `now`, from the lane. Calls `end` with the time of the end, to write
+    /// the end. Afterwards `below` is the innermost life; if it is 0, the lane is free.
     ///
-    /// Threads read the clock in one order, but may arrive here in another. An end is always later than the events
-    /// before it on the lane.
+    /// Threads may call this function in another order than that in which they read the clock. So the time of the end
+    /// is made later than that of every earlier event of the lane.
     pub(crate) fn leave(&self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let time = now.max(self.last.load(Ordering::Acquire) + 1);
         self.last.store(time, Ordering::Release);

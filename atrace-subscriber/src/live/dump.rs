@@ -14,7 +14,7 @@ use super::symbols::{self, Frame};
 use super::table::Record;
 use super::thread::Thread;
 
-/// Returns the spans that are alive now, of all [`LiveLayer`](super::LiveLayer)s of this process.
+/// Returns the live spans of all [`LiveLayer`](super::LiveLayer)s of this process.
 ///
 /// A span that is in two layers appears twice. A layer is included once it is part of a dispatcher or has a
 /// [handle](super::LiveLayer::handle).
@@ -118,8 +118,8 @@ impl<'a> Span<'a> {
         self.dump.at.saturating_duration_since(self.record.description.at)
     }
 
-    /// Returns the threads that were inside the span. Usually that is one thread. It is several if they have entered
-    /// the same span, and none if the span's task is waiting.
+    /// Returns the threads that were inside the span. Usually one thread is inside a span. Several threads may have
+    /// entered the same span, and no thread is inside the span of a task that is waiting.
     pub fn threads(&self) -> impl ExactSizeIterator<Item = &'a Thread> + Clone {
         self.record.threads.iter().map(|thread| &**thread)
     }
@@ -180,7 +180,7 @@ impl fmt::Display for Span<'_> {
     }
 }
 
-/// Writes text to one line. Control characters become `?`.
+/// Writes text without line breaks: control characters become `?`.
 struct Line<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl fmt::Write for Line<'_, '_> {
@@ -195,7 +195,7 @@ impl fmt::Write for Line<'_, '_> {
     }
 }
 
-/// The maximum depth at which lines are still indented further.
+/// The depth in the tree from which lines are not indented any further.
 const INDENTED: usize = 48;
 
 impl fmt::Display for Dump {

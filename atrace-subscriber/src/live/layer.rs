@@ -37,15 +37,15 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 ///
 /// # Rules
 ///
-/// *Threads.* All functions may be called on any thread, at any time, also by code that `tracing` calls, such as a
-/// value's `Debug` or another layer. A dump copies one part of the spans after the other. Each record is consistent,
-/// but two records may show different moments, and a span that is created or closed during the dump may or may not
-/// appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread inside
-/// this layer, the spans that the handler creates are not shown.
+/// *Threads.* All functions may be called on any thread, at any time, even by code that `tracing` calls, such as a
+/// value's `Debug` or another layer. A dump copies the spans in parts, one part after the other. Each record is
+/// consistent, but two records may show different moments, and a span that is created or closed during the dump may or
+/// may not appear. No thread waits longer than it takes to copy one part. If a signal handler interrupts its thread
+/// inside this layer, the spans that the handler creates are not shown.
 ///
-/// *Cost.* A span costs a clock reading, an entry in a table, and the formatting of its fields. Entering and leaving a
-/// span look up the entry. The layer keeps the memory for the largest number of spans that were ever alive at once,
-/// each with room for the return addresses that [may be stored](Self::with_depth).
+/// *Cost.* The creation of a span reads the clock, adds an entry to a table, and formats the span's fields. Entering
+/// and leaving a span look up the entry. The layer keeps its memory: for the largest number of spans that were ever
+/// alive at once, with room in each entry for the return addresses that [may be stored](Self::with_depth).
 ///
 /// *Fork.* A forked child begins without spans, because its parent's spans do not belong to it. The child waits for
 /// no thread of its parent. The parent's data stays in the child's memory, unused. If the parent forked while another
@@ -53,8 +53,8 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// does not exist in the child.
 ///
 /// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a
-/// filter, such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off.
-/// With a filter for the whole stack, it sees only spans that the filter lets through.
+/// filter, such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. If
+/// the whole stack has a filter, this layer sees only spans that the filter lets through.
 #[derive(Debug)]
 pub struct LiveLayer {
     backtraces: bool,
@@ -91,8 +91,8 @@ impl LiveLayer {
     ///
     /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
     /// looked up when the frames are requested, once per address; see also
-    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program the stack is that of the poll: it shows
-    /// which future awaits which other future.
+    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace is that of the poll in
+    /// which the span was created: it shows which future awaits which other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///
@@ -113,15 +113,16 @@ impl LiveLayer {
     /// Without backtraces this has no effect.
     ///
     /// With this option a span costs far more: functions are looked up anew for each backtrace, and each name is
-    /// allocated. It is for programs that unload libraries, after which an address may belong to another function.
+    /// allocated. The option is for programs that unload libraries: afterwards an address may belong to another
+    /// function.
     #[must_use]
     pub fn with_eager_symbols(mut self, yes: bool) -> Self {
         self.has_eager_symbols = yes;
         self.changed()
     }
 
-    /// If `yes`, leaves the frames of the runtime and of tracing out of backtraces. Without backtraces this has no
-    /// effect.
+    /// If `yes`, leaves the frames of the runtime and of the tracing crates out of backtraces. Without backtraces this
+    /// has no effect.
     ///
     /// The frames of these functions are left out:
     ///
@@ -139,7 +140,7 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Adds prefixes, such as `"axum::"`. [`with_sanitised`](Self::with_sanitised) then also leaves out
+    /// Adds prefixes, such as `"axum::"`, to those of [`with_sanitised`](Self::with_sanitised), which leaves out
     /// functions whose path begins with one of them.
     #[must_use]
     pub fn with_hidden<T: Into<Cow<'static, str>>>(mut self, paths: impl IntoIterator<Item = T>) -> Self {
@@ -167,13 +168,12 @@ impl LiveLayer {
 
     /// Returns a handle that dumps the spans of this layer, even after the layer has become part of a subscriber.
     ///
-    /// Set all options first: if an option is changed later, that makes another layer, whose spans the handle
-    /// does not show.
+    /// Set all options first: a change of an option makes another layer, whose spans the handle does not show.
     pub fn handle(&self) -> Handle {
         Handle { spans: Arc::clone(self.spans()) }
     }
 
-    /// Forgets the spans of the layer with the old options. A handle that was created before stays empty.
+    /// Gives the layer, whose options have changed, a new set of spans. A handle that was created before stays empty.
     fn changed(mut self) -> Self {
         self.spans = OnceLock::new();
         self
@@ -193,7 +193,7 @@ impl LiveLayer {
     }
 }
 
-/// Dumps the spans of one layer. Clones refer to the same layer.
+/// A handle that dumps the spans of one layer. Its clones refer to the same layer.
 #[derive(Clone, Debug)]
 pub struct Handle {
     spans: Arc<LiveSpans>,

@@ -1,5 +1,5 @@
-//! Shows which spans are alive, where each was created, and which threads are inside. This is for a program
-//! that hangs.
+//! Shows which spans are alive, where each was created, and which threads are inside. Use it to find out why a program
+//! hangs.
 //!
 //! ```
 //! use atrace_subscriber::live::{self, LiveLayer};
@@ -21,8 +21,8 @@
 //! ```
 //!
 //! A task is shown while its span is alive, on whichever thread the task is polled:
-//! `tokio::spawn(work().instrument(info_span!("work")))`. A span without a thread inside is a task that
-//! waits. [`LiveLayer`] documents the costs, and the rules for threads and forks.
+//! `tokio::spawn(work().instrument(info_span!("work")))`. If no thread is inside a task's span, the task is waiting.
+//! [`LiveLayer`] documents the costs, and the rules for threads and forks.
 
 mod dump;
 mod layer;

@@ -1,4 +1,4 @@
-//! Decides which functions of a backtrace belong to the runtime or to tracing, and are left out.
+//! Decides which functions of a backtrace belong to the runtime or to the tracing crates. These functions are left out.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +26,8 @@ const CRATES: [&str; 20] = [
     "async_executor",
     "async_task",
 ];
-/// The functions without a crate that are left out. The function `main` in this list is that of C; the
-/// program's is `its_name::main`.
+/// The names of functions that are left out and belong to no crate. `main` in this list is C's function; the `main` of
+/// a Rust program has the path `name_of_the_crate::main`.
 const NAMES: [&str; 13] = [
     "main",
     "_start",
@@ -86,7 +86,7 @@ impl Rules {
 }
 
 /// Returns the crate of a function's path. Returns `None` for a name without a path, such as
-/// `poll<tokio::time::Sleep>`, which is the only form of names in line tables.
+/// `poll<tokio::time::Sleep>`. In line tables, all names have this form.
 fn crate_of(path: &str) -> Option<&str> {
     let end = path.find(['<', '(', ' ', '{']).unwrap_or(path.len());
     path[..end].split_once("::").map(|(name, _)| name)

@@ -11,7 +11,7 @@ use super::stack::{self, DEEPEST, Walk};
 use super::symbols;
 use super::table::{Description, SpanTable};
 
-/// How a layer makes backtraces.
+/// The method by which a layer finds return addresses, and whether it looks up their functions at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backtraces {
     pub(super) walk: Walk,
@@ -48,7 +48,7 @@ impl LiveSpans {
         Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
     }
 
-    /// Adds these spans to the list of this process, if they are not there yet.
+    /// Adds these spans to the list of this process, if they are not in the list yet.
     #[inline]
     pub(super) fn list(self: &Arc<Self>) {
         if self.listed_by.load(Ordering::Relaxed) != generation().number() {

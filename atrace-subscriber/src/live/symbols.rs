@@ -41,7 +41,8 @@ impl Frame {
         self.function.as_deref()
     }
 
-    /// Returns the source file by the name that the compiler got, or `None` if there is no debug information.
+    /// Returns the path of the source file as it was passed to the compiler, or `None` if there is no debug
+    /// information.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
@@ -77,16 +78,15 @@ impl fmt::Display for Frame {
 /// A backtrace whose functions were looked up.
 pub(super) type Frames = Arc<[Arc<Frame>]>;
 
-/// The generation of a process, and how many of its threads are looking up symbols: they hold a lock of the crate
-/// `backtrace`, or wait for it.
+/// The generation of a process, and how many of its threads are looking up symbols. Such a thread holds a lock of the
+/// crate `backtrace`, or waits for it.
 ///
 /// A forked child may find here that threads of its parent were looking up symbols. One of them may have held the
 /// lock, and does not exist in the child, so the lock is [`LOST`] there.
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 const THREADS: u64 = 0xffff;
-/// The value in place of the number of threads which says that the lock will never be released in this
-/// process.
+/// A value that takes the place of the number of threads. It says that the lock will never be released in this process.
 const LOST: u64 = THREADS;
 
 /// Returns the generation of this process, in the bits above the number of threads.
@@ -147,12 +147,12 @@ fn look_up(address: usize) -> Vec<Arc<Frame>> {
     frames
 }
 
-/// Looks up the functions of a backtrace without the caches.
+/// Looks up the functions of a backtrace without using the caches.
 pub(super) fn look_up_afresh(addresses: &[usize], rules: &Rules) -> Frames {
     without_hidden(addresses.iter().flat_map(|address| look_up(*address)).collect(), rules)
 }
 
-/// Leaves out the frames that the rules hide, and frames without a name if any frame has one.
+/// Leaves out the frames that the rules hide and, if any frame has a name, the frames without a name.
 fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     if rules.hide_anything() && frames.iter().any(|frame| frame.function().is_some()) {
         frames.retain(|frame| frame.function().is_some_and(|function| !rules.hide(function, frame.file())));
@@ -169,15 +169,16 @@ struct Cache {
     by_backtrace: FxHashMap<Box<[usize]>, (u32, Frames)>,
 }
 
-/// The cache of this process. A forked child begins with an empty one, because a thread of its parent may
-/// hold the lock of the parent's cache.
+/// The cache of this process. A forked child begins with an empty cache, because a thread of its parent may hold the
+/// lock of the parent's cache.
 static CACHE: PerProcess<Mutex<Cache>> = PerProcess::new();
 
 /// Whether the last attempt to lock the cache failed.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-/// Locks the cache. Returns `None` if it stays locked for unreasonably long: the caller may be a signal handler on
-/// the thread that holds the lock. After that, no caller waits for the lock, until an attempt to lock it succeeds.
+/// Locks the cache. Returns `None` if the cache stays locked for unreasonably long: the caller may be a signal handler
+/// on the thread that holds the lock. After such a failure, callers try the lock without waiting, until an attempt
+/// succeeds.
 fn cache() -> Option<MutexGuard<'static, Cache>> {
     let mut tries = if STUCK.load(Ordering::Relaxed) { 1 } else { 100 };
     loop {

@@ -43,7 +43,7 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// The calling thread, with the generation of its process: in a forked child the thread has another id.
+    /// The calling thread, with the generation of its process, because the thread has another id in a forked child.
     static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }

@@ -2,7 +2,7 @@
 //!
 //! All subscribers and layers of this crate share the meter. When the process ends, the measurements are written to a
 //! temporary file, which is then renamed to `PATH`, so that a reader always finds a complete file. If the variable is
-//! set in several processes, the file is that of the process that ended last.
+//! set in several processes, the file contains the measurements of the process that ended last.
 
 use std::ffi::OsString;
 use std::io;

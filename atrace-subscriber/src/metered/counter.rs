@@ -1,19 +1,19 @@
 //! A counter of calls, which also selects the calls to be timed.
 //!
-//! A counter is one word. Its lowest bits hold how many calls come before the next timed one. The other bits hold how
-//! many calls will have been counted by then. So a call that is not timed decrements the word: a load, a test and a
-//! store. A new counter is 0, and its first call is timed.
+//! A counter is one word. Its lowest bits hold the number of calls that come before the next timed call. The other bits
+//! hold the number of calls that will have been counted by then. So a call that is not timed decrements the word: a
+//! load, a test and a store. A new counter is 0, and its first call is timed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of bits for the calls before the next timed one.
+/// The number of bits that hold the number of calls before the next timed call.
 const LEFT_BITS: u32 = 16;
 const LEFT: u64 = (1 << LEFT_BITS) - 1;
 
-/// The largest mean distance of timed calls.
+/// The largest allowed mean number of calls for each timed call.
 pub(super) const ONE_IN_MAX: u32 = 1 << (LEFT_BITS - 1);
 
-/// Returns the word that holds a count of `calls`, and `left` calls before the next timed one.
+/// Returns the word for a counter that has counted `calls` calls and has `left` calls before the next timed call.
 pub(super) const fn word(calls: u64, left: u64) -> u64 {
     (calls + left) << LEFT_BITS | left
 }
@@ -23,8 +23,8 @@ pub(super) const fn calls(word: u64) -> u64 {
     (word >> LEFT_BITS) - (word & LEFT)
 }
 
-/// Counts a call that is not timed. Returns false if the call has to be timed; then it was not counted. Only one
-/// thread may write to the counter.
+/// Counts a call that is not timed. Returns false, and counts nothing, if the call has to be timed. Only one thread may
+/// write to the counter.
 #[inline(always)]
 pub(super) fn passes(counter: &AtomicU64) -> bool {
     let now = counter.load(Ordering::Relaxed);
@@ -35,8 +35,8 @@ pub(super) fn passes(counter: &AtomicU64) -> bool {
     passes
 }
 
-/// Counts a call. If the call has to be timed, returns the number of calls before it. Then `left`, which gets that
-/// number, chooses how many calls come before the next timed one.
+/// Counts a call. If the call has to be timed, returns the number of calls before it. In that case `left` is called
+/// with that number, and returns how many calls come before the next timed call.
 pub(super) fn count(counter: &AtomicU64, left: impl Fn(u64) -> u64) -> Option<u64> {
     let next = |now| Some(if now & LEFT == 0 { word(calls(now) + 1, left(calls(now))) } else { now - 1 });
     let before = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();

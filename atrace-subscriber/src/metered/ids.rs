@@ -1,17 +1,17 @@
 //! Finds the callsite of a span by the span's id, in set-associative tables of fixed size.
 //!
-//! An id selects a set of eight words, which are a cache line. A word has the number of the callsite, and those bits
-//! of the id that do not follow from the set.
+//! An id selects a set of eight words, which are a cache line. A word holds the number of the callsite, and those bits
+//! of the id that did not select the set.
 //!
 //! The id of a registry's span contains the thread that has created the span, and that thread selects one of [`TABLES`]
-//! small tables. A small table belongs to the first thread that adds an id to it. No other thread adds words there, so
-//! its owner takes a free word by a plain store. All other ids are in a large table: the ids that a thread other than
-//! the owner adds, and the ids whose set in the small table is full. In the large table, a thread takes a
+//! small tables. A small table belongs to the first thread that adds an id to it. Only this thread, the owner of the
+//! table, adds words to the table, so it takes a free word by a plain store. All other ids are in one large table: the
+//! ids that other threads add, and the ids whose set in the small table is full. In the large table, a thread takes a
 //! free word by a compare-and-swap.
 //!
-//! The thread that closes a span frees the word that it had found before it closed the span: another thread may already
-//! use the same id again, with another word. If the set in the large table is full, too, the callsite of the span is
-//! unknown.
+//! The thread that closes a span finds the span's word before the close and frees it after the close: by then another
+//! thread may already use the same id again, with another word. If the set in the large table is full, too, the
+//! callsite of the span counts as unknown.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -29,8 +29,8 @@ const SMALL: usize = 1 << SMALL_BITS;
 /// The number of sets of the large table.
 const LARGE: usize = if cfg!(miri) { 4 } else { 4096 };
 /// The number of bits of a word that hold the callsite's number plus 1, so that no word is 0. The other bits are bits
-/// of the id, but not those that select the set in a small table, nor the highest bits, which count how often a
-/// registry has used a slot again.
+/// of the id. Two groups of bits of the id are left out: those that select the set in a small table, and the highest
+/// ones, which count how often a registry has used a slot again.
 const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
@@ -42,7 +42,7 @@ pub(super) struct Place(usize, usize);
 pub(super) struct Ids {
     /// The sets of the small tables, and then those of the large one.
     sets: &'static [Line],
-    /// The lane of each small table's owner, plus 1; 0 if the table has no owner.
+    /// The lane of each small table's owner, plus 1, or 0 if the table has no owner.
     owners: [AtomicUsize; TABLES],
 }
 

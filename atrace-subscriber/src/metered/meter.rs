@@ -4,10 +4,10 @@
 //!
 //! For each callsite and thread there is a line of counters, which is a cache line of the processor. The number of a
 //! callsite is the position to which the address of its metadata is hashed. So the line is found without a lookup in
-//! the table of callsites. The last word of the line is the address of the metadata, and confirms that the line
-//! belongs to the callsite. For a span, a table of ids returns the number. The counter of a kind of call also tells
-//! whether to time the call (`counter`), so it is the only word that a call writes that is not timed. All other cases
-//! are handled by [`State::time_slowly`].
+//! the table of callsites. The last word of the line is the address of the metadata, and confirms that the line belongs
+//! to the callsite. For a span, a table finds the number of the callsite by the span's id. The counter of a kind of
+//! call also tells whether to time the call (`counter`), so a call that is not timed writes only this word. All other
+//! cases are handled by [`State::time_slowly`].
 //!
 //! # A timed call
 //!
@@ -16,13 +16,14 @@
 //!
 //! # A long call
 //!
-//! During a call of more than 10 µs (a *long* call), the thread may have waited or lost the processor. For a long
-//! call, the thread's processor time counts instead of the elapsed time, and it has to be read before the call, too.
-//! Reading it is a system call, which takes longer than most calls, and which makes the calls after it slower. So the
-//! processor time is read for one of 32 samples, and for eight more samples after each long call: then reading takes
-//! less time than the long calls. The estimate for long calls is their share in the samples without this reading,
-//! times their mean in the samples with it. (A thread that has just read its processor time loses the processor more
-//! often, so the samples with the reading would give a wrong share.)
+//! During a call of more than 10 µs (a *long* call), the thread may have waited or lost the processor. For a long call,
+//! the thread's processor time counts instead of the elapsed time, so the processor time has to be read before and
+//! after the call. Reading it is a system call, which takes longer than most calls, and which makes the calls after it
+//! slower. So the processor time is read for one of 32 samples, and for eight more samples after each long call: so
+//! that reading the processor time takes less time than the long calls. The estimate for long calls is the product of
+//! two values: their share among the samples for which the processor time was not read, and their mean processor time
+//! in the samples for which it was read. (A thread that has just read its processor time loses the processor more
+//! often, so the latter samples would give a wrong share.)
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,18 +40,18 @@ use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
 const FIRSTS: u64 = 16;
-/// Of this many calls of a kind, one is timed.
+/// One of this many calls of a kind is timed.
 const ONE_IN: u32 = 128;
-/// The number of calls that are made to measure what metering itself costs. If all calls are timed, a tenth of this
-/// number is made.
+/// The number of calls that are made to measure what metering itself costs. If every call is timed, a tenth of this
+/// number of calls is made.
 const TRIES: u32 = 1000;
-/// The number that stands for unknown callsites.
+/// The number that is used for all calls whose callsite is unknown.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;
 /// The duration from which a call is *long*: its processor time counts instead of the elapsed time.
 const LONG: Duration = Duration::from_micros(10);
 
-/// The index of the word with the address of the metadata, in a thread's line of a callsite. The words before it are
-/// the counters of the kinds of calls.
+/// The index of the word with the address of the metadata, in a thread's line of a callsite. The words before this word
+/// are the counters of the kinds of calls.
 const ADDRESS: usize = 7;
 
 /// Returns the index of the counter for a kind of call. New spans and events share a counter, because no
@@ -80,7 +81,7 @@ struct Timed {
     /// other calls.
     long: Sum,
     others: AtomicU64,
-    /// Whether any call was long.
+    /// Whether any of the measured calls was long (took at least [`LONG`]).
     has_long: AtomicBool,
 }
 
@@ -132,7 +133,7 @@ impl Timed {
         all.iter().for_each(|it| it.store(0, Ordering::Relaxed));
     }
 
-    /// Adds a call. `reads` means that its processor time was read, and `is_long` that it was a long call.
+    /// Adds a sample. `reads` means that the call's processor time was read, and `is_long` that the call was long.
     fn add(&self, is_first: bool, reads: bool, is_long: bool, ticks: u64, long: u64) {
         if is_long {
             self.has_long.store(true, Ordering::Relaxed);
@@ -172,7 +173,7 @@ impl Ticks {
 
 /// The state of a meter. It is never freed, so that callsites, threads and handles can refer to it.
 pub(super) struct State {
-    /// A description for users of the calls that are metered.
+    /// A description of the metered calls, for users.
     subject: &'static str,
     ticks: Ticks,
     began: (Instant, u64, Option<u64>),
@@ -188,7 +189,7 @@ pub(super) struct State {
     ids: Option<Ids>,
     /// The duration [`LONG`] in ticks.
     long: AtomicU64,
-    /// The ticks between the two readings of a timed call, if the call does nothing.
+    /// The number of ticks between the two clock readings of a timed call, if the call does nothing.
     empty: AtomicU64,
     /// The number of ticks that metering adds to a timed call.
     timing: AtomicU64,
@@ -196,9 +197,9 @@ pub(super) struct State {
     untimed: AtomicU64,
 }
 
-/// Makes the [`Bill`] of a metered subscriber, at any time and on any thread.
+/// Makes the [`Bill`] of a metered subscriber. All functions may be called at any time and on any thread.
 ///
-/// This is a handle: copies of it belong to the same subscriber.
+/// A `Meter` is a handle: all copies of it belong to the same subscriber.
 #[derive(Clone, Copy)]
 pub struct Meter(pub(super) &'static State);
 
@@ -249,8 +250,7 @@ impl Meter {
 /// Calls `body`, which belongs to the callsite that `metadata` returns. If there is a meter and a callsite, the meter
 /// counts the call.
 ///
-/// There is only one call of `body` in the code, so that the compiler inlines `body` as it would without a
-/// meter.
+/// The code contains only one call of `body`, so that the compiler inlines `body` as it would without a meter.
 #[inline(always)]
 pub(crate) fn billed<R>(
     meter: Option<Meter>,
@@ -322,8 +322,7 @@ impl State {
         self.one_in.store(one_in.clamp(1, ONE_IN_MAX), Ordering::Relaxed);
     }
 
-    /// Counts a call that is not timed. Returns false if the call may have to be timed; then it was not
-    /// counted.
+    /// Counts a call that is not timed. Returns false, and counts nothing, if the call may have to be timed.
     #[inline(always)]
     pub(super) fn passes(&self, metadata: &'static Metadata<'static>, call: Call) -> bool {
         let place = callsites::first_place(metadata);
@@ -519,7 +518,7 @@ fn described(metadata: &'static Metadata<'static>) -> atrace_bill::Callsite<'sta
     }
 }
 
-/// A timed call that has begun. It ends when this is dropped.
+/// A timed call that has begun. The call ends when the `Timing` is dropped.
 #[must_use]
 pub(super) struct Timing {
     state: &'static State,

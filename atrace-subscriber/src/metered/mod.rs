@@ -15,11 +15,11 @@
 //!
 //! [`Metered`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
 //! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these
-//! types meter themselves. When the process ends by `exit` or by returning from `main`, the measurements are written
-//! to `PATH`, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
-//! processes, the file is that of the process that ended last. If an `AtraceLayer` meters itself, other layers are
-//! not in the bill. While tracing is off, an `AtraceSubscriber` with a filter gets no events, so none are in the
-//! bill.
+//! types meter themselves. When the process ends by `exit` or by returning from `main`, the measurements are written to
+//! `PATH`, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
+//! processes, the file contains the measurements of the process that ended last. If an `AtraceLayer` meters itself,
+//! other layers are not in the bill. While tracing is off, an `AtraceSubscriber` with a filter gets no events, so the
+//! bill does not contain these events.
 //!
 //! # What is measured
 //!
@@ -27,33 +27,34 @@
 //! clone, a close, and a check whether the callsite is enabled. (If a signal handler that traces interrupts a count,
 //! the count may be lost.)
 //!
-//! *Times* are sampled. For each callsite and kind of call, the first calls of each thread are timed, and after that
-//! a random one of 128 calls, or fewer if the clock is slow. A call is timed with the processor's counter. During a
-//! call of more than 10 µs, the thread may have waited or lost the processor; so for such a call the thread's
-//! processor time counts, which is read for a part of the sample. So time spent waiting, as in a write that blocks,
-//! is not in the bill. Systems without a clock for the processor time of a thread use elapsed time instead. A timed
-//! call seems 10 to 20 ns longer than it is, because the code of the meter has displaced code of the program from the
-//! processor's caches.
+//! *Times* are sampled. For each callsite and kind of call, the first calls of each thread are timed, and after that a
+//! random one of 128 calls, or fewer if the clock is slow. A call is timed with the processor's counter. During a call
+//! of more than 10 µs, the thread may have waited or lost the processor. So for such a call the thread's processor time
+//! counts instead of the elapsed time. The processor time is read for a part of the sample. So time spent waiting, as
+//! in a write that blocks, is not in the bill. Systems without a clock for the processor time of a thread use elapsed
+//! time instead. A timed call seems 10 to 20 ns longer than it is, because the code of the meter has displaced code of
+//! the program from the processor's caches.
 //!
-//! *Nested calls* occur when the `Debug` of a value traces, or with a `Metered` within a `Metered`. They count for
-//! their own callsite, and are subtracted from the outer call.
+//! *Nested calls* occur when the `Debug` of a value traces, or with a `Metered` within a `Metered`. A nested call
+//! counts for its own callsite, and its time is subtracted from that of the outer call.
 //!
 //! *Intervals* contain the true value in about 99 of 100 cases or, if a few rare calls take most of the time, in at
-//! least 95 (tested with a log-normal distribution of σ = 1.5). They are computed from the variance of the sample and
-//! Student's distribution. If calls are so rare that the sample has none, the interval does not include them.
+//! least 95 (tested with a log-normal distribution of σ = 1.5). Intervals are computed from the variance of the sample
+//! and Student's distribution. If expensive calls are so rare that the sample contains none, the interval does not
+//! account for them.
 //!
 //! *Not billed* is the time outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its
 //! caches, other threads write what a call has queued, and code is displaced from the processor's caches. The bill
-//! states the processor time of threads that have made no call, such as writers, unless a thread that has made calls
-//! has ended. If the subscriber's maximum level excludes a callsite, the subscriber does not know the callsite. A
-//! callsite that the subscriber never wants is in the bill with zero.
+//! states the processor time of threads that have made no call, such as threads that write queued output. (This line is
+//! missing if a thread that has made calls has ended.) If the subscriber's maximum level excludes a callsite, the
+//! subscriber does not know the callsite. A callsite that the subscriber never wants is in the bill with zero.
 //!
 //! The memory of a meter is kept until the process ends: up to 0.7 MB, and 5 KB for each callsite (38 MB of addresses
 //! are reserved). A call allocates nothing; the registration of a callsite allocates. At most 32,768 spans that are
 //! alive and about 5,000 callsites are recognised; all other calls count for the callsite "unknown". Each of 64 threads
 //! has its own counters; further threads share counters, which takes longer.
 //!
-//! A forked child inherits the counts of its parent. It does not write the file of its parent.
+//! A forked child inherits the counts of its parent, and does not write its parent's file.
 
 mod asked;
 mod counter;

@@ -1,9 +1,9 @@
 //! The state of a thread that makes metered calls: its lane (a set of counters), and whether it is in a timed call.
 //!
 //! Only one thread writes to a lane, so counting is a load and a store. A thread takes a lane at its first metered
-//! call. When all lanes are taken, it takes a lane whose thread has ended: a thread that ends does not release its
-//! lane, because a thread-local with a destructor may allocate. Threads without a lane share the counters behind the
-//! last lane, to which they add atomically.
+//! call. When all lanes are taken, a new thread takes a lane whose thread has ended. (A thread that ends does not
+//! release its lane itself, because a thread-local with a destructor may allocate.) Threads without a lane share the
+//! counters behind the last lane, to which they add atomically.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,17 +18,17 @@ pub(super) const NONE: usize = usize::MAX / 2;
 /// The value for a thread that shares its counters. No line has this number.
 const SHARED: usize = NONE + 1;
 
-/// The owner of each lane: the generation of its process and the number of its thread. It is 0 if the lane is
-/// free.
+/// The owner of each lane: the generation of the process and the number of the thread that has the lane, or 0 if the
+/// lane is free.
 static OWNERS: [AtomicU64; LANES] = [const { AtomicU64::new(0) }; LANES];
-/// Whether the lane of a thread that has made calls was taken by another thread, or might be.
+/// Whether a thread has taken, or may have taken, the lane of another thread that has made metered calls and has ended.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The state of a thread. All meters share it.
 pub(super) struct Thread {
-    /// The number of the thread's lane: [`NONE`] during a timed call, [`SHARED`] if the thread shares its counters.
+    /// The number of the thread's lane; [`NONE`] during a timed call; [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// The number of the thread's lane, also during a timed call.
+    /// The number of the thread's lane, even during a timed call.
     own: Cell<usize>,
     /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,

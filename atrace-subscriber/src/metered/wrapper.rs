@@ -10,11 +10,11 @@ use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
 ///
-/// All calls are passed on to the subscriber, and its results are returned. `Dispatch::downcast_ref` finds this type,
-/// the [`Meter`], and all types that it finds in the subscriber.
+/// All calls are passed on to the subscriber, and the subscriber's results are returned. `Dispatch::downcast_ref` finds
+/// this type, the [`Meter`], and all types that it would find without the wrapper.
 ///
-/// A stack of layers is wrapped as a whole. The cost of a callsite is then that of all layers and of the
-/// registry.
+/// A stack of layers is wrapped as a whole. The cost of a callsite is then the cost of all layers and of the registry
+/// together.
 #[derive(Debug)]
 pub struct Metered<S> {
     subscriber: S,
@@ -22,14 +22,14 @@ pub struct Metered<S> {
 }
 
 impl<S: Subscriber> Metered<S> {
-    /// Wraps a subscriber, and begins its bill. This takes about a millisecond, in which the cost of metering
-    /// itself is measured.
+    /// Wraps a subscriber, and begins its bill. This takes about a millisecond, because the cost of metering itself is
+    /// measured.
     pub fn new(subscriber: S) -> Self {
         Self { subscriber, meter: Meter::new("the subscriber", true) }
     }
 
-    /// Times one of `one_in` calls. The default is one of 128. A timed call costs some hundred nanoseconds
-    /// more than others.
+    /// Times one of `one_in` calls. The default is 128. A timed call takes some hundred nanoseconds longer than other
+    /// calls.
     ///
     /// Call this before the subscriber is used. 0 means 1: all calls are timed. The maximum is 32,768.
     #[must_use]
@@ -38,7 +38,7 @@ impl<S: Subscriber> Metered<S> {
         self
     }
 
-    /// Returns a handle that makes the bill while the subscriber is in use elsewhere.
+    /// Returns a handle with which the bill can be made after the subscriber was installed.
     pub fn meter(&self) -> Meter {
         self.meter
     }
@@ -48,7 +48,8 @@ impl<S: Subscriber> Metered<S> {
         self.meter.bill()
     }
 
-    /// Calls `body`, which belongs to a callsite. The usual call is not timed, and saves no registers.
+    /// Calls `body` and meters it as a call for this callsite. Most calls are not timed; the path for them saves no
+    /// registers.
     #[inline(always)]
     fn call<R>(&self, metadata: &'static Metadata<'static>, call: Call, body: impl Fn(&S) -> R) -> R {
         let state = self.meter.0;

@@ -1,9 +1,9 @@
 //! Decides which thread begins the life of a span (its slice from the creation until it closes), and records
 //! on which lane the life is.
 //!
-//! A thread claims the life by a compare-and-swap. The claim contains the generation of the span, so that a thread
-//! that is late can't claim the life of the slot's next span. The thread that claims the life holds the span
-//! meanwhile. So the thread that closes the span sees all data that was stored while the life was begun.
+//! A thread claims the life by a compare-and-swap. The claim contains the generation of the span, so that a thread that
+//! is late can't claim the life of the slot's next span. While a thread begins the life, it is a holder of the span (it
+//! keeps the span open). So the thread that closes the span sees all data that was stored while the life was begun.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every
 //! order of its threads.
@@ -11,8 +11,8 @@
 use crate::slots::{high, low, pair};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The generation of the span and, in the bits below, [`UNBEGUN`], [`BEGINS`], or the number of the lane with two
-/// more bits: [`ON_LANE`] and [`IS_NESTED`].
+/// The generation of the span in the upper bits. The lower bits are [`UNBEGUN`], [`BEGINS`], or the number of the lane
+/// with two more bits: [`ON_LANE`] and [`IS_NESTED`].
 pub(crate) struct Claim(AtomicU64);
 
 const UNBEGUN: u32 = 0;
@@ -20,7 +20,7 @@ const BEGINS: u32 = 1;
 const ON_LANE: u32 = 1 << 31;
 const IS_NESTED: u32 = 1 << 30;
 
-/// The place of a life: the number of its lane, and whether it is nested in another life there.
+/// The place of a life: the number of its lane, and whether it is nested in another life on the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub(crate) lane: u32,
@@ -32,7 +32,7 @@ impl Claim {
         Self(AtomicU64::new(0))
     }
 
-    /// Records that the life of the slot's new span has not begun. No other thread may know the span yet.
+    /// Records that the life of the slot's new span has not begun. No other thread may have access to the span yet.
     #[inline(always)]
     pub(crate) fn reset(&self, generation: u32) {
         self.0.store(pair(generation, UNBEGUN), Ordering::Relaxed);
@@ -50,15 +50,15 @@ impl Claim {
         self.0.load(Ordering::Relaxed) == pair(generation, UNBEGUN)
     }
 
-    /// Claims the life. Returns true for only one thread, which must then begin the life. The caller must
-    /// hold the span, or must have closed it.
+    /// Claims the life. Returns true for only one thread, which must then begin the life. The caller must be a holder
+    /// of the span, or must have closed it.
     pub(crate) fn take(&self, generation: u32) -> bool {
         let (from, to) = (pair(generation, UNBEGUN), pair(generation, BEGINS));
         self.0.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Records that the life has begun or, if `begun` is `None`, that it could not be begun and may be
-    /// claimed again.
+    /// Records that the life has begun, at the place `begun`. If `begun` is `None`, records that the life could not be
+    /// begun and may be claimed again.
     pub(crate) fn set(&self, generation: u32, begun: Option<Begun>) {
         let nested = |begun: Begun| if begun.is_nested { IS_NESTED } else { 0 };
         let state = begun.map_or(UNBEGUN, |begun| ON_LANE | nested(begun) | begun.lane);

@@ -4,14 +4,14 @@
 //!
 //! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right
 //! after it was left. Its slice on its thread shows all of it, so it has no life. Every other span that is entered is
-//! asynchronous. Its life begins as soon as it is known to be asynchronous, with the time of its creation. That is
-//! the case:
+//! asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known to be
+//! asynchronous:
 //!
 //! - when the span is entered again;
 //! - when the span's thread enters another span after it has left this span;
 //! - when the life of a child of the span begins;
-//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered: so the
-//!   life is in the trace even if nothing more happens on the thread, or if the process is killed;
+//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered: so the trace
+//!   contains the life even if nothing more happens on the thread, or if the process is killed;
 //! - when the span closes.
 //!
 //! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
@@ -19,13 +19,13 @@
 //!
 //! # Order
 //!
-//! A life lies within the life of its parent, as in a `Registry`: the life holds the parent's span, so that span
-//! closes later.
+//! A life lies within the life of its parent, as in a `Registry`: the life is a holder of the parent's span, so that
+//! span closes later.
 //!
 //! # Threads and signals
 //!
-//! A claim (`claim.rs`) decides which thread begins the life. That thread holds the span meanwhile, so the span
-//! closes after its life has begun. A signal handler may do all of this.
+//! A claim (`claim.rs`) decides which thread begins the life. While the thread begins the life, it is a holder of the
+//! span, so the span closes only after its life has begun. A signal handler may begin and end lives, too.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -51,8 +51,8 @@ pub(super) struct Origin {
     claim: Claim,
 }
 
-/// What has happened to a span so far: the bits below. If two threads set bits at the same time, one bit may be lost;
-/// the life then begins a little later.
+/// The events in the life of a span so far, as bits. If two threads set bits at the same time, one bit may be lost; the
+/// life then begins a little later.
 struct Marks(AtomicU32);
 
 impl Marks {
@@ -78,7 +78,7 @@ const ENTERED: u32 = 1;
 const AGAIN: u32 = 2;
 /// The span was left.
 const LEFT: u32 = 4;
-/// A tick has found that the span is on no thread.
+/// A tick has found that no thread is in the span.
 const SEEN: u32 = 8;
 /// The arguments of the span contain its number.
 const IDENTIFIED: u32 = 16;
@@ -123,8 +123,7 @@ impl Origin {
         self.marks.get() & (ENTERED | AGAIN) == ENTERED
     }
 
-    /// Returns whether a synchronous span can't simply be forgotten when it closes, because more has to be
-    /// done.
+    /// Returns whether closing a synchronous span takes more work than freeing its slot.
     #[inline(always)]
     pub(super) fn needs_more(&self, generation: u32) -> bool {
         self.marks.get() & PRESUMED == 0 || !self.is_unbegun(generation)
@@ -166,7 +165,7 @@ pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<Store
     texts.args.extend_from_slice(args.finish());
 }
 
-/// Begins the lives of the spans that are on no thread now, and were on none at the previous tick.
+/// Begins the lives of the spans that no thread is in now, and that no thread was in at the previous tick.
 pub(crate) fn tick() {
     for index in 0..USED.load(Ordering::Acquire) {
         let Some(slot) = slot(index) else { continue };
@@ -264,7 +263,7 @@ impl StoredSpan {
         }
     }
 
-    /// Begins the life, unless it has begun before or tracing is off. The caller must hold the span, or must
+    /// Begins the life, unless it has begun before or tracing is off. The caller must be a holder of the span, or must
     /// have closed it.
     #[cold]
     #[inline(never)]
@@ -282,8 +281,8 @@ impl StoredSpan {
         }
     }
 
-    /// Ends the life of a span that has closed and is not synchronous. Returns the span's parent, if the life
-    /// has held it.
+    /// Ends the life of a span that has closed and is not synchronous. Returns the span's parent, if the life was a
+    /// holder of the parent.
     pub(super) fn end_life(self, slot: &'static Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
         if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
@@ -321,9 +320,9 @@ impl StoredSpan {
 }
 
 impl InSlot {
-    /// Records the data that is known at the span's creation. No other thread may know the span yet.
-    /// `is_presumed_sync` means that spans of the callsite are presumed to have no lives, and that the arguments do
-    /// not contain the span's number.
+    /// Records the data that is known at the span's creation. No other thread may have access to the span yet.
+    /// `is_presumed_sync` means that spans of the callsite are presumed to have no lives, and that the arguments do not
+    /// contain the span's number.
     #[inline(always)]
     pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool) {
         let Self { stored, slot: Slot { origin, .. } } = self;
@@ -418,7 +417,7 @@ impl Slot {
         Callsite::from_number(self.callsite.load(Ordering::Relaxed))
     }
 
-    /// Records that a span that was entered once was synchronous. If its life has not begun, the span has none.
+    /// Records that a span, which was entered once, was synchronous. If its life has not begun, the span gets no life.
     pub(super) fn was_sync(&self, generation: u32) {
         self.learn(false);
         if self.origin.is_unbegun(generation) {

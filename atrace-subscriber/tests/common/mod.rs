@@ -71,7 +71,7 @@ pub fn role() -> Role {
     ROLES.into_iter().find(|it| format!("{it:?}") == role).unwrap_or(Role::Alone)
 }
 
-/// A ring buffer and a property store. Dropping this removes both.
+/// A ring buffer and a property store. Dropping the `Place` removes both.
 pub struct Place(cases::Place);
 
 impl Place {
@@ -81,7 +81,7 @@ impl Place {
         Some(Self(place))
     }
 
-    /// Switches tracing on for all processes that use this store.
+    /// Switches tracing on for all processes that use this place's property store.
     pub fn on(self) -> Self {
         Self(self.0.on())
     }

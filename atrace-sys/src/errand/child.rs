@@ -10,7 +10,7 @@ use crate::system::c::{self, CAPABILITY_VERSION};
 use crate::system::signals::{Signals, mask};
 use crate::system::{self, file};
 
-/// The maximum number of bytes of memory that the child may use in addition to its parent's.
+/// The maximum number of bytes of memory that the child may use in addition to the memory that it has inherited.
 const MEMORY: u64 = 256 << 20;
 /// The maximum size of a file that the child writes, in bytes.
 const FILE: u64 = 1 << 20;
@@ -42,7 +42,7 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
 /// The number of the pipe's descriptor in the child.
 pub(super) const PIPE: libc::c_int = 3;
 
-/// Irrevocably gives up all rights and descriptors except the pipe. Returns `None` if any step fails.
+/// Irrevocably gives up all rights, and all descriptors except that of the pipe. Returns `None` if any step fails.
 fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
     // SAFETY: the arguments are numbers, C strings and live structures. The child has one thread, and nobody else
     // uses its descriptors, signals or environment.
@@ -124,8 +124,8 @@ fn limits() -> Option<()> {
     limits.into_iter().try_for_each(|(what, most)| system::lower_limit(what, most).ok())
 }
 
-/// Drops all capabilities, including those that survived the change of the user, and those that the process
-/// could pass to a program.
+/// Drops all capabilities, including those that the process kept when it changed its user id, and those that it could
+/// pass to a program.
 fn drop_capabilities() -> Option<()> {
     hold(c::capset(&mut [CAPABILITY_VERSION, 0], &[0; 6]))
 }

@@ -8,14 +8,14 @@
 //!
 //! # How
 //!
-//! The child is forked, irrevocably changes its ids to those of that user, and sends its answer, some bytes,
-//! through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe, no
-//! capability, no terminal, no environment. The child can't be traced and leaves no core file. Whatever happens to
-//! the child, the parent gets a result within the time that the parent has set, and parses the answer as untrusted
+//! The child is forked, irrevocably changes its ids to those of that user, and sends its answer, some bytes, through a
+//! pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe, no capability, no
+//! terminal, no environment. The child can't be traced and leaves no core file. Whatever happens to the child, the
+//! parent gets an answer or an error within the time that the parent has set. The parent parses the answer as untrusted
 //! [bytes](Words).
 //!
-//! The child executes no program, because there is no program that every user can read, and because the user could
-//! trace the child after it has executed a program.
+//! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
+//! read, and the user could trace the child after an `exec`.
 //!
 //! # Limits
 //!
@@ -34,18 +34,18 @@ use std::time::{Duration, Instant};
 
 use crate::system::{self, Descriptor, Errno, c, file};
 
-/// The maximum time for an errand.
+/// The maximum time that an errand may take.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The maximum size of an answer in bytes.
+/// The maximum size of an errand's answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
-/// The user whose ids the child takes on. The child has no group besides `gid`.
+/// The user and group ids that the child takes on. The child has no supplementary groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user id of the child.
+    /// The user id with which the child works.
     pub uid: u32,
-    /// The group id of the child.
+    /// The group id with which the child works.
     pub gid: u32,
 }
 
@@ -90,12 +90,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Work that is done as another user, in a child process. Dropping this kills the child.
+/// Work that is done with another user's rights, in a child process. Dropping the `Errand` kills the child.
 #[derive(Debug)]
 pub struct Errand {
     pid: libc::pid_t,
-    /// A descriptor of the child, if the kernel has such descriptors (pidfd). It is needed because, after the child
-    /// was reaped, its process id may belong to another process.
+    /// A descriptor that refers to the child (pidfd), if the kernel has such descriptors. The process id does not
+    /// suffice: after the child was reaped, its id may belong to another process.
     handle: Option<Descriptor>,
     pipe: File,
     /// The bytes that were read from the pipe so far: a length and the answer.
@@ -106,8 +106,8 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Starts `work` as `user`. The work may take as long as `patience`, but at most [`PATIENCE`]. Its answer
-    /// may have at most [`ANSWER_MAX`] bytes.
+    /// Starts `work` with the rights of `user`. The work may take as long as `patience`, but at most [`PATIENCE`]. The
+    /// answer, which `work` returns, may have at most [`ANSWER_MAX`] bytes.
     ///
     /// Several errands can run at once. Only root can become another user. Any user may run an errand under the
     /// user's own ids, which protects the parent from a crash or a hang of the work.
@@ -162,10 +162,11 @@ impl Errand {
         }
     }
 
-    /// Kills and reaps the child. If a signal had already ended the child, returns that signal; otherwise returns 0.
+    /// Kills and reaps the child. If a signal had already ended the child, returns the number of that signal; otherwise
+    /// returns 0.
     ///
-    /// This does not wait forever: a child that is blocked in the user's file system can't be killed, and becomes
-    /// a child of init.
+    /// This function does not wait forever: a child that is blocked in the user's file system can't be killed. Such a
+    /// child stays behind, and becomes a child of init when this process ends.
     fn end(&mut self) -> i32 {
         if std::mem::replace(&mut self.is_over, true) {
             return 0;
@@ -254,7 +255,7 @@ const WORDS_MAX: usize = 1024;
 pub struct Words(Vec<u8>);
 
 impl Words {
-    /// Adds a part, which is cut to [`ANSWER_MAX`] bytes.
+    /// Adds a part to the answer. A part of more than [`ANSWER_MAX`] bytes is cut.
     pub fn add(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
         let part = &part[..part.len().min(ANSWER_MAX)];
@@ -354,7 +355,7 @@ mod tests {
         assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
     }
 
-    /// The time that a slow errand takes does not count for a quick one.
+    /// The time that a slow errand takes is not part of the time that is reported for a quick errand.
     #[test]
     fn one_that_does_not_answer_holds_no_other_up() {
         let start = |is_slow| {
@@ -394,7 +395,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// If the test runs as root, it checks that the child has no right of root.
+    /// If this test runs as root, checks that the child has none of root's rights.
     #[test]
     fn nothing_of_the_makers_is_left() {
         let is_root = User::present().uid == 0;

@@ -1,4 +1,4 @@
-//! Work that only one thread does at a time, and for which no thread waits: see [`Turn`].
+//! Lets only one thread at a time do a piece of work, without making other threads wait: see [`Turn`].
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,10 +7,10 @@ const AGAIN: u64 = 1;
 
 /// Work that only one thread of a process does at a time, and for which no thread waits.
 ///
-/// If a thread arrives while another thread works, it only sets a bit, and the working thread does the work once
-/// more. So the last run of the work sees everything that any thread did before it arrived. The work itself may
-/// request another run, and so may a signal handler that interrupts it. If a thread of the parent was working during
-/// a fork, a thread of the child can do the work nevertheless.
+/// If a thread arrives while another thread works, it only sets a bit, and the working thread does the work once more.
+/// So the last run of the work sees everything that any thread did before that thread arrived. The work itself may call
+/// `run`, and so may a signal handler that interrupts the work: the work is then done once more. If a thread of the
+/// parent was working during a fork, a thread of the child can do the work nevertheless.
 ///
 /// # Examples
 ///
@@ -59,7 +59,7 @@ impl Turn {
     }
 }
 
-/// Gives the turn back if the work panics.
+/// Gives the turn back when it is dropped, even if the work panics.
 struct Holding<'a>(&'a Turn);
 
 impl Drop for Holding<'_> {

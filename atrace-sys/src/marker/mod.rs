@@ -1,4 +1,4 @@
-//! The kernel's `trace_marker`: finds, opens and writes it, or the file that a test or bench names in its place.
+//! Finds, opens and writes the kernel's `trace_marker`, or the file that a test or bench names in its place.
 //!
 //! # Writing
 //!
@@ -32,8 +32,8 @@ use crate::system::marker as open;
 use crate::word::AtomicRef;
 use crate::{process, system};
 
-/// The paths of the marker, in the order in which they are tried: first that of tracefs, then that within
-/// debugfs (Linux before 4.1, Android before 12).
+/// The paths of the marker, in the order in which they are tried: first the path in tracefs, then the path in debugfs
+/// (Linux before 4.1, Android before 12).
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
 
@@ -115,8 +115,8 @@ enum Source {
 
 /// An open marker.
 ///
-/// Any thread may call all methods, also in a forked child. Dropping the marker closes it; the marker for events
-/// is never dropped.
+/// Any thread may call all methods, even in a forked child. Dropping the marker closes it; the marker for events is
+/// never dropped.
 #[derive(Debug)]
 pub struct Marker {
     /// The descriptor. If all of its bits are inverted, the descriptor must be checked before the next write.
@@ -249,8 +249,8 @@ impl Marker {
         Shown(&self.source)
     }
 
-    /// Returns the number of messages that could not be written, and the errno of the last failure, which is
-    /// 0 if there was none.
+    /// Returns the number of messages that could not be written, and the errno of the last failure, or 0 if there was
+    /// no failure.
     pub fn failures(&self) -> (u64, i32) {
         (self.dropped.load(Ordering::Relaxed), self.last_error.load(Ordering::Relaxed))
     }
@@ -266,7 +266,7 @@ impl Drop for Marker {
     }
 }
 
-/// Returns the descriptor that `fd` stands for. Its bits are inverted back if they are inverted.
+/// Returns the descriptor that the value `fd` of the field [`Marker::fd`] stands for, without the inversion of bits.
 fn number_of(fd: i32) -> i32 {
     if fd < 0 { !fd } else { fd }
 }

@@ -1,4 +1,4 @@
-//! Opens a marker, and finds out to which file a descriptor refers.
+//! Opens a marker, and determines the file to which a descriptor refers.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -13,8 +13,8 @@ const TRACEFS: u64 = 0x7472_6163;
 /// The `f_type` of debugfs, from `linux/magic.h`.
 const DEBUGFS: u64 = 0x6462_6720;
 
-/// The highest descriptor that may be used. The kernel's table of descriptors is as long as the highest one
-/// requires: with this one, the table has 32 KiB.
+/// The highest descriptor that may be used. The kernel's table of descriptors is as long as the highest descriptor
+/// requires: with this value, the table has 32 KiB.
 const HIGHEST: u64 = 4095;
 
 /// The result of [`open_checked`] and [`inherit_checked`]. Its descriptor belongs to this library.
@@ -24,7 +24,8 @@ pub(super) struct Opened {
     pub(super) identity: Identity,
 }
 
-/// The identity that stands for a file of tracefs whose attributes this process may not read.
+/// The identity that stands for a file of tracefs whose attributes (device, inode) the system does not show to this
+/// process.
 const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
 /// Returns the device, inode and mode of an open descriptor; for a file of tracefs whose attributes may not be read,
@@ -58,11 +59,11 @@ pub(super) fn look(fd: i32, kind: MarkerKind, identity: Identity) -> Found {
     }
 }
 
-/// The result of examining a descriptor.
+/// The result of checking whether a descriptor refers to the marker.
 pub(super) enum Found {
     Ours,
-    /// The descriptor refers to the marker, which is a regular file. It must not be written while there is a
-    /// file size limit.
+    /// The descriptor refers to the marker. The marker is a regular file, to which no message must be written while
+    /// there is a file size limit.
     Limited,
     /// The descriptor refers to another file, or to none.
     Another,
@@ -134,7 +135,7 @@ impl Fault {
 }
 
 impl fmt::Display for Fault {
-    /// Formats the text that follows the name of the file.
+    /// Formats the reason, as a text that follows the name of the file in an error message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(code) => write!(f, ": {}", Errno(*code)),
@@ -152,7 +153,7 @@ impl fmt::Display for Fault {
 }
 
 /// Duplicates a descriptor to the highest free number that the soft limit allows, at most [`HIGHEST`]. A program that
-/// closes all descriptors and then opens files gets the lowest numbers, and so not this one.
+/// closes all descriptors and then opens files gets the lowest numbers, and therefore not this number.
 ///
 /// Returns an error if only the descriptor `not` is free.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {

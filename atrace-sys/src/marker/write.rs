@@ -8,10 +8,10 @@
 //! - when a message was not written completely, as happens with a pipe without a reader, a full or unconnected
 //!   socket, or a closed descriptor.
 //!
-//! If the number belongs to another file, messages are never written to this number again. The marker is opened at
+//! If the descriptor refers to another file, messages are never written to its number again. The marker is opened at
 //! another number, and the message is written there. If the marker can't be opened, messages are dropped, and each
-//! message tries again to open it. If a regular file grew past a size limit (`RLIMIT_FSIZE`), the kernel would
-//! raise a signal: while there is such a limit, messages are dropped.
+//! message tries again to open it. If a regular file grew past a size limit (`RLIMIT_FSIZE`), the kernel would raise a
+//! signal: while there is such a limit, messages are dropped.
 
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,7 @@ impl Marker {
         written == message.len() as isize || self.write_again(fd, message, written)
     }
 
-    /// Checks whether the descriptor still refers to the marker, and opens the marker again if not.
+    /// Checks whether the descriptor still refers to the marker, and opens the marker again if it does not.
     pub fn check(&self) {
         self.look_at(self.fd.load(Ordering::Relaxed));
     }
@@ -65,8 +65,8 @@ impl Marker {
         false
     }
 
-    /// Returns a descriptor of the marker, which is checked now, unless another thread has already replaced
-    /// `seen`. Returns `None` if there is no valid descriptor.
+    /// Returns a descriptor of the marker: checks the descriptor `seen`, unless another thread has already replaced it.
+    /// Returns `None` if there is no valid descriptor.
     fn find(&self, seen: i32) -> Option<i32> {
         if thread::has_left_descriptors() {
             return None; // This thread's descriptors are not those of the others.
@@ -93,8 +93,8 @@ impl Marker {
         }
     }
 
-    /// Opens the marker again, with another number than `stale`. If it had the same number, a thread that still
-    /// uses the stale descriptor would take it for valid.
+    /// Opens the marker again, with another number than `stale`. If the new descriptor had the same number, a thread
+    /// that still uses the stale descriptor would take it for valid.
     fn reopen(&self, stale: i32) -> Option<i32> {
         let opened = match &self.source {
             Source::Path(path) => open_checked(path, Some(stale)),

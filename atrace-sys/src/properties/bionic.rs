@@ -1,9 +1,9 @@
 //! The properties of Android, through bionic.
 //!
-//! Functions that every bionic since Android 5 exports are linked directly. The other functions are looked up at run
-//! time, and other code is used if they are missing: `__system_property_area_serial` before Android 6,
-//! `__system_property_read_callback` and `__system_property_wait` before Android 8. In a statically linked
-//! executable no function can be looked up, but its bionic comes from the NDK and has all functions.
+//! Functions that every bionic since Android 5 exports are linked directly. Three functions are looked up at run time;
+//! if one of them is missing, code of this module takes its place: `__system_property_area_serial` before Android 6,
+//! `__system_property_read_callback` and `__system_property_wait` before Android 8. In a statically linked executable
+//! no function can be looked up, but its bionic comes from the NDK and has all functions.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -27,13 +27,13 @@ const PATH: &str = "/dev/__properties__";
 /// The interval at which a sleeping thread checks whether it must stop.
 const STOP_POLL: Duration = Duration::from_secs(30);
 
-/// The interval at which a thread looks for a change if bionic can't wait.
+/// The interval at which a thread checks for a change, on versions whose bionic has no function that waits.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The interval at which a thread tries again to become the one that writes.
+/// The interval at which a thread tries again to get the right to write.
 const TURN_POLL: Duration = Duration::from_millis(1);
 
-/// The number of attempts at a read, because a writer can disturb it.
+/// The maximum number of attempts to read a property. An attempt fails if a writer changes the property meanwhile.
 const ATTEMPTS: usize = 64;
 
 unsafe extern "C" {
@@ -56,20 +56,19 @@ type Collect = unsafe extern "C" fn(Property<'static>, cookie: *mut c_void);
 type AreaSerial = extern "C" fn() -> u32;
 /// The name, the serial and the value of a property.
 type Received = (&'static CStr, u32, Value);
-/// A callback that gets the name, the value and the serial of a property. The name exists as long as the
-/// property.
+/// A callback that gets the name, the value and the serial of a property. The name stays valid as long as the property
+/// exists.
 type Receive = extern "C" fn(&mut Received, CText<'static>, CText<'_>, u32);
 type ReadCallback = extern "C" fn(Property<'_>, Receive, &mut Received);
-/// A function that takes a property, its old serial, a pointer for the new serial, and a timeout. Without a
-/// property it waits for a change of any property.
+/// A function that takes a property, its old serial, a pointer for the new serial, and a timeout. If no property is
+/// given, the function waits for a change of any property.
 type WaitFor = extern "C" fn(Option<Property<'_>>, u32, &mut u32, &libc::timespec) -> bool;
 
 static AREA_SERIAL: Symbol<AreaSerial> = Symbol::new(c"__system_property_area_serial");
 static READ_CALLBACK: Symbol<ReadCallback> = Symbol::new(c"__system_property_read_callback");
 static WAIT: Symbol<WaitFor> = Symbol::new(c"__system_property_wait");
 
-/// A function of bionic that may be missing. It is looked up once. Its type `F` is one of the three types
-/// above.
+/// A function of bionic that may be missing. The function is looked up once. `F` is its type.
 struct Symbol<F> {
     name: &'static CStr,
     /// The address of the function: null before it was looked up, and [`Symbol::missing`] if the function
@@ -123,7 +122,7 @@ fn look_up(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(function as *mut c_void)
 }
 
-/// The system's store. Bionic maps the area before `main`, so this type has no content.
+/// The system's property store. Bionic maps its memory before `main`, so this type needs no fields.
 pub(super) struct Store;
 
 impl Store {
@@ -184,7 +183,7 @@ impl Store {
     pub(super) fn for_each(&self, then: &mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error> {
         /// # Safety
         ///
-        /// Gets a property from bionic, which calls this as its header describes, with the `cookie` that was
+        /// Only bionic may call this function, as its header describes: with a property and the `cookie` that was
         /// passed to bionic.
         unsafe extern "C" fn collect(property: Property<'static>, cookie: *mut c_void) {
             // SAFETY: the cookie is the vector below, to which there is no other reference during the call.
@@ -221,8 +220,8 @@ impl Store {
         agreed(&area.serial, || self.area_serial())
     }
 
-    /// Wakes threads that sleep on the serial of `property`. Threads that sleep in bionic also wake up, and
-    /// sleep again.
+    /// Wakes threads that sleep on the serial of `property`. Threads that sleep in bionic wake up, too, and sleep
+    /// again.
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
             futex::wake(word);
@@ -275,7 +274,7 @@ impl Store {
     }
 }
 
-/// Returns `word` if its value equals the serial that bionic's function returns, and `None` otherwise.
+/// Returns `word` if its value equals the serial that bionic's function `told` returns, and `None` otherwise.
 fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
     // More than one attempt, because it may be changing right now.
     for _ in 0..ATTEMPTS {
@@ -291,7 +290,7 @@ fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static A
     None
 }
 
-/// The fields at the start of a property area that are used here.
+/// The first fields of a property area: those that this module uses.
 #[repr(C)]
 struct Area {
     bytes_used: AtomicU32,
@@ -325,7 +324,8 @@ impl Area {
     }
 }
 
-/// The right to write properties. Only one thread of this process has it at a time, until this value is dropped.
+/// The right to write properties. Only one thread of this process has the right at a time, until the thread drops this
+/// value.
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
 
 impl Turn {
@@ -379,7 +379,7 @@ impl<'a> Property<'a> {
         self.read_named(|_, serial, value| (serial, value)).ok_or(ReadError::Busy)
     }
 
-    /// Reads the name, the serial and the value, and passes them to `then`. Returns `None` if they changed
+    /// Reads the name, the serial and the value, and passes them to `then`. Returns `None` if the property changed
     /// during each attempt.
     fn read_named<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         match READ_CALLBACK.get() {
@@ -388,8 +388,8 @@ impl<'a> Property<'a> {
         }
     }
 
-    /// Reads the property in the way of Android 8 and later: the value may have any length, and is cut to the
-    /// size of a [`Value`].
+    /// Reads the property by the function that bionic has since Android 8: the value may have any length, and is cut to
+    /// the size of a [`Value`].
     fn read_new<R>(self, read: ReadCallback, then: impl FnOnce(&CStr, u32, Value) -> R) -> R {
         extern "C" fn receive(received: &mut Received, name: CText<'static>, value: CText<'_>, serial: u32) {
             let (value, _) = Value::until_nul(value.to_c_str().to_bytes_with_nul().iter().copied());
@@ -401,7 +401,7 @@ impl<'a> Property<'a> {
         then(name, serial, value)
     }
 
-    /// Reads the property in the way of Android 5 to 7: the name has at most 31 bytes.
+    /// Reads the property by the function for Android 5 to 7: the name has at most 31 bytes.
     fn read_old<R>(self, then: impl FnOnce(&CStr, u32, Value) -> R) -> Option<R> {
         let (mut name, mut value) = ([0u8; 256], [0u8; 256]);
         for _ in 0..ATTEMPTS {

@@ -1,4 +1,4 @@
-//! Errors of properties. Their texts tell the user what to do.
+//! Errors of operations on properties. The text of an error tells the user what to do.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -35,7 +35,7 @@ pub enum ErrorKind {
     Missing,
     /// The file was deleted or replaced since the store was opened.
     Replaced,
-    /// Another process is in the middle of a change and did not finish it in time.
+    /// Another process is in the middle of a change and did not finish the change in time.
     Busy,
     /// The system's property service refused the change.
     Refused,

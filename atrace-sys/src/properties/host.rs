@@ -18,14 +18,14 @@ use super::text::{Key, Value};
 use super::{PATIENCE, ReadError, Which};
 use crate::system::{Mapped, Shared, effective_ids, futex};
 
-/// The longest time that a waiting thread sleeps before it checks the serial by itself. A writer may be killed
-/// between changing a value and waking the threads that wait for it.
+/// The longest time that a waiting thread sleeps before it checks the serial without being woken. A writer may be
+/// killed between changing a value and waking the threads that wait for it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 // SAFETY: it consists of atomics.
 unsafe impl Shared for Area {}
 
-/// An open store.
+/// An open property store.
 pub(super) struct Store {
     location: Location,
     identity: Identity,
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// Locks the store for writing.
+    /// Takes the lock of the store, and with it the right to write.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         let start = Instant::now();
         // Opened anew each time. A descriptor that is kept could be closed or reused by the program, is shared with

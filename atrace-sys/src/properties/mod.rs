@@ -8,10 +8,10 @@
 //! another file). `docs/design.md` explains where the file is and how it is protected.
 //!
 //! - Each property has a *serial*, which changes whenever the property is set, even to the same value. A reader that
-//!   caches a value with its serial can check by one load whether it is still valid ([`Property::serial_word`]). The
-//!   only meaningful operation on two serials is to compare them for equality.
-//! - The *area serial* changes when any property is set or created. A change of it says that a property that did
-//!   not exist may exist now.
+//!   caches a value with its serial can check by one load whether the value is still valid ([`Property::serial_word`]).
+//!   The only meaningful operation on two serials is to compare them for equality.
+//! - The *area serial* changes when any property is set or created. After such a change, a property that did not exist
+//!   before may exist.
 //! - Readers take no lock, make no system call and never wait. Writers lock the file by `flock`. If a writer is
 //!   killed, either the old or the new value remains.
 //! - If the file of a host is deleted or replaced, processes that have it open continue to read the old file, and
@@ -20,8 +20,8 @@
 //! - The content of the file is checked at each access: random bytes result in [`ErrorKind::Damaged`], never in a
 //!   crash. But if the owner of the file truncates it while it is mapped, the processes that read it are killed
 //!   (SIGBUS).
-//! - Any thread may call all functions, also in a forked child. A read allocates only if it fails. The
-//!   functions may change errno: see [`ErrnoGuard`](crate::process::ErrnoGuard).
+//! - Any thread may call all functions, even in a forked child. A read allocates only if it fails. The functions may
+//!   change errno: see [`ErrnoGuard`](crate::process::ErrnoGuard).
 
 #[cfg(target_os = "android")]
 mod bionic;
@@ -51,7 +51,7 @@ use crate::word::OnceRef;
 /// The default time to wait for another process that is in the middle of a change.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A store to be opened.
+/// Says which property store is to be opened.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only a host has several stores"))]
 pub(crate) enum Which<'a> {
@@ -70,8 +70,8 @@ static OWN: OnceRef<Properties> = OnceRef::new();
 
 /// An open store of system properties.
 ///
-/// On a host it has no file descriptor, only a read-only mapping of 98368 bytes, which is unmapped when the
-/// [`Properties`] are dropped. The store of [`open`](Self::open) is never dropped.
+/// On a host the store has no file descriptor, only a read-only mapping of 98368 bytes, which is unmapped when the
+/// [`Properties`] are dropped. The store that [`open`](Self::open) returns is never dropped.
 ///
 /// # Examples
 ///
@@ -132,8 +132,8 @@ impl Properties {
     /// Opens the store at `path` on a host, and creates it if it does not exist. The directory of the store
     /// must exist.
     ///
-    /// The file must belong to the effective user; if that is root, the file may belong to the owner of its
-    /// directory instead. A relative path starts at the present current directory.
+    /// The file must belong to the effective user; if the effective user is root, the file may belong to the owner of
+    /// its directory instead. A relative path starts at the process's present working directory.
     ///
     /// # Errors
     ///
@@ -160,8 +160,8 @@ impl Properties {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Foreign`] if this process is neither that of
-    /// root nor that of the user.
+    /// Returns the errors of [`open`](Self::open), and [`ErrorKind::Foreign`] if this process belongs neither to root
+    /// nor to that user.
     pub fn open_uid(uid: u32) -> Result<Self, Error> {
         backend::Store::open(Which::User(uid), PATIENCE).map(Self)
     }
@@ -176,7 +176,8 @@ impl Properties {
         self.0.path()
     }
 
-    /// Checks that other processes find the same store at its path, and that the store can be written.
+    /// Checks that other processes which open the path of this store find the same file, and that this process may
+    /// write to it.
     ///
     /// The check takes a few system calls. On Android it does nothing.
     ///
@@ -225,11 +226,11 @@ impl Properties {
 
     /// Begins a transaction. Until the transaction is dropped, no other writer can set a property.
     ///
-    /// On a host, this excludes the writers of all processes and threads, and the call waits at most `patience`
-    /// for the lock. A thread must not begin two transactions in the same store. Each property takes effect, and
-    /// wakes waiting threads, as soon as it is set. So if the process is killed, the properties that it has set
-    /// so far remain set. Android has no lock between processes. There, a transaction excludes only the other
-    /// threads of this process: see [`Transaction::is_alone`].
+    /// On a host, the transaction excludes the writers of all processes and threads, and the call waits at most
+    /// `patience` for the lock. A thread must not begin two transactions in the same store. Each property takes effect,
+    /// and wakes waiting threads, as soon as it is set. So if the process is killed, the properties that it has set so
+    /// far remain set. Android has no lock between processes. There, a transaction excludes only the other threads of
+    /// this process: see [`Transaction::is_alone`].
     ///
     /// # Errors
     ///
@@ -296,10 +297,10 @@ impl Properties {
         self.0.area_serial()
     }
 
-    /// Returns the word that holds the area serial, if it can be loaded directly.
+    /// Returns the word that holds the area serial, or `None` if the word can't be loaded directly.
     ///
-    /// On a host this is always `Some`. On Android the word belongs to init, and is returned only if it was
-    /// found to be equal to `__system_property_area_serial`.
+    /// On a host this is always `Some`. On Android, init changes the word, and it is returned only if its value was
+    /// found to equal the result of `__system_property_area_serial`.
     ///
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust guarantees nothing for other loads
     /// there. If later reads depend on the serial, call [`area_serial`](Self::area_serial), which has the
@@ -351,11 +352,11 @@ impl Properties {
         self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
     }
 
-    /// Waits as [`wait`](Self::wait) does, and also returns `None` once `stop` is set.
+    /// Waits as [`wait`](Self::wait) does, but returns `None` once `stop` is set.
     ///
     /// To stop a waiting thread, set `stop` and then call [`wake`](Self::wake). Usually the thread then returns at
-    /// once. If the thread was just about to sleep, it misses the wake-up. It then returns at the next wake-up or
-    /// within ten seconds, on Android within half a minute.
+    /// once. If the thread was just about to sleep, it misses the wake-up. In that case the thread returns at the next
+    /// wake-up, or at the latest after ten seconds (on Android, half a minute).
     ///
     /// # Errors
     ///
@@ -382,8 +383,7 @@ impl fmt::Debug for Properties {
     }
 }
 
-/// A property that was found. This is valid as long as the property's store is open, because properties are
-/// never removed.
+/// A property of a store. The value is valid as long as the store is open, because properties are never removed.
 ///
 /// The property belongs to the store in which it was found, even if the file of the store is deleted.
 ///
@@ -409,10 +409,10 @@ impl<'a> Property<'a> {
         self.0.serial()
     }
 
-    /// Returns the word that holds the serial, if it can be loaded directly.
+    /// Returns the word that holds the serial, or `None` if the word can't be loaded directly.
     ///
-    /// On a host this is always `Some`. On Android the word belongs to bionic, and is returned only if it was
-    /// found to be equal to `__system_property_serial`.
+    /// On a host this is always `Some`. On Android, the word is internal to bionic, and it is returned only if its
+    /// value was found to equal the result of `__system_property_serial`.
     ///
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust guarantees nothing for other loads
     /// there. Compare the word with the serial that [`read`](Self::read) returned. If they differ, call `read` again,
@@ -421,8 +421,8 @@ impl<'a> Property<'a> {
         self.0.serial_word()
     }
 
-    /// Reads the value and its serial, and returns the serial first. Returns `None` if the content is not valid,
-    /// or changed during each of many attempts.
+    /// Reads the value and its serial, and returns the serial first. Returns `None` if the store is damaged at this
+    /// place, or if the property changed during each of many attempts.
     ///
     /// Android's read-only properties (`ro.*`) may be longer than a [`Value`], which then contains their
     /// first [`VALUE_MAX`] bytes.
@@ -438,7 +438,7 @@ impl fmt::Debug for Property<'_> {
     }
 }
 
-/// The event that [`Properties::wait`] waits for.
+/// The kind of change that [`Properties::wait`] waits for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {
@@ -462,13 +462,13 @@ impl<'a> Wait<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(target_os = "android", expect(dead_code, reason = "bionic's store is never damaged"))]
 pub(crate) enum ReadError {
-    /// The stored value, key or count is not valid. The text says which.
+    /// The stored value, the key or a count is not valid. The text says which of these.
     Damaged(&'static str),
     /// The property changed during each attempt to read it.
     Busy,
 }
 
-/// A transaction. It ends when this is dropped.
+/// A transaction. Dropping it ends the transaction.
 ///
 /// A transaction belongs to the thread that began it. A child that is forked during the transaction can't set
 /// a property with it ([`ErrorKind::Busy`] on a host), and dropping the child's copy does not end the

@@ -1,4 +1,4 @@
-//! Keys and values of properties. They are checked when they are created, and do not use the heap.
+//! Keys and values of properties. Keys and values are checked when they are created, and do not use the heap.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -8,8 +8,8 @@ use super::error::{Error, ErrorKind};
 
 /// The maximum size of a key in bytes.
 ///
-/// An entry of the host's store has room for a key of this length. Android 8 and later allow longer keys, but
-/// ATrace has no longer ones; Android 7 and earlier refuse keys of more than 31 bytes.
+/// An entry of the host's store has room for a key of this length. Android 8 and later allow longer keys, but no
+/// property of ATrace has a longer key; Android 7 and earlier refuse keys of more than 31 bytes.
 pub const KEY_MAX: usize = 183;
 
 /// The maximum size of a value in bytes, as on Android (`PROP_VALUE_MAX` without the NUL).
@@ -76,7 +76,7 @@ impl Key {
     }
 }
 
-/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL. It does not use the heap.
+/// The value of a property: at most [`VALUE_MAX`] bytes without a NUL. A `Value` does not use the heap.
 ///
 /// The value is UTF-8 by convention only. Android treats an empty value as "not set".
 ///
@@ -121,8 +121,8 @@ impl Value {
         Ok(Self { bytes })
     }
 
-    /// Creates a value from the bytes before the first NUL, but from at most [`VALUE_MAX`] bytes. Returns the value,
-    /// and whether a NUL followed these bytes.
+    /// Creates a value from the bytes before the first NUL, or from the first [`VALUE_MAX`] bytes if there is no NUL
+    /// among them. Returns the value, and whether a NUL follows these bytes.
     pub(crate) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
         let mut bytes = [0; VALUE_MAX + 1];
         for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {

@@ -1,18 +1,18 @@
 //! The published state of a process's tracing: a page of text in a memory file. Other processes can read it.
 //!
-//! The file is made by `memfd_create(2)` with the name [`NAME`]. It is visible in `/proc/PID/fd` to root and to
-//! processes of the same user. It ends with its process and leaves nothing behind. (Before Linux 3.17, it is a file in
-//! `/dev/shm` whose name is removed at once.) Its content is a seqlock: a word
-//! that is odd during a write and changes with each write, then the text, padded with zeroes.
+//! The file is made by `memfd_create(2)` with the name [`NAME`]. The file is visible in `/proc/PID/fd` to root and to
+//! processes of the same user, and is gone when its process ends. (Before Linux 3.17, it is a file in `/dev/shm` whose
+//! name is removed at once.) The content of the file is a seqlock: a word that is odd during a write and changes with
+//! each write, then the text, padded with zeroes.
 //!
-//! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Threads with a
-//! descriptor table of their own can write it, too. If the program has closed the descriptor, no other process can
-//! read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
-//! write to its parent's page. It creates its own page when it first publishes. No function of this module
-//! allocates, waits, or changes errno.
+//! The text is written through a mapping, so writing needs neither a system call nor a descriptor. Even a thread with
+//! an empty descriptor table of its own can write the text. If the program has closed the descriptor, no other process
+//! can read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
+//! write to its parent's page. The child creates its own page when it first publishes its state. No function of this
+//! module allocates, waits, or changes errno.
 //!
-//! `ATRACE_STATE=none` turns this off, for hosts on which a process may not have another descriptor. On Android it
-//! is always off, because a system call filter kills apps that make unknown calls.
+//! With `ATRACE_STATE=none` no state is published, for hosts on which a process may not have another descriptor. On
+//! Android no state is ever published, because a system call filter kills apps that make unknown calls.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod page;
@@ -29,7 +29,7 @@ pub const SIZE: usize = 4096;
 /// The maximum size of the text in bytes: the size of the file without its first word. A longer text is cut.
 pub const TEXT_MAX: usize = SIZE - 8;
 
-/// A text that is being composed.
+/// The text of a state while it is being composed.
 pub struct Text<'a> {
     bytes: &'a mut [u8],
     length: usize,
@@ -88,16 +88,16 @@ pub fn prepare() {
 
 /// Publishes the text that `compose` writes as the state of the calling process.
 ///
-/// If two threads call this at once, only one of them publishes; that thread then calls its `compose` once
-/// more.
+/// If two threads call this function at once, only one of the two publishes; that thread then calls its own `compose`
+/// once more.
 pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     #[cfg(all(target_os = "linux", not(miri)))]
     page::publish(compose);
     let _ = compose;
 }
 
-/// Returns the text in `file`, the content of a state's memory file. Returns `None` if the content was read
-/// during a write, or belongs to another file.
+/// Returns the text in `file`, the content of a state's memory file. Returns `None` if the content was read during a
+/// write, or is not that of a state.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

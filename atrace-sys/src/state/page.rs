@@ -1,4 +1,4 @@
-//! The memory file of this process, and the file's mapping.
+//! The memory file (`memfd_create`) in which this process publishes its state, and the mapping of that file.
 
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd as _;
@@ -32,8 +32,7 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The generation of the process to which `PAGE` belongs, or of a process that could not create a
-/// page.
+/// The generation of the process that has created `PAGE`, or has tried to create it in vain.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
@@ -72,14 +71,14 @@ pub(super) fn is_wanted() -> bool {
     })
 }
 
-/// The mapped memory file.
+/// The mapped page: a sequence number and the text of the state.
 type Page = super::words::Words<{ TEXT_MAX / 8 }>;
 
 // SAFETY: it consists of atomics.
 unsafe impl Shared for Page {}
 
 impl Page {
-    /// Makes the file and maps it.
+    /// Creates the memory file of the page and maps it.
     fn make(scratch: &mut [u8; SIZE]) -> Result<Mapped<Self>> {
         // Otherwise writing to it would raise SIGXFSZ.
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < SIZE as u64) {

@@ -1,4 +1,5 @@
-//! A text that another process can read while it is written: a seqlock. It has one writer at a time.
+//! A text that one process writes and another process can read at the same time: a seqlock. The text has one writer at
+//! a time.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 

@@ -2,17 +2,17 @@
 //!
 //! # Why
 //!
-//! An event may be written in a signal handler that interrupted `malloc`, in a forked child whose parent's
-//! threads held locks, or on a thread that is about to end. Code that an event reaches must work in these
-//! situations. So it makes system calls directly. Unlike the functions of the C library, they need no errno, no
-//! thread-local and no lock, and are not cancellation points.
+//! An event may be written in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
+//! locks, or on a thread that is about to end. Code that an event reaches must work in these situations. So it makes
+//! system calls directly. Unlike the functions of the C library, these system calls need no errno, no thread-local and
+//! no lock, and are not cancellation points.
 //!
 //! # Bare threads
 //!
 //! [`start`] starts a thread by `clone(2)` alone, on a mapped stack. The thread has **no thread-locals**. Code that
 //! runs on it must not allocate, panic, take a lock of std or use errno. Of the C library it may call only functions
-//! that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a
-//! thread-local by mistake does not change another thread's. Only x86_64 and aarch64 have bare threads.
+//! that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a thread-local
+//! by mistake does not change a thread-local of another thread. Only x86_64 and aarch64 have bare threads.
 //!
 //! Sources: `clone(2)`, `syscall(2)`; for the registers, the ABI of each architecture.
 
@@ -118,8 +118,8 @@ pub(crate) fn start(_: Body, _: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and
-/// `locals` an address for thread-locals. Both must be within the mapping of `size` bytes at `base`.
+/// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and `locals`
+/// an address for thread-locals. Both addresses must be within the mapping of `size` bytes at `base`.
 #[cfg(bare)]
 unsafe fn clone_with(
     flags: libc::c_int,

@@ -1,8 +1,9 @@
-//! Functions of the C library, and system calls, that are safe with every argument that their types allow. A wrong
-//! number results in an error.
+//! Functions of the C library, and system calls, that are safe with every argument that their types allow. A call with
+//! an invalid number returns an error.
 //!
-//! The crate `libc` declares the same functions with raw pointers. If a parameter's type has two widths
-//! (`off_t`, `time_t`), the function is called through `libc`, because its name stands for several functions.
+//! The crate `libc` declares the same functions with raw pointers. A function with a parameter whose type exists in two
+//! widths (`off_t`, `time_t`) is called through the crate `libc`, because the C name of such a function stands for
+//! several functions.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};
@@ -149,7 +150,7 @@ calls! {
         libc::SYS_perf_event_open, [ptr::from_ref(attributes), 0, -1, -1, flags];
     pidfd_open(process: c_int) = libc::SYS_pidfd_open, [process, 0];
     pidfd_send_signal(process: c_int, signal: c_int) = libc::SYS_pidfd_send_signal, [process, signal, 0];
-    /// The kernel may change the timeout.
+    /// A variant of `poll` whose timeout the kernel may change to the remaining time.
     #[cfg(bare)]
     ppoll(places: &mut [libc::pollfd], timeout: Option<&mut libc::timespec>) = libc::SYS_ppoll, [
         places.as_mut_ptr().cast_const(),

@@ -47,7 +47,7 @@ pub(super) fn set_errno(errno: i32) {
     __errno_location().set(errno);
 }
 
-/// Saves the calling thread's errno, and restores it when this is dropped.
+/// A guard that saves the calling thread's errno, and restores it when the guard is dropped.
 #[derive(Debug)]
 #[must_use = "errno is put back when this is dropped"]
 pub struct ErrnoGuard {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::check;
 use super::{Errno, Result, c, futex, zeros};
 
-/// An open file. Dropping it closes the file without the C library, so that a bare thread can do it
+/// An open file. Dropping the `Descriptor` closes the file without the C library, so that a bare thread can close it
 /// (`system/bare.rs`).
 #[derive(Debug)]
 pub struct Descriptor(RawFd);
@@ -52,7 +52,7 @@ pub(crate) fn open(path: &CStr, flags: libc::c_int) -> Result<File> {
     open_in(libc::AT_FDCWD, path, flags)
 }
 
-/// Opens the file of a descriptor again, even if its path now leads to another file. Allocates.
+/// Opens an open file once more, even if the file's path now leads to another file. Allocates.
 pub(crate) fn reopen(file: &File, flags: libc::c_int) -> Result<File> {
     open(&path_of(file)?, flags | libc::O_NOCTTY | libc::O_NONBLOCK)
 }
@@ -81,7 +81,8 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
 /// Creates a memory file that can be sealed. The system call is made by its number, because some C libraries
 /// lack the function.
 ///
-/// Linux before 3.17 has no memory files. There, this creates a file in `/dev/shm` and removes its name.
+/// Linux before 3.17 has no memory files. On such a kernel, this function creates a file in `/dev/shm` and removes its
+/// name.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     match c::memfd_create(name, flags.cast_signed()) {
@@ -121,8 +122,8 @@ fn unlinked_file(name: &CStr) -> Result<Descriptor> {
     Err(Errno(libc::EEXIST))
 }
 
-/// Writes zeroes to an empty file, so that a lack of memory is an error here. `/dev/shm` has a limited size:
-/// without this, a store could kill the process later.
+/// Writes zeroes to an empty file, so that a lack of memory is an error here. `/dev/shm` has a limited size: without
+/// this function, a write to the mapped file could kill the process later.
 #[cold]
 fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     let zeroes = [0; 4096];
@@ -136,8 +137,8 @@ fn reserve(file: &Descriptor, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether this process may make a file of this size (`RLIMIT_FSIZE`). If it may not, an attempt raises
-/// SIGXFSZ, even for a memory file.
+/// Returns whether this process may make a file of this size (`RLIMIT_FSIZE`). If not, an attempt to make the file
+/// raises SIGXFSZ, even for a memory file.
 pub fn may_have_size(size: usize) -> bool {
     super::soft_limit(libc::RLIMIT_FSIZE).is_none_or(|limit| size as u64 <= limit)
 }
@@ -179,8 +180,8 @@ pub(crate) fn seal(file: &Descriptor) -> Result<()> {
 
 /// Returns the seals of a file.
 ///
-/// On kernels without seals, a file of this user or root counts as sealed, because this user and root can end the
-/// process anyway.
+/// On kernels without seals, a file that belongs to this user or to root counts as sealed, because this user and root
+/// can end the process anyway.
 pub(crate) fn seals(fd: RawFd) -> libc::c_int {
     let seals = control(fd, libc::F_GET_SEALS, 0).unwrap_or(0);
     let is_trusted = || stat(fd).is_ok_and(|data| [0, super::effective_ids().0].contains(&data.st_uid));
@@ -194,7 +195,7 @@ pub(crate) fn seals(fd: RawFd) -> libc::c_int {
 ///
 /// # Errors
 ///
-/// Returns EPERM if the file could shrink, because reading behind the end of a mapped file kills the process;
+/// Returns EPERM if the file could shrink, because a process is killed if it reads a mapped file behind its end;
 /// otherwise returns the error of the system.
 pub fn sealed_size(fd: RawFd) -> Result<usize> {
     if seals(fd) & libc::F_SEAL_SHRINK == 0 {
@@ -203,8 +204,8 @@ pub fn sealed_size(fd: RawFd) -> Result<usize> {
     usize::try_from(stat(fd)?.st_size).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// Returns the size of a memory file that can neither shrink nor grow. Files that are not memory files are refused,
-/// because reading a page of them can fail.
+/// Returns the size of a memory file that can neither shrink nor grow. A file that is not a memory file is refused,
+/// because reading one of its pages can fail.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Errno, Result, c};
 
-/// Converts a duration to the system's type.
+/// Converts a duration to a `timespec`.
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: duration.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -17,7 +17,7 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
 /// Sleeps while the word is `expected`: until another thread wakes this one, a signal arrives, or `timeout`
 /// has passed.
 ///
-/// This may also return for no reason, so the caller must check the word.
+/// The function may return for no reason, so the caller must check the word.
 ///
 /// # Errors
 ///

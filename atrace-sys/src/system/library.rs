@@ -1,4 +1,4 @@
-//! Shared libraries. They are opened at run time and never closed, because threads that their initialisers have
+//! Shared libraries. Libraries are opened at run time and never closed, because threads that their initialisers have
 //! started may still run.
 //!
 //! This crate itself may be in such a library: in a plugin, which its host may close. See [`stay_loaded`].
@@ -93,12 +93,12 @@ pub(crate) fn library_of(function: *const c_void) -> &'static CStr {
 /// Keeps the shared library that contains this code loaded until the process ends. Does nothing if the code
 /// is in a program.
 ///
-/// This must be called before the C library is given a callback into this code: the body of a thread, a fork handler,
-/// or a destructor of a thread key. After `dlclose`, the C library would jump to memory that is no longer mapped.
-/// This must also be called before a descriptor is left open, because the library would open another one each time it
-/// is loaded again.
+/// Call this function before the C library is given a callback into this code: the body of a thread, a fork handler, or
+/// a destructor of a thread key. After `dlclose`, the C library would jump to memory that is no longer mapped. Call it
+/// before a descriptor is left open, too, because otherwise the library would open another descriptor each time it is
+/// loaded again.
 ///
-/// The first call allocates and takes the dynamic linker's lock. Later calls do neither.
+/// The first call allocates and takes the dynamic linker's lock. Later calls neither allocate nor take the lock.
 pub fn stay_loaded() {
     static IS_DONE: AtomicBool = AtomicBool::new(false);
     if cfg!(miri) || IS_DONE.swap(true, Ordering::Relaxed) {

@@ -1,18 +1,18 @@
 //! Bionic's list of threads, and a lock which makes sure that no thread of this library holds the list's lock
 //! while the process is forked.
 //!
-//! `pthread_create` takes the list's lock, and so does a detached thread at its end. A child that is forked at such a
-//! moment finds the lock held and can never start a thread. So a lock of this module is held during both operations,
-//! and `fork` waits for that lock. In addition, the threads of this library are not detached: each one joins the
-//! thread that ended before it.
+//! `pthread_create` takes the list's lock, and so does a detached thread at its end. A child that is forked while a
+//! thread holds this lock finds the lock held and can never start a thread. So a lock of this module is held during
+//! both operations, and `fork` waits for that lock. In addition, the threads of this library are not detached: each one
+//! joins the thread that ended before it.
 
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
 use super::c;
 
 static IS_HELD: AtomicBool = AtomicBool::new(false);
-/// The last thread that has ended, which the next ending thread joins; or 0 if there is none. It only changes
-/// while the lock is held, so it never changes during a fork.
+/// The last thread that has ended, which the next ending thread joins; or 0 if there is none. This value only changes
+/// while the lock of this module is held, so it never changes during a fork.
 static LEFT: AtomicIsize = AtomicIsize::new(0);
 
 extern "C" fn hold() {
@@ -25,13 +25,14 @@ extern "C" fn release() {
     IS_HELD.store(false, Ordering::Release);
 }
 
-/// Forgets the thread to be joined. A forked child calls this, because it has none of its parent's threads.
+/// Forgets the thread to be joined. A forked child calls this function, because its parent's threads do not exist in
+/// the child.
 extern "C" fn forget() {
     LEFT.store(0, Ordering::Relaxed);
     release();
 }
 
-/// The detach state with which `pthread_create` must be called.
+/// The detach state of this library's threads, for the attributes that are passed to `pthread_create`.
 pub(super) const JOINABLE: libc::c_int = libc::PTHREAD_CREATE_JOINABLE;
 
 /// Calls `start`, which calls `pthread_create`. The new thread must call [`leave`] as its last action. All signals

@@ -25,10 +25,10 @@ unsafe impl Shared for AtomicU32 {}
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// The flags for private memory. It consists of zeroes, and pages take memory only once they are touched.
+/// The flags for private memory. Such memory consists of zeroes, and its pages take memory only once they are touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Mapped pages. Other threads or processes may change them at any time. Dropping this unmaps the pages.
+/// Mapped pages. Other threads or processes may change the bytes at any time. Dropping the `Region` unmaps the pages.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -41,12 +41,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps private memory.
+    /// Maps `size` bytes of private memory.
     pub fn own(size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, OWN, -1)?, size })
     }
 
-    /// Maps the first `size` bytes of a file. The file must not be shorter.
+    /// Maps the first `size` bytes of a file. The file must have at least this size.
     pub fn of_file(file: RawFd, size: usize) -> Result<Self> {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
@@ -68,7 +68,7 @@ impl Region {
         self.advise(self.size, libc::MADV_DONTNEED);
     }
 
-    /// Makes the first `size` bytes of a zeroed region read as zeroes in every forked child. Returns false if the
+    /// Makes sure that the first `size` bytes of a zeroed region are zeroes in every forked child. Returns false if the
     /// kernel does not support that.
     ///
     /// An emulator, such as qemu's user mode, may accept any advice (`madvise`) and follow none. So an advice that
@@ -143,14 +143,14 @@ fn map(
     base.ok_or(Errno(libc::ENOMEM))
 }
 
-/// A `T` in a mapping of its own. Dropping this unmaps it.
+/// A `T` in a mapping of its own. Dropping the `Mapped` unmaps the memory.
 #[derive(Debug)]
 pub struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
     /// Maps zeroes and calls `fill` before any other code sees them. Returns `None` if `fill` returns false.
     ///
-    /// This is for code that may run where the stack is small and the heap is locked.
+    /// Use this in code that may run on a small stack, or while the heap is locked.
     pub(crate) fn filled(fill: impl FnOnce(&mut T) -> bool) -> Option<Self>
     where
         T: super::Plain,
@@ -204,8 +204,8 @@ impl<T> Mapped<T> {
         region.wipe_on_fork(size);
     }
 
-    /// Maps the start of a file, which must be at least as long as a `T`. If the mapping is not `writable`, a
-    /// store to it kills the process.
+    /// Maps the start of a file, which must be at least as long as a `T`. If the mapping is not `writable`, a write to
+    /// it kills the process.
     pub(crate) fn of_file(file: &impl AsRawFd, writable: bool) -> Result<Self>
     where
         T: Shared,

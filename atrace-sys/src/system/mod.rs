@@ -38,7 +38,7 @@ pub(crate) use self::thread::{
 };
 pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_number};
 
-/// Types that a C library fills in and for which zeroes are valid.
+/// Types whose values the C library or the kernel fills in, and for which zeroes are a valid value.
 ///
 /// # Safety
 ///
@@ -62,7 +62,7 @@ pub(crate) fn zeros<T: Plain>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// Converts bytes to a text of the system, which may consist of any bytes.
+/// Converts bytes to an `OsStr`, which may consist of any bytes.
 pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }

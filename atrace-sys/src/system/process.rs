@@ -1,5 +1,4 @@
-//! The calling process: its ids, rights, limits, name and children; and texts that are parsed by functions of
-//! the C library.
+//! The calling process: its ids, rights, limits, name and children. Also functions of the C library that parse texts.
 
 use std::ffi::{CStr, c_int};
 
@@ -25,8 +24,8 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (c::geteuid(), c::getegid())
 }
 
-/// Returns whether no other user has the same id. In a user namespace that does not map all users, the kernel shows
-/// all unmapped users with the same id, and `user` may be that id.
+/// Returns whether no other user has the same id. In a user namespace that does not map all users, the kernel shows one
+/// and the same id for all unmapped users, and `user` may be that id.
 #[cold]
 pub(crate) fn is_known_by_number(user: u32) -> bool {
     let mut text = [0; 64];
@@ -41,7 +40,7 @@ pub(crate) fn is_known_by_number(user: u32) -> bool {
     of_others.unwrap_or(65534) != u64::from(user) || words_of(c"/proc/self/uid_map") == all
 }
 
-/// Returns an entry of the auxiliary vector.
+/// Returns an entry of the auxiliary vector, which the kernel passes to a program (`getauxval(3)`).
 pub(super) fn auxiliary(kind: libc::c_ulong) -> libc::c_ulong {
     c::getauxval(kind)
 }
@@ -106,7 +105,7 @@ pub(crate) type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 pub(crate) type Resource = libc::c_int;
 
-/// The value that stands for no limit.
+/// The value of a resource limit that stands for no limit.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// Returns a soft limit of this process, or `None` if there is no limit.
@@ -116,7 +115,7 @@ pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
     Some(limits[0]).filter(|soft| *soft != NO_LIMIT)
 }
 
-/// Lowers a limit of this process to `most`, irrevocably.
+/// Lowers a resource limit of this process to `most`, irrevocably.
 pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
     c::prlimit(of as libc::c_int, Some(&[most; 2]), &mut [0; 2]).map(drop)
@@ -132,8 +131,8 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
 /// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with
 /// `0x`, an octal number with `0`, or a decimal number.
 ///
-/// Returns the number, or `None` if it is too large, and the text behind the number. If there is no number, that
-/// is the whole text.
+/// Returns the number, or `None` if it is too large; and the text behind the number, which is the whole text if there
+/// is no number.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }
@@ -179,7 +178,7 @@ impl Argv0 {
     }
 }
 
-/// The last string that was read.
+/// The string argv\[0\] as it was last read.
 static ARGV0: OnceRef<Argv0> = OnceRef::new();
 
 /// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because host processes such

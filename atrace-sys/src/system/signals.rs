@@ -53,7 +53,7 @@ pub(crate) fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     Signals(before)
 }
 
-/// Blocks signals for the calling thread until this is dropped.
+/// A guard: signals are blocked for the calling thread until the guard is dropped.
 pub(crate) struct Blocked(Signals);
 
 impl Blocked {

@@ -67,7 +67,7 @@ pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     Err(Errno(code).into())
 }
 
-/// The word that identifies the process's bare thread: the process's generation and the thread's kernel id. It is
+/// The word that identifies the process's bare thread: the process's generation and the thread's kernel id. The word is
 /// 0 if there is no bare thread.
 static BARE: AtomicU64 = AtomicU64::new(0);
 
@@ -87,16 +87,15 @@ fn bare_here() -> u64 {
 /// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if
 /// the thread can't be started.
 ///
-/// This is for an event that must start a thread: the function allocates nothing and takes no lock, so it may be
-/// called in a signal handler and in a forked child. A process has at most one bare thread, and only on x86_64
-/// and aarch64. [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an
-/// ancestor.
+/// This function is for an event that must start a thread: it allocates nothing and takes no lock, so it may be called
+/// in a signal handler and in a forked child. A process has at most one bare thread, and only on x86_64 and aarch64.
+/// [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an ancestor.
 ///
 /// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
 /// `setuid()` does not change the ids of the thread, which keeps the [rights](crate::process::rights) of the thread
 /// that started it.
 ///
-/// A process has one `body`: that of the first call.
+/// The thread runs the `body` of the first call in this process; later calls should pass the same `body`.
 pub fn spawn_bare(body: &'static fn()) -> bool {
     static BODY: OnceRef<fn()> = OnceRef::new();
     extern "C" fn run(_: usize) {

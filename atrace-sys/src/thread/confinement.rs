@@ -1,10 +1,11 @@
 //! Detects, on a helper thread, that the process has given up system calls (seccomp) since the thread
 //! started.
 //!
-//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including this one, and the kernel
-//! may end the process for a call that the filter does not allow. So the check is a single `read` of a file that was
-//! opened before, which nearly every filter allows. If this file shows no new filter, the file of the main thread is
-//! opened, because a filter usually applies to one thread only.
+//! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including the helper thread, and the
+//! kernel may end the process for a system call that the filter does not allow. So the check is a single `read`, a call
+//! that nearly every filter allows, of the helper thread's status file, which was opened before. If this file shows no
+//! new filter, the status file of the main thread is opened and read, because a filter usually applies to one thread
+//! only.
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;
@@ -27,8 +28,8 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Examines the calling thread and the main thread. Only the calling thread may use the result. That thread
-    /// must have a descriptor table of its own, because the status file stays open. Without `/proc`, no filter
+    /// Examines the calling thread and the main thread. Only the calling thread may use the result. That thread must
+    /// have a descriptor table of its own, because the status file stays open. If `/proc` is not mounted, no filter
     /// will be noticed.
     pub fn now() -> Self {
         let (own, main) = (open(OWN), open(MAIN));

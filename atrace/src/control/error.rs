@@ -1,4 +1,4 @@
-//! The error of switching tracing on or off.
+//! The error of the functions that switch tracing on or off.
 
 use std::fmt;
 

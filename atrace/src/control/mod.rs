@@ -54,7 +54,7 @@ pub use crate::flags::{FLAGS, parse_flags};
 /// users.
 const SERVICE: &str = "debug.atrace.service";
 
-/// Access to the properties that switch tracing.
+/// Access to the properties that switch tracing on and off.
 #[derive(Clone, Debug)]
 pub struct Control {
     properties: Shared,
@@ -167,8 +167,8 @@ impl Control {
         self.enable_pattern(this_process()?)
     }
 
-    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host, a
-    /// pattern may also match only the last path component of argv\[0\].
+    /// Enables [`AtraceTag::App`] in the processes whose argv\[0\] matches the shell pattern `pattern`. On a host, it
+    /// is enough if the last path component of argv\[0\] matches.
     ///
     /// In a pattern, `*` matches any text, including `/`. `?` and `[…]` are special, too; a backslash is not.
     ///

@@ -16,8 +16,8 @@ pub(super) fn this_process() -> Result<Vec<u8>, Error> {
 
 /// Returns a pattern of at most 91 bytes that matches the process name `name`.
 ///
-/// The pattern is the name with its special characters in brackets. If that is too long, the pattern is `*` and the
-/// end of the name, from a `/` if possible.
+/// The pattern is the name with its special characters in brackets. If that pattern would be too long, it is `*`
+/// followed by the end of the name, which starts at a `/` if possible.
 pub fn pattern_for(name: &[u8]) -> Vec<u8> {
     let whole = literal(name);
     if whole.len() <= VALUE_MAX {

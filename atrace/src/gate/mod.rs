@@ -45,13 +45,12 @@ use crate::sync::AtomicRef;
 /// The bit of the local word which says that `atrace_set_tracing_enabled(false)` has disabled tracing in this
 /// process.
 pub(crate) const PARKED: u64 = 1 << 31;
-/// The bits that show that the properties must be read again. They are bits of the exclusive-or of the local
-/// word and the current serial: at least one of them is set if the serial has changed or the local word is
-/// claimed.
+/// The bits which show that the properties must be read again. These are bits of the exclusive-or of the local word and
+/// the current serial: at least one of them is set if the serial has changed or the local word is claimed.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
-/// A serial that never changes. It is used in a process in which tracing can't be switched on, and while
+/// A serial that never changes. The gate uses this serial in a process in which tracing can't be switched on, and while
 /// every event must read the properties.
 pub(crate) static NO_SERIAL: AtomicU32 = AtomicU32::new(0);
 static NO_TAGS: AtomicU64 = AtomicU64::new(0);

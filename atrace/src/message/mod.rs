@@ -206,8 +206,8 @@ impl Message {
         self.as_str()
     }
 
-    /// Replaces an empty text at `start` by `?`. If the text is the last one of the line (`last`), a text of spaces
-    /// only counts as empty, because the reader of the trace trims spaces there.
+    /// Replaces an empty text at `start` by `?`. If the text is the last one of the line (`last`), a text that consists
+    /// of spaces counts as empty, too, because the reader of the trace trims spaces at the end of a line.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_empty(&mut self, start: usize, last: bool) {

@@ -5,10 +5,10 @@
 //!
 //! # How it works
 //!
-//! Watches share a thread, which starts with the first watch and stops with the last. It sleeps in the kernel until
-//! the properties change (a futex on the serial). A change of Perfetto's sessions wakes the thread, too. No signal is
-//! delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change, that the
-//! calls are in the order of the changes, and that a callback is never called by two threads at once.
+//! Watches share a thread, which starts with the first watch and stops with the last. The thread sleeps in the kernel
+//! until the properties change (a futex on the serial). A change of Perfetto's sessions wakes the thread, too. No
+//! signal is delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change,
+//! that the calls are in the order of the changes, and that a callback is never called by two threads at once.
 //!
 //! # Cost
 //!
@@ -18,9 +18,9 @@
 //!
 //! # Ticks
 //!
-//! While a session of Perfetto's wants events, the threads also call a tracer's [tick](on_tick) some times a second.
-//! The tracer may hold data back until a thread's next event; the tick writes that data even if the thread has no
-//! next event.
+//! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function some times
+//! a second. A tracer may hold data back until a thread's next event; by the tick, it can write that data even if the
+//! thread has no next event.
 //!
 //! # Forks
 //!
@@ -89,9 +89,9 @@ impl Drop for Watch {
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
 /// The callback runs on the watching thread, or on a thread that calls [`atrace_set_tracing_enabled`] or
-/// [`atrace_update_tags`]. It is never called by two threads at once, and the calls are in the order of the changes.
-/// If several changes happen before the callback returns, only the last change is reported. It is called only for
-/// changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
+/// [`atrace_update_tags`]. The callback is never called by two threads at once, and the calls are in the order of the
+/// changes. If several changes happen before the callback returns, only the last change is reported. The callback is
+/// called only for changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
 /// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the
 /// callback is never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again
@@ -143,8 +143,9 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) 
     }
 }
 
-/// Calls `callback` as [`watch`] does, but without the tags, and also if the backend for which a tag is enabled
-/// changes. If `has_descriptors` is false, the callback runs on the thread of [`watch_without_descriptors`].
+/// Calls `callback` as [`watch`] does, but does not pass the tags, and calls it even if only the backend for which a
+/// tag is enabled has changed. If `has_descriptors` is false, the callback runs on the thread of
+/// [`watch_without_descriptors`].
 ///
 /// # Errors
 ///
@@ -154,7 +155,7 @@ pub fn watch_backends(callback: fn(), has_descriptors: bool) -> io::Result<Watch
     thread.add(Arc::new(move |_, _| callback()))
 }
 
-/// The time between two ticks.
+/// The time between two ticks (calls of a tracer's function while a session of Perfetto's wants events).
 const TICK: Duration = Duration::from_millis(50);
 
 static ON_TICK: OnceRef<fn()> = OnceRef::new();
@@ -162,8 +163,8 @@ static ON_TICK: OnceRef<fn()> = OnceRef::new();
 /// Makes a watching thread call `body` every 50 ms while a session of Perfetto's wants events. Only the first call of
 /// the process has an effect; a forked child calls its parent's `body` once the child has a watch.
 ///
-/// `body` may run on two threads at once. It must not use file descriptors. If no thread can be started, it is never
-/// called.
+/// `body` may run on two threads at once. `body` must not use file descriptors. If no thread can be started, `body` is
+/// never called.
 pub fn on_tick(body: &'static fn()) {
     let _ = ON_TICK.set(body);
     start_ticks();
@@ -228,8 +229,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Wakes the watching threads when the tags that sessions want have changed. The socket thread calls this; it calls
-/// no callback itself.
+/// Wakes the watching threads when the tags that sessions want have changed. The socket thread calls this function,
+/// which itself calls no callback.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {

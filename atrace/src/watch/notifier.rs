@@ -1,8 +1,8 @@
 //! Calls callbacks when a value changes: in order, and never two calls at once.
 //!
-//! One thread notifies at a time. A thread that arrives meanwhile sets a flag and returns; the notifying thread then
-//! compares the value once more. So the last change is always reported, earlier changes may be skipped, and no thread
-//! waits for a callback. The lock is not held during callbacks.
+//! One thread at a time calls the callbacks. If another thread wants to call them meanwhile, it sets a flag and
+//! returns; the first thread then compares the value once more. So the last change is always reported, earlier changes
+//! may be skipped, and no thread waits for a callback. The lock is not held during callbacks.
 
 use std::sync::PoisonError;
 
@@ -16,11 +16,11 @@ pub(super) struct Registered<T, C, S> {
     pub(super) next_id: u64,
     /// The value that the callbacks were last called with.
     pub(super) last: T,
-    /// Whether a thread is notifying.
+    /// Whether a thread is calling the callbacks.
     pub(super) notifying: bool,
-    /// Whether the notifying thread must compare the value once more.
+    /// Whether the thread that calls the callbacks must compare the value once more, before it stops.
     pub(super) again: bool,
-    /// The watching thread, if there is one.
+    /// The handle of the thread that watches for changes, if there is such a thread.
     pub(super) thread: Option<S>,
 }
 
@@ -33,7 +33,7 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         self.lock().last
     }
 
-    /// Returns whether a thread is notifying.
+    /// Returns whether a thread is calling the callbacks.
     pub(super) fn is_notifying(&self) -> bool {
         self.lock().notifying
     }

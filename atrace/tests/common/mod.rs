@@ -110,7 +110,7 @@ pub fn is_case(name: &str) -> bool {
     std::env::var_os(CASE).is_some_and(|case| case == name)
 }
 
-/// The destination of a case's events.
+/// The destination of the events of a test's case.
 enum Marker {
     File,
     Kernel(Buffer),
@@ -123,8 +123,8 @@ pub struct Place {
     _turn: Option<Arc<File>>,
 }
 
-/// Returns the lock of Android's single store. It is held until all places of this thread are dropped. A case uses
-/// the lock of its test.
+/// Takes and returns the lock of Android's single property store. The lock is held until all [`Place`]s of this thread
+/// are dropped. A case uses the lock of its test.
 fn turn() -> Option<Arc<File>> {
     thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
     if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
@@ -178,7 +178,7 @@ impl Place {
         if cfg!(target_os = "android") { control() } else { Control::open_path(&self.properties()).unwrap() }
     }
 
-    /// Sets a property to exactly this value.
+    /// Sets a property in the place's property store to exactly this value.
     pub fn set(&self, key: &str, value: &str) {
         use atrace_sys::properties::Properties;
         if cfg!(target_os = "android") {
@@ -227,7 +227,7 @@ impl Place {
         self.command_of(&std::env::current_exe().unwrap(), case)
     }
 
-    /// Returns the same command, with another path of this program.
+    /// Returns the same command as [`command`](Self::command), but with `program` as the path of this test program.
     pub fn command_of(&self, program: &Path, case: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in
@@ -246,14 +246,13 @@ impl Place {
         command
     }
 
-    /// Runs the case, which must succeed.
+    /// Runs the case in a process of its own. Panics if the case fails.
     pub fn run(&self, case: &str) -> Ran {
         run(&mut self.command(case))
     }
 }
 
-/// Android's store is not removed with the directory. It is emptied, so that the next test finds it as if it were
-/// new.
+/// Removes the directory. Android's property store can't be removed, so its properties are emptied, for the next test.
 impl Drop for Place {
     fn drop(&mut self) {
         if cfg!(target_os = "android") {
@@ -269,7 +268,7 @@ impl Drop for Place {
     }
 }
 
-/// The result of a case.
+/// The exit status and the output of a process that has run a test's case.
 #[derive(Debug)]
 pub struct Ran {
     pub pid: u32,
@@ -298,7 +297,7 @@ impl Ran {
     }
 }
 
-/// Runs a case, which must succeed.
+/// Runs the command of a case. Panics if the case fails.
 pub fn run(command: &mut Command) -> Ran {
     let ran = end_of(command.spawn().unwrap());
     assert!(ran.status.success(), "{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr);
@@ -361,7 +360,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// Returns the properties that this process uses.
+/// Returns a control of the properties that this process follows.
 pub fn control() -> Control {
     Control::open().unwrap()
 }
@@ -401,7 +400,7 @@ pub fn limit(of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> std::io::R
     }
 }
 
-/// Starts the program with this limit.
+/// Makes the command start its program with this resource limit.
 pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: libc::rlim_t) -> &mut Command {
     // SAFETY: `setrlimit` may be called between fork and exec.
     unsafe { command.pre_exec(move || limit(of, soft, hard)) }

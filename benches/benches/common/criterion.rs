@@ -1,5 +1,5 @@
-//! The cases that a bench measures with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`,
-//! work as in other benches.
+//! The cases that a bench measures with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`, work
+//! as in any bench that uses Criterion.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl<'a> Cases<'a> {
         }
     }
 
-    /// Ends the measurement.
+    /// Ends the measurement, and returns the names of the measured cases.
     pub(crate) fn end(self) -> Vec<String> {
         self.criterion.final_summary();
         self.names

@@ -1,25 +1,27 @@
 //! Measures what tracing costs a program with many small tasks, for several implementations of a task.
 //!
-//! The workload is that of a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively
-//! in floating point. The tasks run one after the other, in a thread each, in a coroutine each, or in one coroutine
-//! that yields after each task. The C++ cases are in `cc-bench` (untraced), once for g++ and once for clang++ if both
-//! are installed. The Rust cases (traced) are a loop, `std::thread`, boxed futures polled by hand, a future that
-//! yields, and tokio tasks. All cases run for Fibonacci 5, 15 and 25, on all cores and on one core.
+//! The workload is that of a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively in
+//! floating point. The tasks run one after the other, in a thread each, in a coroutine each, or in one coroutine that
+//! yields after each task. The C++ cases, which are not traced, are in the crate `cc-bench`, which compiles them with
+//! g++ and with clang++ if both are installed. The Rust cases, which are traced, are a loop, `std::thread`, boxed
+//! futures polled by hand, a future that yields, and tokio tasks. All cases compute the Fibonacci numbers with the
+//! indices 5, 15 and 25, on all cores and on one core.
 //!
-//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the
-//!   original, because one clock reading takes as long as one part. A Rust case runs in six modes. If it would take
-//!   more than ten seconds, as for Fibonacci 25, its batches have thirty tasks. With `ATRACE_BENCH_ORIGINAL=1`, all
-//!   batches have a thousand tasks. The count `at_once` of a row is the size of its
+//! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original,
+//!   because one clock reading takes as long as one part. A Rust case runs in six modes. If the case would take more
+//!   than ten seconds in batches of a thousand tasks, as for the index 25, its batches have thirty tasks. With
+//!   `ATRACE_BENCH_ORIGINAL=1`, all batches have a thousand tasks. The count `at_once` of a row is the size of its
 //!   batch.
-//! - If a reading of the clock takes less than 1 % of a task, as for Fibonacci 25, each task of a coroutine or future
-//!   is also timed from within. `resume/compute` is the time of the computation itself. `resume/switch` is the rest:
-//!   the time from before the resume until the computation begins, and from the end of the computation until the task
-//!   has returned. The run fails if the sum of both differs from the `resume` of the same tasks by more than 2 %.
-//! - The readings of the clock within a part are subtracted from it. The count `clock_ns` is the duration of a
-//!   reading, and `clock_readings` the number of readings of a task.
-//! - A thread sleeps until all threads are created. The threads of the original spun, which slowed down the creation of
-//!   the others. The original measured creation only after a coroutine's frame was allocated; here, the measurement
-//!   includes the allocation.
+//! - If a reading of the clock takes less than 1 % of the time of a task, as for the index 25, each task of a coroutine
+//!   or future is also timed from within. `resume/compute` is the time of the computation itself. `resume/switch` is
+//!   the rest: the time from before the resume until the computation begins, and from the end of the computation until
+//!   the task has returned. The bench fails if the sum of `resume/compute` and `resume/switch` differs from the
+//!   `resume` of the same tasks by more than 2 %.
+//! - The time of the clock readings within a part is subtracted from the time of the part. The count `clock_ns` is the
+//!   duration of a reading in nanoseconds, and `clock_readings` is the number of readings for a task.
+//! - A thread sleeps until all threads are created. The threads of the original benchmark waited actively (they spun),
+//!   which slowed down the creation of the others. The original measured creation only after a coroutine's frame was
+//!   allocated; here, the measurement includes the allocation.
 //!
 //! When traced, each task has a span. A thread or a loop iteration enters the span around its computation. A future
 //! is instrumented with `.instrument`, so each resume enters and leaves the span, and so does dropping the future.
@@ -159,7 +161,7 @@ impl Place {
     }
 }
 
-/// Returns whether all batches are as large as those of the original.
+/// Returns whether all batches are as large as those of the original benchmark.
 fn is_original() -> bool {
     std::env::var_os("ATRACE_BENCH_ORIGINAL").is_some_and(|value| value == "1")
 }

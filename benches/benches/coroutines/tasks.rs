@@ -1,4 +1,4 @@
-//! The tasks of each runner. A batch computes a number for each task, or computes nothing.
+//! The tasks of each runner. Each task of a batch computes the same Fibonacci number.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -36,7 +36,7 @@ struct Batch {
     news: Option<u64>,
 }
 
-/// Makes the case of a runner in a place.
+/// Makes the case of a runner for a Fibonacci number, on one core or on all cores (`place`).
 pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     let id = place.id(runner);
     let batch = place.batch(runner);
@@ -86,13 +86,12 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     if place.one_core { case.one_core() } else { case }
 }
 
-/// Reports the messages of `n` tasks that are entered once.
+/// Reports the messages of `n` tasks whose spans are entered once.
 fn entered(n: u64) -> Done {
     Done::new().messages(2 * n)
 }
 
-/// Reports the messages of `n` tasks that are entered once, but perhaps long after their spans were
-/// created.
+/// Reports the messages of `n` tasks whose spans are entered once, perhaps long after the spans were created.
 fn awaited(n: u64) -> Done {
     entered(n).lives(0..=n)
 }
@@ -144,8 +143,9 @@ fn batches(
 }
 
 impl Batch {
-    /// Adds to the report of `n` tasks in batches of `batch`. A reading of the clock takes `clock` nanoseconds. Each
-    /// time is the difference between two clock readings, and includes one reading.
+    /// Adds the times and counts of `n` tasks, which ran in batches of `batch` tasks, to the report `done`. A reading
+    /// of the clock takes `clock` nanoseconds. Each time is the difference between two clock readings, and includes the
+    /// duration of one reading.
     fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
         let without = |time: Duration, readings: u64| {
             time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))
@@ -241,7 +241,7 @@ fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> std::io::Result<cc
     Case::new(place.id(runner), batches(runner, place, |_| Done::new(), run)).untraced().uncounted()
 }
 
-/// The readings of the clock at the ends of the parts of a batch, which follow each other.
+/// The readings of the clock at the ends of the parts of a batch. Each part begins where the previous part ends.
 struct Laps {
     start: Instant,
     last: Instant,
@@ -253,7 +253,7 @@ impl Laps {
         Self { start, last: start }
     }
 
-    /// Returns the time since the previous part has ended.
+    /// Returns the time since the previous part ended.
     fn lap(&mut self) -> Duration {
         let now = Instant::now();
         let lap = now - self.last;
@@ -280,12 +280,12 @@ struct Inside {
 }
 
 impl Inside {
-    /// Starts at the end of the previous part.
+    /// Starts to time the tasks, at the end of the previous part of the batch.
     fn start(laps: &Laps) -> Self {
         Self { last: laps.last, parts: [Duration::ZERO; 2] }
     }
 
-    /// Adds the task that has just returned.
+    /// Adds the times of the task that has just returned.
     fn add(&mut self) {
         let now = Instant::now();
         let [began, ended] = COMPUTED.get().unwrap_or([now; 2]);

@@ -1,11 +1,11 @@
 //! Measures what an event costs, in Rust and in C++, with tracing off and on, and compares the costs with the
 //! machine's limits.
 //!
-//! The cases are those of AOSP's `libatrace_rust_benchmark`, under its names: in Rust (`rust/`), in C++ (`cc/`, printed
-//! as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through the Perfetto backend
-//! (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the backend of a process
-//! can't be changed. Each case is compared in interleaved rounds, and then measured by Criterion. The rows are in
-//! `target/overhead/atrace.json`.
+//! The cases are those of AOSP's `libatrace_rust_benchmark`, and have the names that AOSP has given them: in Rust
+//! (`rust/`), in C++ (`cc/`, printed as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through
+//! the Perfetto backend (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the
+//! backend of a process can't be changed. Each case is compared in interleaved rounds, and then measured by Criterion.
+//! The rows are in `target/overhead/atrace.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -187,7 +187,8 @@ fn verify(session: &Session, id: &str, run: &mut dyn FnMut(u64), events: u64) ->
     }
 }
 
-/// Measures the operations in one state, and the cases that `add` adds. `who` names the Rust implementation in ids.
+/// Measures every kind of event in Rust and in C++, while tracing is off or while it is on (`state`), and the cases
+/// that `add` adds. `who` is the name of the Rust implementation in row ids.
 fn compare(
     session: &Session,
     state: State,
@@ -328,8 +329,8 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures the gain of the vector code in atrace's `message/copy.rs`: it copies and checks a text, and is
-/// compared with the plain loop.
+/// Compares the vector code in atrace's `message/copy.rs`, which copies and checks a text, with a plain loop that does
+/// the same.
 fn copies(paired: &mut Paired<'_>) {
     let name = text(1000);
     paired.case("rust/text_of_1000", move |n| {
@@ -398,8 +399,8 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures how the length of a name changes the cost, with tracing off and on, beside a raw write of the
-/// same bytes.
+/// Measures how the length of a name changes the cost of a begin, with tracing off and on, beside a `write(2)` of the
+/// same bytes (a raw write).
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
     let config = Config::of(&session.args);

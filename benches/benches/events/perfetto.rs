@@ -52,7 +52,8 @@ const SHARED: AtraceTag = AtraceTag::Hal;
 
 /// The size in bytes of the memory that is shared with the service.
 const MEMORY: u64 = 1 << 20;
-/// The maximum number of bytes that a slice fills, and that its warm-up fills.
+/// The maximum number of bytes that the events of a slice take in the shared memory. The warm-up before a slice may
+/// take the same number.
 const PART: u64 = 128 << 10;
 /// The size of the largest chunk in bytes. The service reads a chunk that is not full only once a second.
 const CHUNK: u64 = 8 << 10;
@@ -94,7 +95,7 @@ struct Room {
     reading: Reading,
     /// The number of written events.
     written: AtomicU64,
-    /// An upper bound of the bytes written since the memory was last known to be free.
+    /// An upper bound of the number of bytes that were written since the whole memory was last known to be free.
     used: AtomicU64,
     /// An upper bound of the number of events in a chunk that is not full.
     open: AtomicU64,
@@ -150,7 +151,7 @@ impl Room {
         paired.add(Case::new(id, run).before(before).at_most(most));
     }
 
-    /// Begins `slices` slices of the trace, so that as many ends can be measured: an end without a begin is
+    /// Begins `slices` slices of the trace, so that the same number of ends can be measured: an end without a begin is
     /// not written.
     fn begin(&self, slices: u64) {
         self.empty();
@@ -221,8 +222,8 @@ pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>
     Ok(rows)
 }
 
-/// Returns an error if the events of one tag do not go to the marker, or those of the other tag not to the
-/// consumer.
+/// Returns an error if the events of the tag `MARKED` do not go to the marker, or if the events of the tag `SHARED` do
+/// not go to the consumer.
 fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     const EVENTS: u64 = 3;
     let write = |tag| (0..EVENTS).for_each(|_| atrace_begin(tag, "which way"));
@@ -306,8 +307,8 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Runs as the process that reads the memory on another processor. It reads the memory each time that it gets a
-/// request, until stdin is closed.
+/// Runs as the process that reads the memory on another processor. The process reads the memory each time that it gets
+/// a request, until its stdin is closed.
 pub(crate) fn read_beside() -> io::Result<()> {
     let path = std::env::var_os(READ).ok_or_else(|| io::Error::other("there is nothing to read"))?;
     let shared = Shared::open(Path::new(&path))?;
@@ -450,8 +451,8 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Counts the system calls that all threads of this process make at 100,000 events a second, with the kernel's own
-/// trace events.
+/// Counts, by the kernel's own trace events, the system calls that all threads of this process make while the process
+/// writes 100,000 events a second.
 fn count_system_calls(session: &Session, room: &Room, rows: &mut [Row]) {
     let Some(row) = rows.iter_mut().find(|row| row.id == id(begin()).to_string()) else { return };
     let time = by_length(&session.args, [10, 500, 2000]);

@@ -1,8 +1,9 @@
 //! Compares the crate perfetto-recorder with the Perfetto backend. That crate keeps the events of a thread in a list
 //! until the program asks for a trace.
 //!
-//! As in `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. No other
-//! process reads the list, and the list has room before each slice, so the row is the lowest cost of the crate.
+//! As in `scoped` and `scoped_literal`, an operation is a scope, whose begin and end are two events. No other process
+//! reads the list, and the list has room before each slice, so the row shows the lowest cost that an event can have
+//! with that crate.
 
 use atrace_benches::catalogue::{Event, Id, State, Who};
 use atrace_benches::measure::paired::{Case, Paired};

@@ -27,8 +27,8 @@ use self::categories as perfetto_te_ns;
 /// The time limit for the start of the session.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects the SDK permanently to the service that the environment names. Returns when the SDK's category is
-/// on.
+/// Connects the SDK permanently to the service that the environment variables name. Returns when the SDK's category of
+/// events is on.
 pub(crate) fn connect(memory: u64) -> io::Result<()> {
     let kib = u32::try_from(memory >> 10).expect("memory of a mebibyte");
     let arguments = ProducerInitArgsBuilder::new().backends(Backends::SYSTEM).shmem_size_hint_kb(kib);
@@ -46,7 +46,7 @@ pub(crate) fn connect(memory: u64) -> io::Result<()> {
 }
 
 /// Adds the case, with at most `most` operations in a slice. `wrote` is called with the number of written events, and
-/// `before` waits for room.
+/// `before` waits until the shared memory has room.
 pub(crate) fn add<'a>(
     paired: &mut Paired<'a>,
     most: u64,

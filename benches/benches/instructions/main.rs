@@ -110,7 +110,8 @@ fn event_by_perfetto(event: &Event) -> Prepared {
     })
 }
 
-/// Prepares a `tracing` case through the Perfetto backend: recorded, or off while connected to a service.
+/// Prepares a `tracing` case through the Perfetto backend. Either this process records its own events, or the process
+/// is connected to a service that has no session, so that tracing is off.
 fn tracing_by_perfetto(subject: Subject, case: TracingCase) -> Prepared {
     let mut run: Run = Box::new(move |n| cases::run(case, n));
     if subject.of.state == State::On {

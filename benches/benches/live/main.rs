@@ -105,8 +105,8 @@ fn deep(calls: u32, last: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// The threads beside the measuring thread. Only one kind of them exists at a time, and only while it is needed:
-/// another thread makes system calls more expensive, and a thousand more spans fill the caches.
+/// The threads that run beside the measuring thread. Only one kind of threads exists at a time, and only while a case
+/// needs these threads: another thread makes system calls more expensive, and a thousand more spans fill the caches.
 enum Beside {
     Nothing,
     Team(Team),

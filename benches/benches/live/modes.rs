@@ -12,7 +12,7 @@ use tracing::Subscriber;
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-/// The mode with the layer without options. The other modes of the layer are compared with this mode.
+/// The mode in which the layer has no options. The other modes with a layer are compared with this mode.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
 /// Whether the layer of this process stores backtraces. It is not set if there is no layer.
@@ -69,7 +69,7 @@ impl<S: Subscriber> Layer<S> for Bare {
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 
-/// The modes with which only one case is compared.
+/// The modes that run only some of the cases.
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];
 
 pub(crate) fn all() -> Vec<Mode> {

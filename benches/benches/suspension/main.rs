@@ -52,13 +52,13 @@ fn main() -> ExitCode {
 
 /// The number of elements that pass through the pipeline.
 const ELEMENTS: u64 = 10_000;
-/// The pipeline keeps one in `KEEP` elements.
+/// Of every `KEEP` elements, the pipeline keeps one.
 const KEEP: u64 = 4;
 /// The number of units that pass through a channel.
 const UNITS: u64 = 100_000;
 /// The capacities of the channels. A capacity of 0 is a rendezvous.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
-/// The name of the count of waits at both ends of a channel.
+/// The name of the count that says how many times the two ends of a channel have waited.
 const WAITS: &str = "waits";
 /// The number of acquires over which allocations are counted, as many as an operation of the original
 /// has.
@@ -193,7 +193,7 @@ tokio::task_local! {
     static ELEMENT_2: u64;
 }
 
-/// Checks when the future is ready that the task-local values are those of its task.
+/// Awaits the future, and then checks that the task-local values are those of the future's task.
 async fn with_elements<F: Future>(future: F, expected: [Option<u64>; 2]) -> F::Output {
     let output = future.await;
     let values = [&ELEMENT_1, &ELEMENT_2].map(|element| element.try_with(|value| *value).ok());
@@ -345,8 +345,8 @@ fn own_name(handler: &str) -> String {
     format!("own_{handler}")
 }
 
-/// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes that the original's
-/// numbers are compared with.
+/// Makes both channel cases with this crate's rendezvous channel and this handler, in the modes with which the numbers
+/// of the original benchmark are compared.
 fn own<T: Tracing, H: Handler>() -> [Case; 6] {
     let own = own_name(H::NAME);
     let locals = |n| format!("rust/channel_sink/{own}/{n}_locals");
@@ -393,12 +393,12 @@ fn boxed_above(results: &Results, id: IdOf) -> Option<Interval> {
 }
 
 /// Returns the number of waits per operation of a row: each wait has one handler. An acquire of the semaphore is one
-/// wait, which its row does not count.
+/// wait, but the semaphore's row has no count of waits.
 fn handlers(row: &Row) -> f64 {
     row.counts.get(WAITS).copied().unwrap_or(1.0)
 }
 
-/// Judges three promises: the finding of the original, the exact number of saved bytes, and the cost of a
+/// Judges three promises: the finding of the original benchmark, the exact number of saved bytes, and the cost of a
 /// poll.
 fn bars(results: &Results) -> Vec<Judged> {
     let mut bars = Vec::new();

@@ -36,7 +36,8 @@ impl Share {
     }
 }
 
-/// The number up to which operations run, and whether each client runs only one operation.
+/// An order to the clients: the number of the first operation that must not run, and whether each client runs only one
+/// operation.
 type Order = (u64, bool);
 
 /// A crew of clients, which run a requested number of operations together.

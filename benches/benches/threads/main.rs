@@ -247,7 +247,7 @@ const FRAME: &str = "frame ";
 /// The role that stands for all threads.
 const ALL: &str = "all";
 
-/// Samples the threads of the uninstrumented program, in this process.
+/// Samples the states of the threads of the uninstrumented workload, which runs in this process.
 fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     let mut run = operations::of::<Bare>(setup);
     let started_before = Started::count();

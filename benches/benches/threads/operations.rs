@@ -1,4 +1,4 @@
-//! The operation: it creates, starts and joins a thread or a task.
+//! The operation of this bench: to create, start and join a thread or a task.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -32,7 +32,7 @@ struct Team {
     polls: Arc<AtomicU64>,
     /// The number of threads on which a task has ever run.
     started: u64,
-    /// Whether each client has already run an operation.
+    /// Whether each client (a thread that starts operations) has already run an operation.
     warm: bool,
 }
 

@@ -126,8 +126,8 @@ const fn of(
     Subscriber { peer: None, mode, kind, way, state, compared_to, counted }
 }
 
-/// The modes with which `on` through Perfetto is compared: the marker backend and, depending on Cargo features,
-/// the alternatives in `subjects/subscribers.rs` that keep a trace.
+/// The modes with which the subscriber is compared while a Perfetto session records: the marker backend and, depending
+/// on Cargo features, the alternatives in `subjects/subscribers.rs` that keep a trace.
 const ON: &[&str] = &[
     "on",
     #[cfg(feature = "peer-tracing-perfetto-file")]

@@ -16,7 +16,7 @@ const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confi
 pub struct Args {
     /// Whether to run every case once and measure nothing. As with Criterion, this is the default without `--bench`,
     /// which only `cargo bench` passes. On Android, benches are started by hand or by a runner and never by `cargo
-    /// test`, so only `--test` selects it.
+    /// test`. There, a bench measures unless `--test` is given.
     pub test: bool,
     /// Whether to measure for less time, with less precision.
     pub quick: bool,
@@ -24,8 +24,8 @@ pub struct Args {
     pub list: bool,
     /// Whether to print the help and run nothing.
     pub help: bool,
-    /// The filters. Only the cases run whose id or original name contains one of these texts; without filters, all
-    /// cases run.
+    /// The filters. A case runs only if its id, or its name in the original benchmark, contains one of these texts.
+    /// Without filters, all cases run.
     pub filters: Vec<String>,
     /// Whether a filter must equal the whole id.
     pub exact: bool,

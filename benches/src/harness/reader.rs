@@ -1,10 +1,11 @@
 //! A Perfetto consumer: the tracing service of the command `atrace`, which runs in a process of its own.
 //!
 //! The bench starts itself again as this process. The service copies events from the memory that it shares with the
-//! measured programs to a file in memory, and empties this file whenever it is large. [`Reader`] is the handle of the
-//! process' parent; the process ends when the parent ends, for whatever reason. A process with the reader's
-//! [environment](Reader::env) records from [`Reading::begin`] on, and asks the reader how many events have arrived.
-//! The number of these events proves that tracing was on.
+//! measured programs to a file in memory, and empties this file whenever it is large. The parent of this process has a
+//! [`Reader`] as its handle. The process ends when its parent ends, for whatever reason. A measured process that is
+//! started with the reader's [environment variables](Reader::env) connects to the reader by [`Reading::begin`]. From
+//! then on, the reader records the events of the measured process. That process can ask the reader how many events have
+//! arrived; this number proves that tracing was on.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -68,7 +69,7 @@ impl Reader {
         self.process.id()
     }
 
-    /// Returns the environment variables for a process that records for this reader.
+    /// Returns the environment variables for a process whose events this reader records.
     pub fn env(&self) -> [(&'static str, &str); 2] {
         self.env.each_ref().map(|(name, value)| (*name, &value[..]))
     }
@@ -93,12 +94,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Connects this process permanently to the reader that the environment names. Returns when all sessions have
-    /// begun.
+    /// Connects this process permanently to the reader that the environment variables name. Returns when all sessions
+    /// have begun.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no reader, or if the reader has fewer sessions than the environment says.
+    /// Returns an error if there is no reader, or if the reader has fewer sessions than the environment variables say.
     pub fn begin() -> io::Result<Self> {
         let place = std::env::var(PRODUCERS).map_err(|_| io::Error::other("no reader was started"))?;
         let questions = Mutex::new(UnixStream::connect_addr(&questions(&place)?)?);
@@ -172,7 +173,7 @@ fn lost() -> u64 {
     atrace::perfetto::status().lost()
 }
 
-/// Waits until `so` returns true. Returns the error `why` after the time limit.
+/// Waits until `so` returns true. After the time limit, returns an error with the text that `why` returns.
 fn until(mut so: impl FnMut() -> io::Result<bool>, why: impl FnOnce() -> String) -> io::Result<()> {
     let start = Instant::now();
     while !so()? {
@@ -184,7 +185,7 @@ fn until(mut so: impl FnMut() -> io::Result<bool>, why: impl FnOnce() -> String)
     Ok(())
 }
 
-/// Returns the number of sessions from the environment.
+/// Returns the number of sessions that the environment variables name.
 fn sessions() -> io::Result<u32> {
     std::env::var(SESSIONS).map_or(Ok(1), |n| n.parse()).map_err(io::Error::other)
 }

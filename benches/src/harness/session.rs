@@ -1,5 +1,5 @@
-//! The session of a measuring process: its command line, and its sink, from which the bench knows which events
-//! arrived. If the process has the rights, the sink is a separate tracefs instance.
+//! The session of a measuring process: its command line, and its sink, from which the bench knows which events arrived.
+//! If the process has the necessary rights, the sink is a separate tracefs instance.
 
 use std::ffi::OsStr;
 use std::io;
@@ -90,9 +90,9 @@ impl Session {
     }
 
     /// Returns how much the sink has received since it was last cleared, in the same unit as [`wrote`](Self::wrote).
-    /// The difference between the results of two calls is the amount that arrived between them; it takes less time
-    /// than clearing the sink. In the system's shared ring buffer, the count includes events of other programs,
-    /// which can't be distinguished once older events are overwritten.
+    /// The difference between the results of two calls is the amount that arrived between them; computing this
+    /// difference takes less time than clearing the sink. In the system's shared ring buffer, the count includes events
+    /// of other programs, which can't be distinguished once older events are overwritten.
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
-//! Prepares the resources of a bench, and removes them for whatever reason the bench ends.
+//! Prepares the resources of a bench, and removes them however the bench ends.
 //!
 //! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
 //! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals
 //! that ask it to end, and ends with the exit status of the child. The child is killed when the supervisor ends. If
 //! the supervisor is killed, too, the next run removes the remaining files.
 //!
-//! The child has one thread and no signal handlers: a second thread would make the child's system calls on
-//! files more expensive, and these are measured.
+//! The child has one thread and no signal handlers: a second thread would make the child's system calls on files more
+//! expensive, and the benches measure these calls.
 //!
 //! The supervisor sets the child's environment:
 //!

@@ -23,9 +23,10 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Four counts: the number of allocations, their bytes, the number of frees, and their bytes.
+/// Four counts: allocations, allocated bytes, frees, and freed bytes.
 static COUNTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-/// The live bytes since counting began, and their maximum. The live bytes are negative if blocks from before are freed.
+/// The number of live bytes since counting began, and the maximum of this number. The number is negative if blocks are
+/// freed that were allocated before counting began.
 static LIVE: [AtomicI64; 2] = [const { AtomicI64::new(0) }; 2];
 
 /// The system's allocator. It counts while [`count`] runs.

@@ -1,5 +1,5 @@
-//! The chain: a sequence of instructions, each of which needs the result of the one before. Its cost is known,
-//! because its instructions can't overlap.
+//! The chain: a sequence of instructions, each of which needs the result of the previous instruction. The cost of the
+//! chain is known, because its instructions can't overlap.
 //!
 //! Every step needs the result of the step before, so twelve steps always cost the same, and sixty steps cost five
 //! times as much. [`time`] uses the chain to measure the current speed of the processor. The tests of the harness

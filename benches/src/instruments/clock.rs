@@ -48,7 +48,7 @@ pub fn reading() -> f64 {
     (0..30).map(mean).fold(f64::INFINITY, f64::min)
 }
 
-/// Returns a function that returns how long `run` takes.
+/// Returns a function that calls `run`, and returns how long the call took.
 pub fn timed(mut run: impl FnMut(u64)) -> impl FnMut(u64) -> Duration {
     move |n| {
         let start = Instant::now();

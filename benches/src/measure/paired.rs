@@ -1,9 +1,9 @@
 //! Compares cases in interleaved rounds.
 //!
 //! A machine's speed changes within milliseconds: its clock speed, the content of its caches and its other load vary.
-//! So no case is measured alone. Every *round* runs one short slice of every case, in an order that changes each
-//! time, and a comparison uses the two slices of a round. The median over hundreds of rounds shows how the cases
-//! differ, and its confidence interval shows how certain the difference is. A disturbance of a single round has
+//! So no case is measured alone. Every *round* runs one short slice of every case, in an order that changes each time,
+//! and a comparison of two cases uses their slices of the same round. The median over hundreds of rounds shows how the
+//! cases differ, and its confidence interval shows how certain the difference is. A disturbance of a single round has
 //! little effect on the median, and a disturbance of all rounds cancels out.
 //!
 //! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
@@ -119,8 +119,8 @@ impl<'a> Paired<'a> {
         self.cases.push(case);
     }
 
-    /// Requests the ratio of the case `id` to the case `base`. Rounds continue until all requested ratios are
-    /// precise enough. The row has the ratio under `vs`.
+    /// Requests the ratio of the time of case `id` to the time of case `base`. Rounds continue until all requested
+    /// ratios are precise enough. The row has the ratio under `vs`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
         let (id, base) = (id.into(), base.into());
         self.comparisons.push(Compared { id, base, at_most: None, above: false });
@@ -241,17 +241,19 @@ impl Measured {
         Some(&self.samples[self.ids.iter().position(|i| i == id)?])
     }
 
-    /// Returns the duration of the reference chain at the speed to which all times are converted.
+    /// Returns the duration of the reference chain at the reference speed, which is the speed of the processor to which
+    /// all times are converted.
     pub fn reference(&self) -> f64 {
         sample::reference(self.samples.iter().flatten())
     }
 
-    /// Returns the nanoseconds of one operation in every round, without conversion to the reference speed.
+    /// Returns the nanoseconds of one operation in every round, as they were measured: not converted to the processor's
+    /// reference speed.
     pub fn rounds(&self, id: &str) -> Option<Vec<f64>> {
         Some(self.samples(id)?.iter().map(|sample| sample.ns).collect())
     }
 
-    /// Returns the nanoseconds of one operation, at the reference speed.
+    /// Returns the nanoseconds of one operation, converted to the processor's reference speed.
     pub fn ns(&self, id: &str) -> Option<Interval> {
         sample::at_reference(self.samples(id)?, self.reference())
     }
@@ -261,12 +263,14 @@ impl Measured {
         sample::ratio(self.samples(id)?, self.samples(base)?)
     }
 
-    /// Returns the time of case `id` minus the time of case `base` in nanoseconds, at the reference speed.
+    /// Returns the time of case `id` minus the time of case `base` in nanoseconds, converted to the processor's
+    /// reference speed.
     pub fn difference(&self, id: &str, base: &str) -> Option<Interval> {
         sample::difference(self.samples(id)?, self.samples(base)?, self.reference())
     }
 
-    /// Returns the ratio of (`id` − `base`) to `unit`.
+    /// Returns a ratio of times: the time of case `id` minus the time of case `base`, divided by the time of case
+    /// `unit`.
     pub fn excess(&self, id: &str, base: &str, unit: &str) -> Option<Interval> {
         sample::excess(self.samples(id)?, self.samples(base)?, self.samples(unit)?)
     }

@@ -16,8 +16,8 @@ use crate::stats::CONFIDENCE;
 use crate::stats::sample::{self, Sample};
 
 /// The confidence with which a promise must be decided for its rounds to end early. There are up to 25 looks at the
-/// interval. If the rounds ended when an interval of 95 % is beside the limit, then one in six of these intervals would
-/// be wrong where the ratio is at the limit.
+/// interval. If the rounds ended as soon as an interval of 95 % excludes the limit, one in six of the final intervals
+/// would be wrong for a ratio that is exactly at the limit.
 const DECIDED: f64 = 0.998;
 
 /// The reason why the rounds ended.
@@ -125,8 +125,8 @@ pub struct Config {
     /// The precision that settles a comparison without a promise: half of the interval of the ratio must be within
     /// this fraction of the ratio.
     pub tight: f64,
-    /// The difference that settles such a comparison, too: half of the interval of the difference must be
-    /// within this number of nanoseconds.
+    /// The precision of a difference, which also settles a comparison without a promise: half of the interval of the
+    /// difference must be within this number of nanoseconds.
     pub tight_ns: f64,
     /// Whether the thread is pinned to one CPU while it measures.
     pub pin: bool,

@@ -1,5 +1,5 @@
-//! Tests on simulated machines that promises are decided, and that they are decided correctly. The real code runs the
-//! rounds; only the slices and the clock are simulated, so the true ratio is known.
+//! Tests on simulated machines that promises are decided, and decided correctly. The real code runs the rounds; only
+//! the slices and the clock are simulated, so the true ratio is known.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -57,8 +57,8 @@ fn promises_are_decided_and_rightly() {
     }
 }
 
-/// The rounds end as soon as the promise is decided. If an interval of 95 % could decide it, one in six of the final
-/// intervals would not hold a ratio that is at the limit.
+/// The rounds end as soon as the promise is decided. If an interval of 95 % could decide a promise, one in six of the
+/// final intervals would not contain the true ratio, if that ratio is at the limit.
 #[test]
 fn intervals_are_true_though_rounds_end_early() {
     let [mut held, mut all] = [0, 0];
@@ -71,8 +71,9 @@ fn intervals_are_true_though_rounds_end_early() {
     assert!(held * 100 >= all * 92, "{held} of {all}");
 }
 
-/// Returns the difference between a traced slice of 12 ms and an untraced slice of 2 ms, as a multiple of the raw
-/// writes. The true result is 1. The raw writes run beside the slices for `micros` microseconds.
+/// Returns the difference between a traced slice of 12 ms and an untraced slice of 2 ms, as a multiple of the time of
+/// the raw writes of the slice's messages. The true result is 1. The raw writes run beside the slices for `micros`
+/// microseconds.
 fn above_of_writes(machine: Machine, micros: f64) -> f64 {
     let ratio = |seed: u64| {
         let mut simulated = Simulated::new(machine, seed * 7919);
@@ -102,8 +103,8 @@ fn messages_are_written_for_as_long_as_what_they_are_compared_with() {
     assert!(misjudged >= 2, "{misjudged} machines misjudge what is compared with a millisecond's writes");
 }
 
-/// Shows why slices at different speeds are left out and not scaled: a disturbance slows down an operation that waits
-/// for memory or the kernel less than the chain.
+/// Shows why slices at different speeds are left out and not scaled: a disturbance slows down the chain more than an
+/// operation that waits for memory or the kernel.
 #[test]
 fn scaling_would_be_wrong_where_an_operation_is_slowed_less_than_the_chain() {
     let sample = |ns: f64, chain: f64| Sample { ns, chain: [chain; 2] };

@@ -22,7 +22,7 @@ use crate::stats::{self, Interval};
 #[derive(Clone, Debug)]
 pub struct Scaling {
     threads: Vec<usize>,
-    /// For every number of threads, the nanoseconds of one operation in every round.
+    /// For every number of threads, the CPU nanoseconds of one operation in every round.
     rounds: Vec<Vec<f64>>,
 }
 
@@ -75,7 +75,7 @@ pub fn scale_beside<const N: usize>(
     all
 }
 
-/// Runs the case once on `threads` threads and returns the nanoseconds of one operation.
+/// Runs the case once on `threads` threads, and returns the CPU time of one operation in nanoseconds.
 fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F + Sync)) -> f64 {
     let barrier = Barrier::new(threads);
     let work = &|i: usize| {
@@ -219,7 +219,8 @@ impl Scaling {
         stats::ratio(&of(self)?, &of(other)?)
     }
 
-    /// Makes a row `<id>/<n>_threads` for every number of threads, compared with the first number.
+    /// Makes a row `<id>/<n>_threads` for every number `n` of threads. Each row is compared with the row of the first
+    /// number.
     pub fn rows(&self, id: &str, sink: Sink) -> Vec<Row> {
         let name = |n: usize| format!("{id}/{n}_thread{}", if n == 1 { "" } else { "s" });
         let row = |&n: &usize| {

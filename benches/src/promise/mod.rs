@@ -1,5 +1,5 @@
-//! Promises and their verdicts: the benches judge the promises, write the verdicts to files, and the end of a run shows
-//! them.
+//! Promises and their verdicts. A bench judges its promises and writes the verdicts to a file. The end of a run shows
+//! the verdicts of all benches.
 //!
 //! All promises have the same form, whether about ratios, differences or counts. A bench writes its verdicts to
 //! `promises/<bench>.json` beside its rows, for the report and for the screen at the end of `cargo bench`.

@@ -13,8 +13,9 @@
 //! - The time that tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the
 //!   change of the machine, exceeds the upper bound of the saved addition by more than the largest of three
 //!   allowances: the maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
-//! - For ratios and times, the median must also have grown by more than half a nanosecond. Smaller changes can come
-//!   from the placement of the code by the linker.
+//! - In addition, the row must have become slower by more than half a nanosecond. For a ratio, this is today's time of
+//!   the row, minus the time with which the ratio would be as before. Smaller changes can come from the placement of
+//!   the code by the linker.
 //! - **Instructions** have no intervals and no such minimum. **Allocations** must not grow by a hundredth of an
 //!   allocation.
 //! - The comparison fails if a row is **missing** today and the saved row was not noisy. A **noisy** row, or a row
@@ -36,16 +37,16 @@ use crate::catalogue::{Id, Who};
 use crate::row::{self, Row};
 use crate::table::number::{count, percent, ratio, time};
 
-/// The difference of times, in nanoseconds, that is ignored, because it can come from the placement of the
-/// code by the linker.
+/// The largest difference of times, in nanoseconds, that is ignored, because it can come from the placement of the code
+/// by the linker.
 const FLOOR_NS: f64 = 0.5;
-/// How many nanoseconds the time that tracing adds to a workload may change. If [`ZERO_PART`] allows more, that limit
-/// counts.
+/// The number of nanoseconds by which the time that tracing adds to a workload may grow. If [`ZERO_PART`] allows more,
+/// that limit counts.
 const ZERO_NS: f64 = 2.0;
-/// By which fraction of the workload's time the time that tracing adds may change.
+/// The fraction of a workload's time by which the time that tracing adds to the workload may grow.
 const ZERO_PART: f64 = 0.01;
-/// The difference of allocation counts that is ignored. A count is an average over thousands of operations,
-/// and differs if a container has to grow.
+/// The largest difference of allocation counts that is ignored. A count is an average over thousands of operations, and
+/// differs if a container has to grow.
 const FLOOR_ALLOCS: f64 = 0.01;
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
@@ -315,7 +316,8 @@ fn is_own(id: &str) -> bool {
     matches!(Id::of(id).who, Who::Rust | Who::Ffi | Who::Perfetto)
 }
 
-/// Returns the change of the machine: the factor by which rows without this workspace's code have become slower.
+/// Returns the factor by which the machine has become slower, computed from the rows that do not measure this
+/// workspace's code.
 fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
     let fixed =
         |row: &&Row| matches!(Id::of(&row.id).who, Who::Limit | Who::Cc) && !row.noisy && row.unit == "ns";

@@ -120,18 +120,18 @@ fn remove(path: &Path) -> Result<(), String> {
 #[derive(Clone, Debug, PartialEq, Parser)]
 #[command(name = "report", args_override_self = true, after_help = STATUS)]
 pub(crate) struct ReportArgs {
-    /// Keep these results under this name, in overhead/saved/
+    /// Save these results under this name, in overhead/saved/
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) save: Option<String>,
     /// Compare the results with those saved under this name; fail if a row has become worse
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) compare: Option<String>,
-    /// Worse by how much, in percent
+    /// The change, in percent, from which a row counts as worse
     // As a fraction: 0.05 for 5 %.
     #[arg(long, value_name = "P", value_parser = percent, default_value = "5%", requires = "compare")]
     pub(crate) max_regression: f64,
-    /// Write the lines of costs in README.md and docs/costs.md instead of the report, in this checkout (that of the
-    /// sources)
+    /// Write the lines of costs in README.md and docs/costs.md of a checkout [default: the checkout from which this
+    /// program was built], instead of the report
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."), conflicts_with_all = ["save", "compare", "out"])]
     pub(crate) docs: Option<PathBuf>,
     /// Write docs/originals.md instead: what other benchmarks published, and how our rows correspond

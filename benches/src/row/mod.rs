@@ -171,7 +171,7 @@ pub struct Row {
     /// Other counts by name: per operation (polls, messages), or absolute (living threads).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "tidy_map")]
     pub counts: BTreeMap<String, f64>,
-    /// The 95 % intervals of those counts that have one (rates).
+    /// The 95 % intervals of the counts that are rates. Other counts have no interval.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ranges: BTreeMap<String, [f64; 2]>,
     /// Whether the ratio of another row to this row is known; see [`note_comparisons`].

@@ -9,8 +9,8 @@
 //!   mode](crate::harness::child::in_mode), the kernel also kills it when its parent ends.
 //! - A connection carries one request. The client [resets](reset) the connection after the answer: at ten thousand a
 //!   second, normally closed connections would occupy all ports (`TIME_WAIT`) within three seconds.
-//! - After an answer, the server never closes first: if it did, the end of the stream would sometimes wake an
-//!   asynchronous client one more time.
+//! - After an answer, the server waits until the client has closed the connection: if the server closed first, the end
+//!   of the stream would sometimes wake an asynchronous client one more time.
 
 use std::fmt;
 use std::io::{self, Cursor, Read, Write};

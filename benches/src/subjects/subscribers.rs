@@ -264,8 +264,8 @@ mod perfetto_sdk {
         super::install(registry().with(PerfettoLayer::new()));
     }
 
-    /// Returns a `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category. It is encoded
-    /// by hand with the field numbers.
+    /// Returns a `TraceConfig` with one buffer of 32 MiB and the track events of the layer's category. The message is
+    /// encoded by hand, with Perfetto's field numbers.
     fn config() -> Vec<u8> {
         // BufferConfig.size_kb, 32768 as a varint.
         let buffer = [0x08, 0x80, 0x80, 0x02];
@@ -277,7 +277,8 @@ mod perfetto_sdk {
         [field(&[1 << 3 | 2], &buffer), field(&[2 << 3 | 2], &field(&[1 << 3 | 2], &source))].concat()
     }
 
-    /// Encodes a field with this key and a content of less than 128 bytes.
+    /// Encodes a field of a protobuf message: the encoded `key`, the length of `content`, and `content`. The length
+    /// must be less than 128 bytes, so that it takes one byte.
     fn field(key: &[u8], content: &[u8]) -> Vec<u8> {
         let length = u8::try_from(content.len()).expect("a short field");
         assert!(length < 0x80, "a length of one byte");

@@ -145,7 +145,7 @@ impl Table {
         Some(format!("the table \"{}\" has a hole: {}", self.title, cells.join(" | ")))
     }
 
-    /// Returns the distinct reasons of cells without a number. Their marks are `a`, `b`, … in this order.
+    /// Returns the distinct reasons why cells have no number. Their marks are `a`, `b`, … in this order.
     pub(crate) fn reasons(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for cell in self.rows.iter().flatten() {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use atrace_sys::properties::Properties;
 
-/// The environment variable of the process that runs the test itself, with the directory of its files.
+/// The environment variable with the directory of a test's files. It is set in the process that runs the test itself.
 const PLACE: &str = "CC_BENCH_TEST_PLACE";
 
 /// The files of one test, seen from the process that runs it.
@@ -72,7 +72,7 @@ impl Place {
         self.directory.join(name.as_ref())
     }
 
-    /// Runs `calls` and returns the bytes that they have written.
+    /// Runs `calls`, and returns the bytes that these calls have written to the marker file.
     pub(crate) fn written_by(&self, calls: impl FnOnce()) -> String {
         let marker = self.path("marker");
         let before = std::fs::read(&marker).unwrap().len();

@@ -10,9 +10,9 @@
 //!
 //! # Time limits
 //!
-//! Every wait has a limit: `PATIENCE` for all waits until the recording has begun, and once more for the flush at
-//! its end; `PATIENCE_AT_END` for the end itself. If the service does not answer in time, the functions return an
-//! error.
+//! Every wait has a limit: `PATIENCE` for all waits together until the recording has begun, the same time again for the
+//! flush at the end of the recording, and `PATIENCE_AT_END` for the end itself. If the service does not answer in time,
+//! the functions return an error.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,7 +30,7 @@ use crate::service::{bytes, number, source_config};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The time limit for the end of a recording. A service gives its producers five seconds to stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
-/// The error code of a failed connection for which the system gave no other: the service did not answer in
+/// The error code of a connection that failed without an error of the system, because the service did not answer in
 /// time.
 const ETIMEDOUT: i32 = 110;
 /// The maximum number of bytes that the service may send before a reply is complete.
@@ -166,7 +166,7 @@ impl Consumer {
         }
     }
 
-    /// Passes every reply to a request to `each`, until the last one has arrived.
+    /// Passes the replies to the request with the number `wanted` to `each`. Returns when the last reply has arrived.
     fn replies(&mut self, wanted: u64, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let is_done = self.receive(|request, body| match body {
             Body::Reply { is_success, has_more, reply } if request == wanted => {
@@ -222,8 +222,8 @@ impl Consumer {
         refused.map_or(Ok(()), |why| Err(io::Error::other(format!("the service refused: {why}"))))
     }
 
-    /// Returns the reason if the recording ended although this client did not end it: the service may have exited,
-    /// or its disk may be full. This does not wait.
+    /// If the recording ended although this client did not end it, returns the reason: for example, the service has
+    /// exited, or its disk is full. This function does not wait.
     pub fn ended(&mut self) -> Option<&str> {
         let enabled = self.enabled;
         if self.ended.is_none() {
@@ -315,8 +315,8 @@ fn fault_of(reply: &[u8]) -> String {
     shown(&fault[..fault.len().min(FAULT_MAX)]).to_string()
 }
 
-/// Returns the reason why a session ended that this client did not end. (If the file can't be written, the
-/// service gives no reason.)
+/// Returns the reason why the service has ended a session that this client did not end. (If the service can't write the
+/// file, it gives no reason.)
 fn end_of(reply: &[u8]) -> String {
     let fault = fault_of(reply);
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }

@@ -132,7 +132,7 @@ impl Status {
         Some(self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
     }
 
-    /// Returns the numbers in the line with this key.
+    /// Returns the numbers in the line of `/proc/PID/status` that begins with this key.
     pub(crate) fn numbers(&self, key: &str) -> Vec<u32> {
         let text = self.get(key).unwrap_or_default();
         text.split_whitespace().map_while(|number| number.parse().ok()).collect()

@@ -70,8 +70,8 @@ mod cases {
             record
         }
 
-        /// Records until there are events with all these names, or the time is over. Returns how long that took, and
-        /// the result of the command.
+        /// Records until the trace has events with all these names, or the time is over. Returns how long the recording
+        /// took, and the result of the command.
         fn recorded(&self, pattern: &str, names: &[&str], time: Option<Duration>) -> (Duration, Ran) {
             self.recorded_by(&mut self.record(pattern), names, time)
         }
@@ -237,8 +237,9 @@ mod cases {
         assert!(ran.stderr.contains("1 events written, none lost"), "{ran:?}");
     }
 
-    /// Makes the kernel end the process at any system call that a connection takes, and at those that events in
-    /// Perfetto's memory take. With `all` this applies to all threads of the process.
+    /// Makes the kernel end the process at each system call that a connection to Perfetto's service needs, or that
+    /// events in Perfetto's memory need. With `all`, this applies to all threads of the process, otherwise only to the
+    /// calling thread.
     fn confine(all: bool) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];

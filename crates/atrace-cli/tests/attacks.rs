@@ -329,7 +329,7 @@ mod cases {
         producer
     }
 
-    /// Commits the first chunks of each of these pages.
+    /// Commits the first `chunks` chunks of each of these pages.
     fn commit(producer: &Producer, pages: impl Iterator<Item = u32>, chunks: u32) -> bool {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {
@@ -544,7 +544,7 @@ mod cases {
         std::thread::sleep(Duration::from_secs(200));
     }
 
-    /// Lasts a minute if `ATRACE_LONG_TESTS=1` is set.
+    /// The storm lasts a minute if `ATRACE_LONG_TESTS=1` is set.
     #[test]
     fn a_storm_of_attacks_is_borne() {
         let name = case!({ play(storms) });

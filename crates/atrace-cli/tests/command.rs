@@ -366,8 +366,8 @@ mod cases {
         }
     }
 
-    /// Does the same for a buffer that the command makes. The program is a shell, which does what the kernel would do
-    /// with a message and with the selected clock.
+    /// Uses a directory of ordinary files in place of tracefs, for a buffer that the command creates. The program is a
+    /// shell, which does what the kernel would do with a message and with the selected clock.
     #[test]
     #[cfg(target_os = "linux")]
     fn old_kernels_record_a_program() {

@@ -26,7 +26,8 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Injects the fault that FAULT names into this process, reports that, and waits to be released.
+    /// Injects the fault that the environment variable `FAULT` names into this process, prints that the fault is there,
+    /// and waits until the test releases the process.
     fn patient() {
         atrace_instant(TAG, "before");
         let marker = std::env::var("ATRACE_MARKER").unwrap_or_default();
@@ -429,7 +430,7 @@ mod cases {
     }
 }
 
-/// Situations of a user, each with the line of the doctor that helps.
+/// Situations of a user, each with the line of the doctor's report that helps the user.
 #[allow(unsafe_code, reason = "descriptors are closed and processes forked as a C program would")]
 mod situations {
     use std::fs;

@@ -43,11 +43,11 @@ mod cases {
     /// hit other tests.
     const STORM: [u32; 3] = [64_021, 64_031, 64_041];
 
-    /// A lock that a test with hundreds of processes holds for writing, so that it runs alone: the command gives each
-    /// user one second, and other tests must not lose that second to the load.
+    /// A test with hundreds of processes holds this lock for writing, so that no other test runs at the same time: the
+    /// command gives each user one second, and the load would take that second from the users of other tests.
     static LOAD: RwLock<()> = RwLock::new(());
 
-    /// Runs the case in a separate namespace. It must succeed.
+    /// Runs the case in a separate namespace. The case must succeed.
     fn apart(name: &str) {
         let _turn = LOAD.read().unwrap_or_else(PoisonError::into_inner);
         run_apart(name);
@@ -1336,8 +1336,7 @@ mod cases {
         std::thread::sleep(Duration::from_millis(chance.below(5) as u64));
     }
 
-    /// Makes one random move of a process that publishes a wrong state: both the text and the descriptor in it
-    /// are wrong.
+    /// Makes one random move of a process that publishes a wrong state: a wrong text, which names a wrong descriptor.
     fn lie(chance: &mut Chance, canaries: &Path) {
         let victims = [canaries.join("secret"), canaries.join("readable"), "/dev/shm/trudy-fifo".into()];
         let _ = fs::remove_file(&victims[2]);
@@ -1417,7 +1416,8 @@ mod cases {
         }
     }
 
-    /// Root does not examine programs that hide their memory from their own user, or that have other rights.
+    /// Root does not examine programs that hide their memory from their own user, or that have more rights than their
+    /// user.
     #[test]
     fn a_process_that_hides_from_its_user_is_not_looked_into() {
         let name = case!({

@@ -202,8 +202,8 @@ mod cases {
         assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
     }
 
-    /// Forks. Returns in the child, as root. The parent changes its ids to those of the caller, and ends with the
-    /// same status as the child.
+    /// Forks, and returns only in the child, which stays root. The parent changes its ids to those of the caller, and
+    /// ends with the same status as the child.
     fn leave_to_child() -> std::io::Result<()> {
         // SAFETY: the arguments are writable numbers, and a list of three groups.
         unsafe {
@@ -267,7 +267,7 @@ mod cases {
         }
     }
 
-    /// Events still go to the buffer of a killed `record`, until another command ends that.
+    /// After `record` was killed, events still go to its buffer, until another command removes the buffer.
     #[test]
     fn a_killed_record_is_saved() {
         let name = case!({});

@@ -97,8 +97,8 @@ mod cases {
         ran.said(word).iter().map(|text| text.parse::<u64>().unwrap()).sum()
     }
 
-    /// Forks a process that traces and ends at once. Returns its process id, and whether it was connected within the
-    /// time that a first event waits. A busy machine may need longer.
+    /// Forks a process that traces and ends at once. Returns its process id, and whether the process was connected
+    /// within the time for which its first event waits. On a busy machine, the connection may take longer.
     fn forked(name: &str) -> (i32, bool) {
         let mut status = 0;
         // SAFETY: the child traces, which it may, and ends.
@@ -493,7 +493,7 @@ mod cases {
         assert_eq!((seen, open), (expected, Vec::new()));
     }
 
-    /// Runs the command in a mount namespace with a disk of this size in KB.
+    /// Runs the command in a mount namespace of its own, in which its output goes to a disk of `kb` KB.
     fn on_a_disk(place: &Place, case: &str, kb: u32, options: &str) -> Ran {
         fs::create_dir(place.path("disk")).unwrap();
         let script = format!(
@@ -772,7 +772,8 @@ mod cases {
         assert!(ran.stderr.contains("sqlx=loud") && ran.stderr.contains("such as info,sqlx=off"), "{ran:?}");
     }
 
-    /// If there is no system service, `record` itself is the service at that path.
+    /// If there is no system service, `record` itself is the service, at the path where programs look for the system's
+    /// service.
     #[test]
     fn programs_that_run_are_recorded_by_a_service_for_a_while() {
         let name = case!({

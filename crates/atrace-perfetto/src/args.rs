@@ -27,7 +27,7 @@ const VALUE_MAX: usize = 1000;
 pub const WHOLE_MAX: usize = 64 << 10;
 /// A bit of [`Encoder::left_out`]: a text was cut.
 const IS_CUT: u32 = 1 << 31;
-/// The maximum length in bytes of the name of a track, and of the name of an event that has other fields
+/// The maximum length in bytes of the name of a track, and of the name of an event that has arguments or other data
 /// besides the name.
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The maximum length of the name of an argument, in bytes.
@@ -40,8 +40,8 @@ const CUT: &str = "…";
 pub enum Key<'a> {
     /// The name as a text.
     Text(&'a str),
-    /// The number of the callsite, and the index of the argument there. The name was interned under a number
-    /// that is made of both.
+    /// The number of the callsite, and the index of the argument there. The name was interned under a number that is
+    /// computed from these two numbers.
     Interned(u32, u32),
 }
 
@@ -59,7 +59,7 @@ pub struct Scalar {
     bits: u64,
 }
 
-/// The protobuf key of a `double_value`. Its bits are not encoded as a varint.
+/// The protobuf key of a `double_value`, the only scalar whose bits are not encoded as a varint.
 const FLOAT: u8 = 0x29;
 
 impl From<bool> for Scalar {
@@ -95,8 +95,8 @@ pub struct Encoder {
     /// The encoded bytes. Only the first `len` bytes are initialised.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// The position where the text that is being written must end at the latest, so that [`CUT`] still fits
-    /// behind the text. It is 0 once the text was cut.
+    /// The last position at which the text that is being written may end, so that [`CUT`] still fits behind the text.
+    /// The value is 0 once the text was cut.
     limit: usize,
     /// How many arguments were left out, together with the bit [`IS_CUT`].
     left_out: u32,
@@ -223,7 +223,7 @@ impl Encoder {
         });
     }
 
-    /// Adds a text. If it is cut, it ends in `…`.
+    /// Adds an argument whose value is a text. If the text is cut, it ends in `…`.
     #[inline]
     pub fn str(&mut self, key: Key<'_>, value: &str) {
         self.text(key, |encoder| _ = encoder.write_str(value));
@@ -254,7 +254,7 @@ impl Encoder {
         }
     }
 
-    /// Adds fields that were encoded before.
+    /// Adds arguments that were already encoded.
     #[inline]
     pub fn encoded(&mut self, bytes: &[u8]) {
         if self.room() >= bytes.len() {
@@ -275,8 +275,8 @@ impl Encoder {
         self.left_out == 0
     }
 
-    /// Returns the encoded fields. If arguments were left out, the last field is the argument `left_out`,
-    /// whose value is their number.
+    /// Returns the encoded fields. If arguments were left out, the last field is the argument `left_out`, whose value
+    /// is the number of these arguments.
     #[inline]
     pub fn finish(&mut self) -> &[u8] {
         if self.left_out > 0 {

@@ -1,5 +1,5 @@
-//! Categories: each tag is a category of Perfetto's, with AOSP's short name. Sessions choose tags by these
-//! names.
+//! Categories: each tag is one of Perfetto's categories, under AOSP's short name for the tag. Sessions choose tags by
+//! these names.
 //!
 //! Source: AOSP, `libs/tracing_perfetto`, and Perfetto's `track_event_config.proto`.
 

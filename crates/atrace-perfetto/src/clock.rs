@@ -3,11 +3,11 @@
 //!
 //! # Scaling
 //!
-//! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the
-//! anchor's time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but
-//! not that of the counter, so the socket thread makes a new anchor each second. If the counter is more than two
-//! seconds past the anchor, or before it (because the thread was descheduled or the machine slept), the system's
-//! clock is read instead.
+//! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the anchor's
+//! time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but not that of
+//! the counter, so the socket thread makes a new anchor each second. If the counter is more than two seconds past the
+//! anchor, or before the anchor (because the thread was descheduled or the machine slept), a timestamp is read from the
+//! system's clock instead.
 //!
 //! # Reading an anchor
 //!
@@ -50,9 +50,8 @@ impl Anchors {
         Self { made: AtomicU32::new(0), anchors: [const { [const { AtomicU64::new(0) }; 4] }; 2] }
     }
 
-    /// Returns the time of the counter value that `ticks` returns, or `None` if there is no recent anchor. `ticks`
-    /// is called only if there is an anchor, because without one the process may not be allowed to read the
-    /// counter.
+    /// Returns the time of the counter value that `ticks` returns, or `None` if there is no recent anchor. `ticks` is
+    /// called only if there is an anchor, because without an anchor the process may not be allowed to read the counter.
     #[inline(always)]
     fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
@@ -73,7 +72,8 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor: at the time `ns`, the counter had the value `ticks` and this speed.
+    /// Makes an anchor, which says that at the time `ns` the counter had the value `ticks`, and that it runs at this
+    /// speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
         // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
         // `made` has changed since; so it rejects what it has read.
@@ -164,7 +164,7 @@ pub fn prepare() -> bool {
 /// Makes an anchor if the counter may be used.
 #[inline(never)]
 pub fn anchor(speed: &mut Speed) {
-    /// If two threads call this at once, only one of them makes the anchor.
+    /// Makes sure that only one thread at a time makes an anchor.
     static TURN: Turn = Turn::new();
     if prepare() {
         TURN.run(|| make_anchor(speed));

@@ -1,7 +1,7 @@
 //! Counts events that are lost before the service has said which sessions exist.
 //!
-//! The counts are in shared memory as soon as the connection has some, so that the service can read them
-//! however the process ends. Until then, they are in [`Shared`].
+//! The counts are in shared memory as soon as the connection has shared memory, so that the service can read the counts
+//! however the process ends. Until then, the counts are in [`Shared`].
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -45,7 +45,7 @@ pub(crate) fn lose(shared: &Shared, event: &Event<'_>) -> bool {
     is_begin
 }
 
-/// Counts the end of a slice that began before all sessions, if its begin was lost.
+/// Counts the end of a slice as lost, if the slice began before all sessions and its begin was lost.
 #[cold]
 pub(crate) fn lose_end(shared: &Shared) {
     let less = |unbegun: u64| unbegun.checked_sub(1);

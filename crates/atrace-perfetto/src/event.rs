@@ -16,14 +16,15 @@ pub enum Type {
     Counter = 4,
 }
 
-/// Identifies a track, together with the track's name, and says the type of the event on the track.
+/// A key that, together with a track's name, identifies the track. The key holds the type of an event on the track,
+/// too.
 ///
-/// All of this is packed into one word, so that an event on a track can be passed in registers.
+/// The key is packed into one word, so that an event on a track can be passed in registers.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackKey(u64);
 
-/// The lowest bit of the type. Below the type are a cookie of 32 bits and, in bits 0 and 1, the kind of
-/// track.
+/// The position of the lowest bit of the event's type in the key. Below the type are a cookie of 32 bits and, in bits 0
+/// and 1, the kind of track.
 const KIND_SHIFT: u32 = 56;
 
 impl TrackKey {
@@ -133,7 +134,7 @@ pub struct Event<'a> {
     /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event on
     /// a track may have a time other than 0.
     pub time: u64,
-    /// Only sessions whose number is smaller than this get the event. So an end goes only to sessions that had
+    /// Only sessions whose number is smaller than this value get the event. So an end goes only to sessions that had
     /// begun before its slice.
     pub begun: u32,
 }

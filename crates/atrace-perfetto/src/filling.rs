@@ -1,13 +1,12 @@
-//! Counts how much of an arena (the shared memory) was written since its reader looked last, and lets the reader
-//! sleep until that is half of the arena.
+//! Counts how much of an arena (the shared memory) threads have written since its reader looked last, and lets the
+//! reader sleep until they have written half of the arena.
 //!
-//! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose
-//! chunk makes half of the arena used wakes the reader: only once each time, and without a system call if the reader
-//! is awake.
+//! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose chunk
+//! brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
 //!
-//! Each side stores its own word and then loads the word of the other side, so at least one of them sees the other's
-//! store (Dekker's algorithm): the writer adds to `taken` and then takes `sleeper`; the reader sets `sleeper` and
-//! then reads `taken`. The reader sleeps for a limited time in any case, because a writer that has given up system
+//! Writer and reader each store a word of their own and then load the other's word, so at least one of the two sees the
+//! other's store (Dekker's algorithm): the writer adds to `taken` and then takes `sleeper`; the reader sets `sleeper`
+//! and then reads `taken`. The reader sleeps for a limited time in any case, because a writer that has given up system
 //! calls does not wake it.
 
 use std::time::Duration;
@@ -18,14 +17,15 @@ use atrace_sys::{futex, thread};
 /// The amount that was written since the reader looked last. Zeroes are a valid value: nothing was written.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// The sum of the parts that were written.
+    /// The sum of the parts that were written since the reader looked last.
     taken: AtomicU32,
-    /// Is 1 while the reader sleeps, or is about to sleep.
+    /// 1 while the reader sleeps or is about to sleep; otherwise 0.
     sleeper: AtomicU32,
 }
 
 impl Filling {
-    /// Adds a part that was written. Wakes the reader if this makes the sum reach `half`. Async-signal-safe.
+    /// Adds the size `part` of a chunk that was written to the sum. Wakes the reader if this makes the sum reach
+    /// `half`. Async-signal-safe.
     pub(crate) fn add(&self, part: u32, half: u32) {
         let before = self.taken.fetch_add(part, Ordering::SeqCst);
         if before < half && before + part >= half {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// A test of wakes: without a wake, each sleep of the reader would take a minute.
+    /// Tests that the reader is woken: if it were not, each of its sleeps would take a minute.
     #[test]
     #[cfg_attr(miri, ignore = "sleeps in the kernel")]
     fn a_reader_wakes_when_half_is_written() {

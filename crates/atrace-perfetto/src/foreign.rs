@@ -1,8 +1,8 @@
 //! The shared memory of another process's producer, as a tracing service sees it.
 //!
-//! The producer may write anything there at any moment. So the file is mapped only if it is sealed and its size can't
-//! change; each word is loaded once; and packets are copied before they are parsed. Indices that come from the
-//! producer are checked here: the functions return `None` for a page or chunk that does not exist.
+//! The producer may write anything to this memory at any moment. So the file is mapped only if it is sealed and its
+//! size can't change; each word is loaded once; and packets are copied before they are parsed. Indices that come from
+//! the producer are checked here: the functions return `None` for a page or chunk that does not exist.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -33,7 +33,7 @@ pub struct Head {
     pub number: u32,
     /// The writer's number.
     pub writer: u16,
-    /// How many packets have begun in the chunk.
+    /// The number of packets that begin in the chunk.
     pub packets: u16,
     /// A set of the flags [`CONTINUES`], [`GOES_ON`] and [`NEEDS_PATCHES`].
     pub flags: u16,
@@ -126,8 +126,9 @@ impl Foreign {
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Returns how many pages a producer of this library has used at most, counted from the first page. For other
-    /// producers, returns the number of all pages. Reading a page that was never used would allocate memory for it.
+    /// Returns an upper bound of the pages that a producer of this library has used, counted from the first page. For
+    /// other producers, returns the number of all pages. Reading a page that was never used would allocate memory for
+    /// it.
     pub fn touched(&self) -> u32 {
         memory::touched(self.word(memory::TOUCHED_PAGE as usize * self.page + 4), self.pages)
     }
@@ -180,7 +181,7 @@ impl Foreign {
         Some(head)
     }
 
-    /// Frees a chunk that was complete. This takes a limited time, whatever the producer does meanwhile.
+    /// Frees a chunk that the service has read. This takes a limited time, whatever the producer does meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
         // The next thread takes the chunk before it writes the header. Until then the header must not look like its.

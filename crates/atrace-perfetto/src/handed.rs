@@ -1,14 +1,14 @@
 //! The list of completed chunks: threads push chunks, and the socket thread takes the whole list.
 //!
 //! This is a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986), intrusive and with
-//! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the
-//! head. A take swaps the head for the empty list. No element is popped alone, so the ABA problem does not arise. A
-//! take reverses the list, so that the chunks of each thread come in the order in which it completed them, as the
-//! service requires.
+//! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the head.
+//! The socket thread takes all chunks at once, by swapping the head for an empty list. No element is popped alone, so
+//! the ABA problem does not arise. The socket thread then reverses the list, so that the chunks of each thread come in
+//! the order in which it completed them, as the service requires.
 //!
 //! The links are in memory of this process alone, but the service decides when a chunk is free. A faulty service may
-//! free a chunk that it was not told to read; that chunk can be pushed twice, and the list then has a cycle. So a
-//! take is bounded by the number of chunks.
+//! free a chunk that it was not told to read; that chunk can be pushed twice, and the list then has a cycle. So the
+//! socket thread takes at most as many elements as there are chunks.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Handed(pub(crate) AtomicU32);
 
 impl Handed {
-    /// Pushes the chunk with this index. `next` is the chunk's link.
+    /// Pushes the chunk with this index. `next` is the word that links this chunk to the next one.
     pub(crate) fn push(&self, index: u32, next: &AtomicU32) {
         let mut last = self.0.load(Ordering::Relaxed);
         loop {

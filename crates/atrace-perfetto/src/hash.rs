@@ -1,8 +1,8 @@
 //! Hashes of texts.
 //!
-//! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so
-//! that the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the
-//! text, as wyhash and rapidhash do. It does not resist an attacker who looks for collisions.
+//! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so that
+//! the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the text, as
+//! wyhash and rapidhash do. The hash does not resist an attacker who looks for collisions.
 
 use atrace_sys::text::cut;
 
@@ -35,8 +35,8 @@ pub const fn of_name(name: &str) -> u64 {
     hash(cut(name, TRACK_NAME_MAX).as_bytes())
 }
 
-/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length
-/// give different words if they have at most eight bytes.
+/// Returns the last eight bytes of a text, or all bytes of a shorter text. Two different texts of the same length, at
+/// most eight bytes, give different words.
 #[inline(always)]
 const fn last_word(text: &[u8]) -> u64 {
     if let Some(last) = text.last_chunk::<8>() {

@@ -8,8 +8,8 @@ const WORDS: usize = BEYOND as usize / 64;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Interned {
-    /// The number of words in use: all words from this index on are zero. Pages that are never touched take
-    /// no memory.
+    /// The number of words of the bitmap in use: all words from this index on are zero. Pages that are never touched
+    /// take no memory.
     used: u32,
     words: [u64; WORDS],
 }

@@ -11,7 +11,7 @@
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
 //!   this state;
 //! - `packet`: the encoding of packets;
-//! - `pool`, `presence`: the slots of threads and sessions, and which thread may use a writer at which time;
+//! - `pool`, `presence`: the slots of threads and sessions, and the rules by which a thread may use a writer;
 //! - [`memory`], [`abi`], `handed`, `filling`: the shared memory, its words, the list of completed chunks, and the
 //!   waking of its reader;
 //! - [`clock`]: timestamps without a system call.

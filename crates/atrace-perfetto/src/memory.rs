@@ -1,11 +1,11 @@
-//! The memory shared with the service: an [`Arena`] of pages, and the [`Chunk`]s in it that threads write.
+//! The memory shared with the service: an [`Arena`] of pages, and the [`Chunk`]s of these pages, which threads write.
 //!
 //! # Trust
 //!
-//! The memory is a memory file with a seal, so that no process can shrink it. If the file were shrunk, a store
-//! behind its end would kill the process that makes the store. A file that the service provides is mapped only
-//! if it has this seal. (On kernels before 3.17, which have no seals, the file must belong to this user or
-//! root.) All words that the service may write are checked before they are used as an index (`abi.rs`).
+//! The memory belongs to a file without a name (`memfd_create`), which has a seal, so that no process can shrink it. If
+//! the file were shrunk, a write behind its end would kill the process that makes the write. A file that the service
+//! provides is mapped only if it has this seal. (On kernels before 3.17, which have no seals, the file must belong to
+//! this user or root.) All words that the service may write are checked before they are used as an index (`abi.rs`).
 //!
 //! # Lifetime
 //!
@@ -38,8 +38,8 @@ use super::filling::Filling;
 use super::handed::Handed;
 use super::wire::Moved;
 
-/// The pages that are shared with the service. Behind them are private data for each chunk, on separate
-/// pages.
+/// The pages that are shared with the service. Behind these pages, on separate pages, is the private data of each
+/// chunk.
 #[derive(Debug)]
 pub struct Arena {
     memory: Region,
@@ -50,11 +50,11 @@ pub struct Arena {
     filling: Filling,
     /// Two positions where a search for a free chunk starts: the page behind that of the last whole chunk that was
     /// taken, and the page of the last small chunk that was taken. Each collection of the completed chunks resets the
-    /// first position, so the pages in use are as few and as low as possible: pages that are never touched take no
+    /// first position. So as few pages as possible are in use, the lowest ones: pages that are never touched take no
     /// memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
-    /// The arena that was made before this one, or `None`.
+    /// The arena that was made before this arena, or `None`: the link of the list of all arenas.
     before: Option<&'static Arena>,
 }
 
@@ -81,8 +81,8 @@ impl Loss {
     /// All reasons, in the order of the pages that hold their counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
-    /// Returns the offset of the word that counts these losses. It is a word in the header of page 0, 1 or 2,
-    /// which Perfetto's protocol reserves and which neither the protocol nor this producer uses otherwise.
+    /// Returns the offset of the word that counts the losses for this reason. The word is in the header of one of the
+    /// first three pages. Perfetto's protocol reserves this word and does not use it.
     pub(super) const fn word(self, page: usize) -> usize {
         self as usize * page + 4
     }
@@ -120,8 +120,8 @@ static LAST: OnceRef<Arena> = OnceRef::new();
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
-    /// Makes a sealed memory file of `pages` pages and maps it. If the process may not have such a large file, the
-    /// file has at most 1 MiB. Returns the arena and the descriptor of the file.
+    /// Makes a sealed memory file of `pages` pages and maps it. If the system refuses a file of this size, the file has
+    /// at most 1 MiB. Returns the arena and the descriptor of the file.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl Arena {
 
     /// [Retires](Self::retire) the arena and makes it a spare.
     ///
-    /// No thread may have a chunk of it, or be in the middle of an event that could open one.
+    /// No thread may have a chunk of this arena, or be in the middle of an event that could open a chunk of it.
     #[inline(never)]
     pub fn give_back(&'static self) {
         let _ = self.take_handed();
@@ -242,8 +242,8 @@ impl Arena {
         self.memory.get(page as usize * PAGE).filter(|_| page < self.pages)
     }
 
-    /// Adds `events` to a count of lost events. A negative number corrects the count. A service that knows this
-    /// word can read the count even after this process was killed.
+    /// Adds `events` to a count of lost events. A negative number corrects the count. A service that knows the word
+    /// with the count can read it even after this process was killed.
     #[inline(never)]
     pub fn count_lost(&self, loss: Loss, events: i32) {
         let word = self.memory.get::<AtomicU32>(loss.word(PAGE));
@@ -314,8 +314,8 @@ impl Arena {
         self.filling.wake();
     }
 
-    /// Opens a chunk for a writer. The chunk has this layout or, if no such chunk is free, the other one.
-    /// Returns `None` if no chunk is free.
+    /// Opens a chunk for a writer. The chunk has this layout or, if no such chunk is free, the other layout. Returns
+    /// `None` if no chunk is free.
     #[inline(never)]
     pub fn open(&'static self, layout: Layout, writer: u16, number: u32, buffer: u32) -> Option<Chunk> {
         let other = if layout == Layout::Whole { Layout::Small } else { Layout::Whole };
@@ -350,8 +350,8 @@ impl Arena {
 
     /// Reads a complete chunk and frees it, as the service does. Calls `each` with each packet, or part of a packet.
     ///
-    /// This must be called only for memory that no other process has: the chunk is read in place, which is unsound if
-    /// another process may write it.
+    /// Call this only for memory that is not shared with another process: the chunk is read in place, which is unsound
+    /// if another process may write to it.
     pub fn read(&self, place: &Moved, mut each: impl FnMut(Part<'_>)) {
         self.consume(place, |start, chunks| {
             let Some([writer, packets]) = self.head(start) else { return };
@@ -363,7 +363,7 @@ impl Arena {
     /// Copies a complete chunk with its header to the start of `to`, and frees the chunk. Returns the copy, or `None`
     /// if the chunk is not complete.
     ///
-    /// Like [`read`](Self::read), this must be called only for memory that no other process has.
+    /// Like [`read`](Self::read), call this only for memory that is not shared with another process.
     pub(crate) fn take_out<'a>(&self, place: &Moved, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let mut size = 0;
         self.consume(place, |start, chunks| {
@@ -392,10 +392,10 @@ impl Arena {
         abi::free(header, place.chunk);
     }
 
-    /// Calls `each` with the finished packets of a chunk that are not empty, and with their flags, as long as the
-    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags.
-    /// At least that many packets must be finished, because finished packets do not change. Returns the offset behind
-    /// the last of them.
+    /// Calls `each` with each finished packet of a chunk that is not empty, and with the packet's flags, as long as the
+    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. At least
+    /// that many packets must be finished, because finished packets do not change. Returns the offset behind the last
+    /// finished packet.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);
@@ -422,8 +422,8 @@ impl Arena {
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
-    /// Returns this chunk if a thread is still writing it and it has finished packets, with the number of
-    /// these packets and the chunk's flags.
+    /// Returns this chunk, the number of its finished packets, and its flags. Returns `None` if no thread is writing
+    /// the chunk or it has no finished packet.
     fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
         let word = self.header(page)?.load(Ordering::Acquire);
         let chunks = abi::chunks_of(word);
@@ -446,8 +446,7 @@ impl Arena {
     /// header includes the unfinished packet. Returns the copy, which has the chunk's size, or `None` if the chunk
     /// has been freed.
     ///
-    /// This must be called only for memory that no other process has, and only by the thread that frees
-    /// chunks.
+    /// Call this only for memory that is not shared with another process, and only on the thread that frees chunks.
     pub(crate) fn copy_finished<'a>(&self, open: &Open, to: &'a mut [u8; PAGE]) -> Option<&'a [u8]> {
         let Moved { page, chunk, .. } = open.place;
         let (_, finished) = self.open_chunk(page, chunk).filter(|(present, _)| present == open)?;
@@ -488,22 +487,22 @@ impl Arena {
     }
 }
 
-/// The page whose reserved word holds the number of used pages, plus 1. The pages before it hold the counts of
-/// [`Loss`].
+/// The page whose reserved word holds the number of used pages, plus 1. The reserved words of the pages before this
+/// page hold the counts of [`Loss`].
 pub(crate) const TOUCHED_PAGE: u32 = Loss::ALL.len() as u32;
 /// The offset of the word with the number of used pages.
 const TOUCHED: usize = TOUCHED_PAGE as usize * PAGE + 4;
 
 /// Returns how many of the `pages` a producer has used, according to the word that holds this number. If there is no
-/// such word, or if it is 0, all pages count as used, because the number is not known.
+/// such word, or if the word is 0, all pages count as used, because the number is not known.
 pub(crate) fn touched(word: Option<&AtomicU32>, pages: u32) -> u32 {
     let word = word.filter(|_| pages > TOUCHED_PAGE);
     word.and_then(|word| word.load(Ordering::Acquire).checked_sub(1)).map_or(pages, |known| known.min(pages))
 }
 
 /// Returns the offset of an arena's private data: behind the system's page that contains the end of the file. If the
-/// system's pages are larger than [`PAGE`], the last one may extend beyond the file, and data behind the end of the
-/// file is shared, too.
+/// system's pages are larger than [`PAGE`], the last system page may extend beyond the file, and its data behind the
+/// end of the file is shared, too.
 const fn private_from(pages: u32, page_size: usize) -> usize {
     (pages as usize * PAGE).next_multiple_of(page_size)
 }
@@ -529,7 +528,7 @@ pub struct Part<'a> {
 pub struct Completed {
     arena: &'static Arena,
     first: u32,
-    /// The maximum number of chunks that may still follow. It bounds the walk through a list with a cycle.
+    /// The maximum number of chunks that may still follow. This number bounds the walk through a list with a cycle.
     left: u32,
 }
 
@@ -617,8 +616,8 @@ impl Chunk {
     ///
     /// # Safety
     ///
-    /// This value must be a chunk, and `end` at most [`room`](Self::room) bytes behind `at`. The bytes up to `end`
-    /// must be a packet.
+    /// This value must be a chunk. `end` must be at most [`room`](Self::room) bytes behind `at`, and the bytes from
+    /// `at` to `end` must be a packet.
     #[inline(always)]
     pub unsafe fn publish(&mut self, end: *mut u8) {
         self.at = end;
@@ -654,9 +653,9 @@ impl Chunk {
         self.hand_over();
     }
 
-    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The packet was counted in advance.
-    /// The packet continues in the writer's next chunk, for which [`continue_packet`](Self::continue_packet) must be
-    /// called.
+    /// [Completes](Self::complete) the chunk with a part of a packet at its end. The count of packets in the header
+    /// already includes this packet. The packet continues in the writer's next chunk, for which
+    /// [`continue_packet`](Self::continue_packet) must be called.
     pub(crate) fn complete_with_part(&mut self) {
         self.add_flag(abi::GOES_ON);
         self.hand_over();
@@ -688,7 +687,7 @@ impl Chunk {
 }
 
 impl Default for Chunk {
-    /// Returns the value that is no chunk. It has no room.
+    /// Returns the value that stands for no chunk. It has no room.
     fn default() -> Self {
         let null = ptr::null_mut();
         Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }

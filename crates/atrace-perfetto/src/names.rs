@@ -3,7 +3,7 @@
 //! An array of `&str` would hold an address for each name, which the loader has to relocate when the program starts.
 //! A single text has no such cost. Finding a name takes a scan of the text, but names are rarely looked up.
 
-/// Names, and the separator between them.
+/// A text of names, and the byte that separates the names.
 #[derive(Debug)]
 pub(crate) struct Names(pub(crate) &'static str, pub(crate) u8);
 

@@ -1,5 +1,5 @@
-//! The options that a session requests besides its categories, as bits. They are read from the session's
-//! `DataSourceConfig`.
+//! The options that a session requests besides its categories, as bits. The session's `DataSourceConfig` contains the
+//! options.
 //!
 //! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
 
@@ -10,14 +10,14 @@ use crate::proto::{Reader, Value};
 pub(crate) const NO_ARGUMENTS: u32 = 1;
 /// Names that are not constant are replaced (`filter_dynamic_event_names`).
 pub(crate) const NO_NAMES: u32 = 2;
-/// The options that change the content of an event.
+/// The options by which parts of an event are left out or replaced.
 pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
 /// Before an event is lost, its thread waits for room, for a limited time (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;
 
-/// An event on a thread's track also has the processor time of the thread (`enable_thread_time_sampling`).
+/// Each event on a thread's track has the processor time of the thread as well (`enable_thread_time_sampling`).
 pub(crate) const THREAD_TIME: u32 = 8;
-/// The options that keep all events of a session from the fast paths.
+/// The options with which no event of a session may take a fast path.
 pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;
 
 /// Returns the options of a session.

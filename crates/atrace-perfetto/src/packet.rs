@@ -2,22 +2,22 @@
 //!
 //! # Format
 //!
-//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the difference
-//! to the time of the packet before, in nanoseconds. If an event is given a time, the packet has that time and names
-//! its clock instead: a negative difference would turn the clock of the sequence back. Lengths are varints that are
-//! filled in after the content is written, so their size is fixed in advance: one byte on the fast path (`IS_SHORT`:
-//! names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require the shortest form
-//! of a varint, so two bytes may also hold a small length.
+//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the difference to
+//! the time of the packet before, in nanoseconds. If the caller gives the event a time, the packet has that time and
+//! names that time's clock instead: a negative difference would turn the clock of the sequence back. Lengths are
+//! varints that are filled in after the content is written, so their size is fixed in advance: one byte on the fast
+//! path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require
+//! the shortest form of a varint, so two bytes may also hold a small length.
 //!
-//! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have
-//! the callsite's number instead of its texts. All numbers of callsites have encodings of fixed size.
+//! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have the
+//! callsite's number instead of its texts. The encoded number of every callsite has the same size.
 //!
 //! # Rules
 //!
 //! A writer checks once that the chunk has room for the largest possible packet of the event ([`Event::room`]), and
-//! then writes without checks. A packet becomes visible to readers when [`Chunk::publish`] counts it. There is one
-//! encoder, [`event`], for all kinds of events; it is inlined, and each caller gets code only for the fields that
-//! its events have.
+//! then writes without checks. Readers see a packet once [`Chunk::publish`] has counted it. There is one encoder,
+//! [`event`], for all kinds of events; it is inlined, and each caller gets code only for the fields that its events
+//! have.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
 //! `debug_annotation.proto`.
@@ -90,9 +90,9 @@ impl Event<'_> {
 /// - `IS_SHORT` means that all lengths fit into one byte: names have at most [`SHORT`] bytes, there are no
 ///   arguments and no flow, and a callsite has only a name.
 ///
-/// The function is inlined, so that each caller has code only for the fields that its events can have. No reference
-/// to the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler no
-/// longer knows which fields are constant. So such functions get copies of fields.
+/// The function is inlined, so that each caller has code only for the parts that its events can have. No reference to
+/// the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler no longer
+/// knows which fields of [`Event`] are constant. So such functions get copies of these fields.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
@@ -135,12 +135,12 @@ fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
     true
 }
 
-/// Writes what follows the time in an event's packet, which is the same for all sessions. Returns the cursor behind
-/// the packet. The parameters are those of [`event_with`].
+/// Writes the part of an event's packet that follows the time. This part is the same for all sessions. Returns the
+/// cursor behind the packet. The parameters are those of [`event_with`].
 ///
 /// # Safety
 ///
-/// The chunk must have room for `more` and for the size that [`Event::room`] returns, without one length and
+/// The chunk must have room for `more` and for the number of bytes that [`Event::room`] returns, minus one length and
 /// the time.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -252,7 +252,7 @@ impl Body {
         Some(self)
     }
 
-    /// Returns the maximum size of the whole packet: that of the body, a length (2 bytes) and the time (11
+    /// Returns the maximum size of the whole packet in bytes: the size of the body, a length (2 bytes) and the time (11
     /// bytes).
     #[inline(always)]
     pub(crate) const fn room(&self) -> usize {
@@ -346,9 +346,8 @@ pub(crate) fn intern(chunk: &mut Chunk, site: &Site<'_>) -> bool {
     true
 }
 
-/// The packet that defines the names of the levels, with its length. Its `interned_data` has
-/// `debug_annotation_names` with `level`, and `debug_annotation_string_values` with the name of each level,
-/// under the level's number.
+/// The packet that defines the names of the levels, with its length. Its `interned_data` defines the name `level` in
+/// `debug_annotation_names`, and the name of each level, under the level's number, in `debug_annotation_string_values`.
 pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \x1a\x09\x08\x01\x12\x05level\
     \xea\x01\x09\x08\x01\x12\x05ERROR\
@@ -357,8 +356,8 @@ pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \xea\x01\x09\x08\x04\x12\x05DEBUG\
     \xea\x01\x09\x08\x05\x12\x05TRACE";
 
-/// The packet that reports that events after it were lost, with its length. It has the field
-/// `previous_packet_dropped`, which says that the shared memory was full.
+/// The packet that reports that events after it were lost, with its length. The packet has the field
+/// `previous_packet_dropped`, whose value says that the shared memory was full.
 pub(crate) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
 
 impl Track<'_> {
@@ -791,7 +790,7 @@ mod tests {
         }
     }
 
-    /// Writes events with all combinations of the fields that an event may have.
+    /// Writes events with all combinations of the parts that an event may have.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn what_an_event_has_is_whole() {

@@ -1,4 +1,5 @@
-//! The slots of threads and sessions, and the writers of events. All are in one mapping, which is made once.
+//! The slots of threads and sessions, and the writers of events. All of these are in one memory mapping, which is made
+//! once.
 //!
 //! # Layout
 //!
@@ -20,20 +21,21 @@
 //! Neither thread ever waits for the other. If a signal handler on a pinned thread writes an event, the thread is
 //! not pinned twice: this nested event is lost and counted.
 //!
-//! A slot is given back when its thread ends, by the destructor of a thread key. Some threads have no such
-//! destructor. For them, `unnoticed` holds the thread id, and the thread that serves sessions checks at
-//! intervals whether these threads still exist.
+//! A slot is given back when its thread ends, by the destructor of a thread key. For some threads no such destructor
+//! runs. The slot of such a thread holds its thread id (`unnoticed`), and the thread that serves sessions checks at
+//! intervals whether that thread still exists.
 //!
 //! # Forks
 //!
 //! In a forked child, the session slots are wiped (the start of the mapping, up to `WIPED`), so the child writes
-//! nothing until it has sessions of its own. If the kernel can't wipe them, the child wipes them itself
+//! nothing until it has sessions of its own. If the kernel can't wipe the session slots, the child wipes them itself
 //! ([`Pool::wipe`]), in its fork handler or, if it is a child of a bare `clone`, at its first event: the bit
-//! [`COMPARE`] makes events check for that. Thread slots and writers are copied unchanged, because the fork may
-//! have been made by a signal handler in the middle of an event. The child continues that event, so its writer
-//! must be intact. By then the memory that the writer points to is no longer shared with the parent
-//! (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. The epoch of the session,
-//! which contains the generation of the process, shows whether a writer was used by the child or by its parent.
+//! [`COMPARE`] makes each event check whether it is the first in a child. Thread slots and writers are copied
+//! unchanged, because the fork may have been made by a signal handler in the middle of an event. The child continues
+//! that event, so its writer must be intact. By then the memory that the writer points to is no longer shared with the
+//! parent (`Arena::retire_all`). [`Pool::renew`] frees the slots of the parent's other threads. The epoch of the
+//! session, which contains the generation of the process, shows whether a writer was used by the child or by its
+//! parent.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -54,8 +56,8 @@ pub(crate) const SERVICES: usize = 8;
 pub(crate) const OWN_SESSION: usize = SERVICES;
 /// The maximum number of sessions.
 pub(crate) const SESSIONS: usize = SERVICES + 1;
-/// The maximum number of threads with a slot. The service has no numbers for the writers of more threads than
-/// that.
+/// The maximum number of threads with a slot. The numbers that the protocol has for writers do not suffice for more
+/// threads.
 pub(crate) const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
@@ -68,14 +70,14 @@ pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
-/// A bit in the word with the tags that sessions want: these tags are known only after a call of
+/// A bit in the word with the tags that sessions want: the tags are not known before a call of
 /// [`tags`](crate::producer::tags). In the presumed tags, this bit means that the first event has to connect.
 pub const ASK: u64 = 1 << 62;
 /// A bit in the same word as [`ASK`]: the kernel can't wipe memory in a child, so the tags may be those of
 /// the parent. With this bit, each event whose tag is enabled compares the process's generation.
 pub const COMPARE: u64 = 1 << 61;
 
-/// A session slot, with the fields that events need.
+/// A session slot: the data of the session that events need.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Session {
@@ -111,7 +113,8 @@ impl Session {
     }
 }
 
-/// The words that all threads read.
+/// The words of the pool that events of all threads read: which tags are wanted and which sessions are open, and counts
+/// of lost events.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shared {
@@ -198,7 +201,7 @@ impl Shared {
     }
 
     /// Sets `tags` to the union of all sessions' tags and the presumed ones, and [`COMPARE`] if necessary. If two
-    /// threads call this at once, the one that stores last has seen the changes of both.
+    /// threads call this at once, the thread that stores last has seen the changes of both threads.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {
@@ -224,12 +227,12 @@ impl Shared {
 #[repr(C, align(64))]
 struct Thread {
     presence: Presence,
-    /// The id of the thread, if the end of the thread will not be reported; otherwise 0. See
+    /// The id of the thread, if no destructor will report the end of the thread; otherwise 0. See
     /// [`Pool::look_for_ended`].
     unnoticed: AtomicU32,
 }
 
-/// The cell of a writer.
+/// The memory of one writer.
 struct WriterCell<W>(UnsafeCell<W>);
 
 // SAFETY: only the thread that has pinned the slot uses the cell: the writer's thread or, after that one has ended,
@@ -244,7 +247,7 @@ const WIPED: usize = 64 << 10;
 #[repr(C)]
 struct Layout<W> {
     shared: Shared,
-    /// Pads the wiped part.
+    /// Fills the wiped part of the mapping up to its size.
     _unused: [u8; WIPED - size_of::<Shared>()],
     /// The generation of the process to which the slots belong; and an upper bound of all slots that were ever
     /// taken, in this process or an ancestor.
@@ -257,7 +260,7 @@ struct Layout<W> {
 // SAFETY: the layout consists of atomics, for which zeroes are valid, and of `W`, for which `Plain` says so.
 unsafe impl<W: Plain> Plain for Layout<W> {}
 
-/// The slots of this process.
+/// The thread slots and session slots of this process, and the writers.
 pub(crate) struct Pool<W: Plain + 'static>(OnceRef<Layout<W>>);
 
 /// Returns the calling thread's slot, or `usize::MAX` if it has none.
@@ -339,8 +342,8 @@ impl<W: Plain + 'static> Pool<W> {
         }
     }
 
-    /// Pins the calling thread, taking a slot if it has none. If this returns `None`, the event is lost and has been
-    /// counted.
+    /// Pins the calling thread. If the thread has no slot, first takes one. If this returns `None`, the event is lost
+    /// and has been counted.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
@@ -381,11 +384,12 @@ impl<W: Plain + 'static> Pool<W> {
         presence.give_back();
     }
 
-    /// Does what [`end_thread`](Self::end_thread) does, for threads whose end was not reported.
+    /// Does the same as [`end_thread`](Self::end_thread) for threads that have ended although no destructor has
+    /// reported their end.
     ///
     /// The thread that opens and closes sessions must call this at intervals.
     pub(crate) fn look_for_ended(&self, each: fn(&'static Session, &mut W)) {
-        /// If two threads look for ended threads at once, only one of the two searches.
+        /// Makes sure that only one thread at a time looks for ended threads.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
         let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
@@ -430,7 +434,7 @@ impl<W: Plain + 'static> Pool<W> {
 /// Takes a slot for the calling thread and pins the thread: the slow path of [`Pool::enter`]. Returns the
 /// slot, or `None` if the thread is already pinned or no slot is free; the event then counts as lost.
 ///
-/// A signal handler may run between any two steps and call this, too. The slot that is stored first becomes
+/// A signal handler may run between any two steps and call this function, too. The slot that is stored first becomes
 /// the thread's slot.
 #[cold]
 #[inline(never)]
@@ -467,7 +471,7 @@ fn enter_first<'a>(
     (presence.enter() == Found::Entered).then_some((slot, presence))
 }
 
-/// A pinned thread. Until this is dropped, only this thread may use the slot's writers.
+/// A pinned thread. Until this value is dropped, only this thread may use its slot's writers.
 pub(crate) struct Inside<W: Plain + 'static> {
     layout: &'static Layout<W>,
     slot: usize,
@@ -522,7 +526,7 @@ mod tests {
         POOL.end_thread(slot, |_, counter| counter.0 += 1000);
     }
 
-    /// This is a single test, because the pool is a single static.
+    /// All checks are in one test, because all tests of a process would share the pool, a static.
     #[test]
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {

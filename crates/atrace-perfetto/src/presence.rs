@@ -10,16 +10,16 @@
 //! # The protocol
 //!
 //! A thread is *pinned* ([`Presence`]) while it writes an event, as in crossbeam-epoch. A session is open while its
-//! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was
-//! pinned. The socket thread first makes the epoch even, and then takes the chunks of all threads that it finds not
-//! pinned. If a thread is pinned, the socket thread checks again later. Neither thread waits for the other.
+//! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was pinned.
+//! The socket thread first makes the epoch even, and then takes the chunk of each thread that is not pinned. If a
+//! thread is pinned, the socket thread checks again later. Neither thread waits for the other.
 //!
-//! Each side stores its own word and then loads the other's. At least one of them must see the other's store. This is
-//! the core of Dekker's algorithm for mutual exclusion, which needs a store-load fence on both sides. Such a fence
-//! would cost an event more than all the rest of its code. So the fences are asymmetric: the event has only a *light*
-//! fence, a compiler barrier where the kernel offers `membarrier(2)`. The socket thread, which closes a session
-//! rarely, has the *heavy* fence: it makes the kernel run a full fence on every CPU that runs a thread of this
-//! process. See `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
+//! Each of the two threads stores a word of its own and then loads the other thread's word. At least one of the two
+//! must see the other's store. This is the core of Dekker's algorithm for mutual exclusion, which needs a store-load
+//! fence on both sides. Such a fence would cost an event more than all of its other instructions. So the fences are
+//! asymmetric: the event has only a *light* fence, a compiler barrier where the kernel offers `membarrier(2)`. The
+//! socket thread, which closes a session rarely, has the *heavy* fence: it makes the kernel run a full fence on every
+//! CPU that runs a thread of this process. See `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
 //!
 //! # Other orders
 //!

@@ -2,11 +2,11 @@
 //!
 //! # Connecting
 //!
-//! The process has one thread for the socket (`link`). [`connect`] starts it, as an ordinary thread. If the program has
-//! only announced events with [`expect_events`], or in a forked child whose parent was connected, the first event
-//! starts the thread. That event must not allocate or take a lock, so it starts a bare thread, with `clone` alone.
-//! [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED` holds the generation of
-//! the process that has a thread, so exactly one caller starts it.
+//! The process has one socket thread (`link`). [`connect`] starts it as an ordinary thread. If the program has only
+//! announced events with [`expect_events`], or in a forked child whose parent was connected, the first event starts the
+//! thread. That event must not allocate or take a lock, so it starts a bare thread, by the system call `clone` without
+//! the C library. [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED` holds the
+//! generation of the process that has a thread, so exactly one caller starts it.
 //!
 //! # Writing
 //!
@@ -14,8 +14,8 @@
 //! that session (`writer.rs`). There are three paths:
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. It is inlined into
-//!    each public function, so the compiler drops the code for fields that are absent. Builds for size (`cfg(small)`)
-//!    have no fast path.
+//!    each public function, so the compiler drops the code for the parts that the event does not have. Builds for size
+//!    (`cfg(small)`) have no fast path.
 //! 2. [`write()`]: any number of sessions, and any event. It runs whenever `write_fast` can't write the event. For
 //!    several sessions it encodes the event once, unless the event is long: only the time in a packet depends on
 //!    the session.
@@ -78,9 +78,9 @@ pub fn connect() {
     }
 }
 
-/// Starts the socket thread as [`connect`] does. But if there is no service, it tries again only after `serial` has
-/// changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word and wake
-/// the thread.
+/// Starts the socket thread as [`connect`] does. But if there is no service, the thread tries again only after the word
+/// `serial` has changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word
+/// and wake the thread.
 pub fn seek(serial: &'static AtomicU32) {
     let _undisturbed = Undisturbed::new();
     link::set_serial(serial);
@@ -133,12 +133,13 @@ pub fn lost() -> u64 {
     POOL.shared().map_or(0, of)
 }
 
-/// Prepares this process to be a producer. Returns false if there is no memory for it.
+/// Prepares this process to be a producer. Returns false if memory can't be allocated.
 pub fn can_be_used() -> bool {
     prepare().is_some()
 }
 
-/// Returns the tags that sessions want. If the first event should connect, this call connects instead.
+/// Returns the tags that sessions want. If the process should connect at its first event and has not connected yet,
+/// this call connects.
 #[inline(always)]
 pub fn tags() -> u64 {
     let Some(shared) = POOL.shared() else { return 0 };
@@ -149,9 +150,9 @@ pub fn tags() -> u64 {
     tags
 }
 
-/// Handles the first event of a process that should connect: starts the socket thread and waits for the service. If
-/// the kernel wipes nothing in children, it also handles the first event of a child of a bare `clone`, which does not
-/// trace.
+/// Handles the first event of a process that should connect: starts the socket thread and waits for the service. If the
+/// kernel wipes nothing in children, this function also handles the first event in a child of a bare `clone`: such a
+/// child does not trace.
 ///
 /// Events call this: no code here allocates or takes a lock.
 #[cold]
@@ -159,7 +160,8 @@ pub fn tags() -> u64 {
 fn ask(shared: &'static Shared) -> u64 {
     let _undisturbed = Undisturbed::new();
     if !wipes() && !POOL.is_own() {
-        /// The generation of the last process that has begun to detach itself from its parent's connection.
+        /// The generation of the process that last began to detach itself from its parent's connection: this process or
+        /// an ancestor.
         static LEFT: AtomicU64 = AtomicU64::new(0);
         // If another thread is doing this, the event is not written: the memory may still be the parent's.
         if LEFT.swap(generation().number(), Ordering::AcqRel) != generation().number() {
@@ -221,11 +223,11 @@ fn run() {
 /// The body of the process's bare thread.
 static RUN: fn() = run;
 
-/// Prepares the state that writing threads need. Returns `None` if there is no memory for it.
+/// Prepares the memory that writing threads need. Returns `None` if it can't be allocated.
 ///
 /// The first call allocates. In a forked child of a process that was prepared, no call allocates.
 pub(crate) fn prepare() -> Option<&'static Shared> {
-    /// The generation of the process that was prepared last.
+    /// The generation of the process that was last prepared: this process or an ancestor.
     static PREPARED: AtomicU64 = AtomicU64::new(0);
     let this = generation().number();
     if PREPARED.load(Ordering::Acquire) != this {
@@ -311,8 +313,8 @@ fn report_standing(standing: Standing) {
 /// Returns the calling thread's writer for the only open session, and the time. Returns `None` if that session does
 /// not want the event, or if no session or several sessions are open.
 ///
-/// With this function the caller needs no loop over sessions, in which the compiler would hoist the loop
-/// invariants and spill them.
+/// With this function the caller needs no loop over sessions. In such a loop the compiler would compute the loop
+/// invariants in advance and spill them to the stack.
 #[inline(always)]
 fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot, u64)> {
     let (writer, slot) = sole_writer(inside, event)?;
@@ -336,14 +338,14 @@ fn sole_writer<'a>(
     Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
 }
 
-/// Writes an event for each session that wants it. Returns `None` if no session got it.
+/// Writes an event for each session that wants it. Returns `None` if no session got the event.
 pub fn write(event: &Event<'_>) -> Option<Written> {
     write_counted(event).map(|_| Written::ByPerfetto)
 }
 
-/// Writes an event for each session that wants it. Returns `None` if no session got it. Otherwise returns a number
-/// that is larger than the numbers of the sessions that want it, and not larger than the number of any session that
-/// begins later. The end of the slice needs this number as its [`Event::begun`].
+/// Writes an event for each session that wants it. Returns `None` if no session got the event. Otherwise returns a
+/// number that is larger than the numbers of the sessions that got the event, and not larger than the number of any
+/// session that begins later. The end of the slice needs this number as its [`Event::begun`].
 #[inline(never)]
 pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     let mut inside = POOL.enter()?;
@@ -426,8 +428,8 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
 /// span several chunks. If `name` is `None`, the event has the name of its callsite, which must have a number and
 /// no metadata.
 ///
-/// `event` has the same arguments, but cut. The cut ones are written in a signal handler, which may have little time
-/// and a small stack, and before the service has said which sessions exist.
+/// `event` has the same arguments, but cut. The cut arguments are written in two cases: in a signal handler, which may
+/// have little time and a small stack; and before the service has said which sessions exist.
 pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
     write_whole_counted(event, name, args).map(|_| Written::ByPerfetto)
 }
@@ -589,7 +591,7 @@ pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begu
 }
 
 /// Does the same as [`write_fast`] for an event with a given time. If no packet of the thread has a later time, the
-/// packet has the difference to the last one, like other packets.
+/// packet has the difference to the time of the last packet, like other packets.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_at<'a>(event: Event<'_>, time: u64, again: impl FnOnce() -> Event<'a>) -> Option<u32> {
@@ -706,8 +708,8 @@ mod tests {
         fn arguments(&self, _: &mut dyn FnMut(&str)) {}
     }
 
-    /// Runs this test in another process, because a process has one pool, and `pool.rs` tests another pool. Returns
-    /// whether the present process is that other process.
+    /// Runs this test in a process of its own, because a process has only one pool, and the tests of `pool.rs` use a
+    /// pool of theirs. Returns whether the present process is the one that must do the test.
     fn is_alone(test: &str) -> bool {
         const ALONE: &str = "ATRACE_TEST_ALONE";
         if std::env::var_os(ALONE).is_some() {
@@ -720,8 +722,8 @@ mod tests {
         false
     }
 
-    /// A session has its number before it gets events. If a slice begins between the two, the session must not get
-    /// the slice's end.
+    /// A session first gets its number, and then gets events. If a slice begins between these two moments, the session
+    /// must not get the slice's end.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_slice_ends_only_in_the_sessions_that_got_its_begin() {

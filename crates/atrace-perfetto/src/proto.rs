@@ -1,8 +1,8 @@
 //! The protobuf encoding, as far as Perfetto's messages need it: [`Writer`] and [`Reader`].
 //!
-//! A message is a sequence of fields: a key (the field's number and the encoding of its value) and the value. Both
-//! types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer with too
-//! little room returns `None` at its end; a reader stops at the first byte that is not a valid field.
+//! A message is a sequence of fields. A field is a key (the field's number and the encoding of its value) and the
+//! value. Both types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer
+//! with too little room returns `None` at its end; a reader stops at the first byte that is not a valid field.
 //!
 //! Source: protobuf.dev, "Encoding".
 
@@ -14,7 +14,7 @@ const FIXED32: u8 = 5;
 /// The size of the longest varint.
 const VARINT_MAX: usize = 10;
 
-/// Writes fields one after the other.
+/// Writes protobuf fields one after the other.
 #[derive(Debug)]
 pub struct Writer<'a> {
     bytes: &'a mut [u8],
@@ -34,7 +34,7 @@ impl<'a> Writer<'a> {
         if is_cut { None } else { bytes.get(..len) }
     }
 
-    /// Appends encoded fields.
+    /// Appends protobuf fields that are already encoded.
     #[inline(never)]
     pub fn raw(&mut self, more: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + more.len()) {
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Writes the key and the length of a field of `len` bytes. The caller writes the bytes elsewhere.
+    /// Writes the key and the length of a field of `len` bytes. The caller writes the bytes of the field itself.
     pub fn length(&mut self, field: u32, len: usize) {
         self.key(field, BYTES);
         self.varint(len as u64);
@@ -174,7 +174,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads the fields of a message: an iterator over the number and the value of each field. It ends at the
+/// Reads the fields of a message: an iterator over the number and the value of each field. The iterator ends at the
 /// first invalid field.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {

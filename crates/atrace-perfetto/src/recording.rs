@@ -28,16 +28,16 @@ use atrace_sys::process;
 use crate::writer::{self, POOL};
 use crate::{category, changes, producer};
 
-/// The number of pages of the memory between the threads and the file: 32 MiB. Pages that are never touched
-/// take no memory.
+/// The number of pages of the memory through which the threads pass packets to the recording's thread: 32 MiB. Pages
+/// that are never touched take no memory.
 const PAGES: u32 = 4096;
-/// The maximum number of bytes that are written at once. The buffer is allocated at the start, so that the recording
-/// goes on if memory runs out.
+/// The maximum number of bytes that are written to the file at once. The buffer is allocated at the start, so that the
+/// recording goes on if memory runs out.
 const AT_ONCE: usize = 256 << 10;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// A recording of this process. Dropping this ends the recording.
+/// A recording of this process. Dropping the `Recording` ends the recording.
 ///
 /// In a forked child, dropping a copy has no effect, because the recording belongs to the parent.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ struct Ends {
     failure: std::sync::Mutex<Option<io::Error>>,
 }
 
-/// Reports that the recording's thread has ended, when this is dropped. If the thread has panicked, this also
-/// closes the session.
+/// Reports, when it is dropped, that the recording's thread has ended. If the thread has panicked, it also closes the
+/// session.
 struct Done<'a>(&'a Ends, &'static Shared);
 
 impl Drop for Done<'_> {

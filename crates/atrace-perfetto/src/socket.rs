@@ -43,7 +43,8 @@ pub fn consumers() -> (OsString, Trust) {
     })
 }
 
-/// Returns the first of two addresses if the process may access its directory, otherwise the second.
+/// Returns the first of two addresses if the process may access the first address's directory, otherwise the second
+/// address.
 fn usual([first, other]: [&'static str; 2]) -> (&'static OsStr, Trust) {
     let has_run = may_enter(c"/run/perfetto/");
     ((if has_run { first } else { other }).as_ref(), Trust::Usual)

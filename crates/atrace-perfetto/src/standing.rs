@@ -16,7 +16,7 @@ use crate::names::Names;
 pub struct Standing {
     /// The index of the state's text in [`TEXTS`].
     kind: u32,
-    /// The errno or the user id that follows the state's text. It is not used if the text does not end in a space.
+    /// The errno or the user id that follows the state's text. If the text does not end in a space, no number follows.
     number: u32,
 }
 
@@ -64,7 +64,7 @@ impl Standing {
         Self::new(6, code.cast_unsigned())
     }
 
-    /// Returns the state after sharing memory failed.
+    /// Returns the state "not connected, because the memory could not be shared", with the errno.
     pub(crate) const fn memory(Errno(code): Errno) -> Self {
         Self::new(9, code.cast_unsigned())
     }

@@ -1,7 +1,7 @@
 //! Handles events that are written before the service has said which sessions exist.
 //!
-//! This happens at the first event of a process, and while a lost connection is being restored. During this time
-//! all tags are *presumed* to be wanted. So every event passes the gate and reaches
+//! Such events are the first event of a process, and the events that are written while a lost connection is being
+//! restored. During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
 //! [`producer::write`](crate::producer::write), which finds no open session.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
@@ -11,9 +11,9 @@
 //! that no session exists, the counts are reset, because no session wanted the lost events.
 //!
 //! If the process exits before the service has answered, and has lost events, the exit waits for the answer for the
-//! same limited time, so that the service can read the count. If the service can't read the memory
-//! (`link/requests.rs`), an exit also waits until the socket thread has sent the memory's content, for at most a
-//! second.
+//! same limited time, so that the service can read the count of lost events. If the service can't read the memory
+//! (`link/requests.rs`), an exit waits, for at most a second, until the socket thread has sent the bytes of the chunks
+//! as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,14 +27,13 @@ use atrace_sys::thread;
 use crate::writer::POOL;
 use crate::{category, changes};
 
-/// How long a process waits for the service's answer, in nanoseconds. The first value is the usual one, the
-/// second is for a caller that asked for every event.
+/// How long a process usually waits for the service's answer, in nanoseconds.
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
-/// The time when the process began to connect, or 0 if it has not begun yet.
+/// The time when the process began to connect to the service, or 0 if it has not begun to do so yet.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The generation of the process that has the service's answer.
+/// The generation of the process to which the service has said which sessions exist: this process or an ancestor.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
 /// The generation of the process that has a socket thread, or is about to have one.
@@ -45,7 +44,7 @@ pub fn is_linked() -> bool {
     LINKED.load(Ordering::Acquire) == generation().number()
 }
 
-/// Makes the process wait longer for the service's answer.
+/// Makes the process wait for the service's answer for up to 5 s instead of 100 ms.
 pub(crate) fn be_patient() {
     PATIENCE.store(PATIENT_NS, Ordering::Relaxed);
 }
@@ -88,8 +87,8 @@ pub(crate) fn end(shared: &Shared) {
     }
 }
 
-/// Waits for the service's answer. Does not wait in a signal handler, or if the process has waited long
-/// enough.
+/// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
+/// maximum time.
 pub(crate) fn wait() {
     let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
     if is_answered() || process::is_in_handler() {

@@ -1,4 +1,4 @@
-//! Writes a trace file: packets, each with the sequence and the process that wrote it.
+//! Writes a trace file. Each packet in the file names the sequence to which it belongs, and the process that wrote it.
 //!
 //! Both a recording of this process and a tracing service write such a file. The file is a valid trace after each
 //! write.
@@ -8,7 +8,8 @@ use std::io::{self, Write as _};
 
 use super::proto::Writer;
 
-/// The fields added to each packet: its sequence, and the ids of the process and the user that wrote it.
+/// The protobuf fields that are added to each packet: the packet's sequence, and the ids of the process and the user
+/// that wrote the packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whose {
     bytes: [u8; Self::MAX],
@@ -20,7 +21,7 @@ impl Whose {
     /// and a value of at most five.
     const MAX: usize = 24;
 
-    /// Encodes the fields.
+    /// Encodes the added fields.
     pub fn new(sequence: u32, pid: u32, uid: u32) -> Self {
         let mut bytes = [0; Self::MAX];
         let mut writer = Writer::new(&mut bytes);
@@ -40,7 +41,7 @@ pub const ADDED_MAX: usize = 64;
 /// The field `previous_packet_dropped` with the value 1.
 const DROPPED: &[u8] = &[0xd0, 2, 1];
 
-/// Appends a packet with the fields of its sequence to a trace. With `is_after_loss`, the packet also says that
+/// Appends a packet, and the fields `whose` of its origin, to a trace. With `is_after_loss`, the packet also says that
 /// packets before it were lost.
 pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
@@ -66,7 +67,7 @@ impl TraceFile {
         Self { file, written: 0 }
     }
 
-    /// Writes encoded packets. If the write fails, the file has none of them.
+    /// Writes encoded packets. If the write fails, none of the packets is in the file.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl TraceFile {
         done
     }
 
-    /// Returns how many bytes were written.
+    /// Returns the number of bytes that were written to the file.
     pub fn size(&self) -> u64 {
         self.written
     }

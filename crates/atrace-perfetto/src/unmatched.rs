@@ -1,13 +1,13 @@
-//! Unmatched ends: ends of slices that could not be written when the slice ended, because there was no room.
-//! The thread has to write them later if the begin of the slice is in the trace.
+//! Unmatched ends: ends of slices that could not be written when the slice ended, because there was no room. The thread
+//! has to write such an end later if the begin of the slice is in the trace.
 //!
 //! While no chunk is free, a thread can't write. If a slice whose begin was written ends during this time, its end
 //! must be written later. Otherwise all later slices of the thread would nest in that slice. If the begin of a slice
 //! was lost, its end must not be written, or the end would close another slice.
 //!
-//! As long as no begin is lost, the number of open slices suffices. From the first lost begin on, there is a bit
-//! for each open slice, which is set if the slice's begin was written. If there are more than 64 such slices, all
-//! further begins are lost and only counted. The initial state consists of zeroes.
+//! As long as no begin is lost, the thread only counts its open slices. From the first lost begin on, it keeps a bit
+//! for each slice that begins; the bit is set if the slice's begin was written. If there are more than 64 such slices,
+//! all further begins are lost and only counted. The initial state consists of zeroes.
 
 /// The open slices since the first lost begin, and the number of ends that must be written later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,8 @@ impl UnmatchedEnds {
         self.pending | self.open == 0
     }
 
-    /// Returns whether a slice that begins now can be remembered. If not, its begin must not be written.
+    /// Returns whether a slice that begins now can be remembered. If the slice can't be remembered, its begin must not
+    /// be written.
     pub(crate) fn has_room(&self) -> bool {
         self.open < u64::BITS && self.beyond == 0
     }
@@ -87,7 +88,7 @@ impl UnmatchedEnds {
 mod tests {
     use super::*;
 
-    /// Compares the result with a stack of all slices, while room comes and goes.
+    /// Compares the result with a stack of all slices, while chunks are sometimes free and sometimes not.
     #[test]
     fn ends_are_those_of_the_begins_that_were_written() {
         let mut seed = 1_u64;

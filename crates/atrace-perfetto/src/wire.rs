@@ -1,8 +1,8 @@
 //! The messages on the service's sockets: frames, each of which contains a request or a reply.
 //!
-//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and learns the
-//! numbers of its methods. Then it invokes methods. A reply has the number of its request; a method may reply several
-//! times.
+//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and learns the numbers
+//! of the service's methods. Then the client invokes methods. A reply has the number of its request; a method may reply
+//! several times.
 //!
 //! Source of the field numbers: Perfetto's `wire_protocol.proto`, `producer_port.proto`, `commit_data_request.proto`.
 
@@ -218,8 +218,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Returns the names and numbers of the methods of a service that was bound, or `None` if the service
-/// refused.
+/// Returns the names and numbers of the methods of a service that was bound, or `None` if the service refused to be
+/// bound.
 pub fn methods(bound: &[u8]) -> Option<impl Iterator<Item = (&[u8], Method)>> {
     let fields = Fields::of(bound);
     if fields.numbers[1] == 0 {

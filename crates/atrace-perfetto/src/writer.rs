@@ -27,8 +27,8 @@
 //!
 //! # Threading
 //!
-//! A writer is used by its thread while the thread is pinned, and by the socket thread after the session was
-//! closed; see `presence.rs`. The writer itself has no synchronization.
+//! A writer is used by its thread while the thread is pinned, and by the socket thread after the session was closed;
+//! see `presence.rs`. A writer itself has no atomics or locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,10 +59,10 @@ pub(crate) fn process_track() -> u64 {
     PROCESS_TRACK.load(Ordering::Relaxed)
 }
 
-/// After how many chunks the state is written anew.
+/// The number of chunks after which a writer writes its incremental state anew.
 const CHUNKS_A_STATE: u32 = 8;
-/// The time in nanoseconds from which a thread counts as slow: if it took longer to fill a chunk, its next
-/// chunk is a small one.
+/// The time in nanoseconds from which a thread counts as slow: if a thread took longer than this to fill a chunk, its
+/// next chunk is a small one.
 const SLOW_NS: u64 = 50_000_000;
 /// How long a thread that has found no free chunk loses its events before it looks for a chunk again, in
 /// nanoseconds.
@@ -80,8 +80,9 @@ const REMEMBERED: usize = 8;
 pub(crate) struct Writer {
     /// The first epoch of the session to which the other fields belong, or 0 if there is none.
     epoch: u32,
-    /// The epoch of the session, if events may take a fast path in it. It is another number if the session has
-    /// a new epoch, if its state must be written anew, or if its options change the packets of events.
+    /// The epoch of the session, if events may take a fast path in it. This field has another value if the session has
+    /// a new epoch, if its incremental state must be written anew, or if the session's options change the packets of
+    /// events.
     fast_epoch: u32,
     /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
     categories: u32,
@@ -95,14 +96,14 @@ pub(crate) struct Writer {
     /// chunks as one sequence.
     chunks: u32,
     chunks_of_state: u32,
-    /// Whether events were lost and readers were not told yet.
+    /// Whether events were lost and no packet reports the loss yet.
     has_lost: bool,
     /// Whether the end of the last chunk reports that events were lost after it.
     has_reported: bool,
     /// Whether the chunk is full and no other chunk was free. The first lost event then completes the chunk.
     is_last: bool,
-    /// The epoch of the session in which a writer of this slot last wrote state. It tells whether a packet is the
-    /// first one of its sequence.
+    /// The epoch of the session in which a writer of this slot last wrote the incremental state. This epoch shows
+    /// whether a packet is the first one of its sequence.
     state_epoch: u32,
     /// The value of the session's `clears` when the state was last written.
     clears: u32,
@@ -157,11 +158,11 @@ impl Writer {
         (self.epoch, self.fast_epoch) = (0, 0);
     }
 
-    /// Writes an event if nothing has to be written before it: the reader knows everything that the event refers to,
-    /// no end is unmatched, and the chunk has room. Otherwise it writes nothing and returns false;
-    /// [`event_slow`](Self::event_slow) then writes the event.
+    /// Writes an event if nothing has to be written before it: the reader knows all definitions that the event needs,
+    /// no end is unmatched, and the chunk has room. Otherwise writes nothing and returns false; the caller then calls
+    /// [`event_slow`](Self::event_slow).
     ///
-    /// The function is inlined, as [`packet::event`] is. It can't describe a counter.
+    /// Like [`packet::event`], this function is inlined. It can't describe the track of a counter.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn event_fast<const IS_SHORT: bool>(
@@ -186,8 +187,8 @@ impl Writer {
         packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
     }
 
-    /// Writes an event whose body is already encoded, if nothing has to be written before it except the descriptions
-    /// in the body. Otherwise it writes nothing and returns false; [`event`](Self::event) then writes the event.
+    /// Writes an event whose body is already encoded, if nothing has to be written before it except the descriptions in
+    /// the body. Otherwise writes nothing and returns false; the caller then calls [`event`](Self::event).
     #[inline(always)]
     pub(crate) fn event_of(&mut self, epoch: u32, event: &Event<'_>, body: &Body, now: u64) -> bool {
         let since = self.since(event, now);
@@ -232,7 +233,8 @@ impl Writer {
         self.is_interned(event.site.as_ref())
     }
 
-    /// Returns whether a packet with this time can follow the last packet, which must not be later.
+    /// Returns whether the time of the last packet is not later than `time`, so that a packet with this time can
+    /// follow.
     #[inline(always)]
     pub(crate) const fn is_before(&self, time: u64) -> bool {
         self.last <= time
@@ -263,9 +265,9 @@ impl Writer {
 
     /// Writes any event, and before it all definitions that the reader needs.
     ///
-    /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on
-    /// the thread's own track, it returns true even if the begin is lost: the caller then also sends the end of the
-    /// slice, which [`UnmatchedEnds`] has to count.
+    /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on the
+    /// thread's own track, returns true even if the begin is lost: the caller then sends the end of the slice, too,
+    /// because [`UnmatchedEnds`] has to count that end.
     #[inline(never)]
     pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         self.event_by(slot, event, now, |writer| writer.write_defined(slot, event, now))
@@ -424,8 +426,8 @@ impl Writer {
         self.describe(event) && self.write(slot, event, now)
     }
 
-    /// Writes any event. Its definitions must be written already, and there must be room. If the session asks for it,
-    /// an event of the thread has the thread's processor time.
+    /// Writes any event. The definitions that the event needs must be written already, and there must be room. If the
+    /// session asks for the processor time, an event on the thread's track contains it.
     #[inline(always)]
     fn write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
@@ -439,8 +441,9 @@ impl Writer {
         is_written && self.wrote(since, 0)
     }
 
-    /// Returns the fields of an event that have the thread's processor time, or no bytes if the event does not have
-    /// it. Describes the counter first, if the state does not. There must be room for both.
+    /// Returns the fields of an event that hold the thread's processor time, or no bytes if the event has no such
+    /// fields. First describes the counter of the processor time, if the state does not. There must be room for the
+    /// fields and the description.
     #[cold]
     #[inline(never)]
     fn sample<'a>(
@@ -523,8 +526,8 @@ impl Writer {
         is_described && self.write(slot, &event, now)
     }
 
-    /// Describes the event's track, if it has one that the state does not describe. Returns false if there is no
-    /// room.
+    /// Describes the event's track, if the event has one and the state does not describe it. Returns false if there is
+    /// no room.
     #[inline(never)]
     fn describe(&mut self, event: &Event<'_>) -> bool {
         let Some(track) = &event.track else { return true };
@@ -628,8 +631,8 @@ fn sample_room(slot: &WriterSlot) -> usize {
     if slot.session.options.load(Ordering::Relaxed) & THREAD_TIME == 0 { 0 } else { packet::SAMPLE_ROOM }
 }
 
-/// Takes a free chunk for a writer, with this layout and this number. If no chunk is free, waits if the
-/// session asks for that.
+/// Takes a free chunk for a writer, with this layout and this number. If no chunk is free, waits for one if the session
+/// asks for such waits.
 fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
     let buffer = slot.session.buffer.load(Ordering::Relaxed);
     let number = writer_number(slot.number, slot.thread);
@@ -717,8 +720,8 @@ mod tests {
         arena.retire();
     }
 
-    /// All events on the thread's track have the processor time: short and long events, and ends. Events on
-    /// other tracks do not.
+    /// Every event on the thread's track has the processor time: short and long events, and ends. Events on other
+    /// tracks do not have it.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn events_have_the_threads_time_if_the_session_asks_for_it() {

@@ -1,7 +1,7 @@
-//! Measures how far Perfetto's clock is from the system's clock, if it gets a new anchor once a second, as
-//! the socket thread makes them.
+//! Measures how far the timestamps of this crate are from the system's clock, if the clock gets a new anchor once a
+//! second. The socket thread makes anchors at the same interval.
 //!
-//! This is a separate test program, because other code that makes anchors would improve the result.
+//! This is a separate test program, because anchors made by other tests would improve the result.
 #![cfg(not(no_tracing))]
 
 use std::time::Duration;

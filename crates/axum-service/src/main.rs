@@ -4,7 +4,7 @@
 //!
 //! The service answers REQUESTS requests (default 7,500), CONCURRENCY at a time (default 16), prints how many were
 //! answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for every tenth
-//! request. One of 500 requests searches without an index and is slow.
+//! request. With a number of REQUESTS, the request in the middle searches without an index and is slow.
 //!
 //! The first of these commands shows which request was slow, and where it waited. The second command measures what
 //! tracing costs a request:
@@ -34,11 +34,11 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The number of rows of the table.
 const ROWS: i64 = 2000;
-/// Of this many requests, one is slow.
+/// One of this many requests is slow.
 const SELDOM: usize = 500;
 /// A service that runs until it is stopped prints a line each time that it has answered this many requests.
 const A_LINE: usize = 10;
-/// The number of requests that means: until the service is stopped.
+/// The number of requests for a service that answers requests until it is stopped.
 const FOREVER: usize = usize::MAX;
 
 #[derive(Deserialize)]
@@ -66,7 +66,7 @@ async fn total(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar("SELECT max(id) FROM words").fetch_one(pool).await
 }
 
-/// Answers how many words match, and how many there are.
+/// Answers how many words match the search, and how many words there are in total.
 async fn search(State(pool): State<SqlitePool>, Query(search): Query<Search>) -> Result<String, StatusCode> {
     let pattern = format!("{}*", search.word);
     let found = tokio::try_join!(matches(&pool, &pattern, search.anywhere), total(&pool));

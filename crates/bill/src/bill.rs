@@ -1,12 +1,12 @@
-//! What each callsite has cost, estimated from the measurements of a meter.
+//! The bill: the cost of each callsite, estimated from the measurements of a meter.
 
 use crate::estimate::Estimate;
 use crate::raw::{self, Call, Callsite, Kind};
 
-/// What the calls of a subscriber have cost, by callsite, as a table ([`Display`](std::fmt::Display)) or as
-/// JSON.
+/// The processor time that the calls of a `tracing` subscriber have taken, for each callsite. The bill can be formatted
+/// as a table ([`Display`](std::fmt::Display)) or as JSON.
 ///
-/// The table has the callsites that have cost the most. With `{:#}` it has all callsites.
+/// The table lists the callsites that have cost the most. With `{:#}` it lists all callsites.
 ///
 /// | column | |
 /// |---|---|
@@ -35,13 +35,13 @@ pub struct Bill {
     pub(crate) lines: Vec<Line>,
 }
 
-/// The cost of a callsite.
+/// A line of the bill: a callsite and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) kind: Kind,
     /// The name of a span. An event is named by its source location, so this is the event's target.
     pub(crate) name: String,
-    /// The target of the callsite. It is empty if the callsite is unknown.
+    /// The target of the callsite, or an empty text if the callsite is unknown.
     pub(crate) target: String,
     pub(crate) level: u8,
     /// The number of fields, without the message of an event.
@@ -121,27 +121,27 @@ impl Line {
         self.calls[call as usize]
     }
 
-    /// Returns whether the callsite was called.
+    /// Returns whether the callsite caused any call of the subscriber.
     pub(crate) fn is_used(&self) -> bool {
         self.calls.iter().any(|calls| *calls > 0)
     }
 
-    /// Returns the number of spans or events. For spans that were created before there was a meter, returns how many
-    /// times they were entered.
+    /// Returns the number of spans or events of the callsite. If its spans were all created before there was a meter,
+    /// returns how many times they were entered.
     pub(crate) fn uses(&self) -> u64 {
         let uses = [Call::New, Call::Event, Call::Enter].map(|call| self.calls(call));
         uses.into_iter().find(|uses| *uses > 0).unwrap_or_default()
     }
 
-    /// Returns the cost of one span or event in nanoseconds. If there were neither, returns the cost of all
-    /// calls.
+    /// Returns the cost of one span or event in nanoseconds. If the callsite had no span and no event, returns the
+    /// average cost of a call.
     pub(crate) fn each_ns(&self) -> f64 {
         let uses = if self.uses() > 0 { self.uses() } else { total(self.calls.into_iter()).max(1) };
         self.ns.sum / uses as f64
     }
 }
 
-/// Shortens a path of a crate from a registry: the result begins with the name of the crate.
+/// Shortens the path of a source file of a crate from a registry. The result begins with the name of the crate.
 fn short(file: &str) -> &str {
     let of_registry = file.split_once("registry/src/").or_else(|| file.split_once(r"registry\src\"));
     let of_crate = of_registry.and_then(|(_, after)| after.split_once(['/', '\\']));

@@ -1,8 +1,8 @@
-//! Suggests filter directives that would save the most.
+//! Suggests the filter directives that would save the most processor time.
 //!
 //! A directive `target=level` of `Targets` and `EnvFilter` applies to all targets that begin with `target`, and
-//! disables their callsites that are more verbose than `level`. The saving is the sum of the costs of these
-//! callsites.
+//! disables the callsites of these targets that are more verbose than `level`. The saving is the sum of the costs of
+//! these callsites.
 
 use crate::bill::{Bill, LEVELS};
 use crate::estimate::Estimate;

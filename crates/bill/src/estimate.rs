@@ -1,9 +1,10 @@
 //! Estimates a sum from a random sample, with its 99 % interval.
 //!
-//! The first calls are all timed, so their sum is exact. Each of the other calls is in the sample with the same
-//! chance. The sum of these calls is estimated as their number times the mean of the sample. The variance of this sum
-//! is computed from that of the sample, with the correction for a finite population (W. G. Cochran, "Sampling
-//! Techniques", 1977, chapter 2). Student's quantile is approximated as in Abramowitz and Stegun, 26.7.5.
+//! The values are the durations of calls. The first calls are all timed, so the sum of their durations is exact. Each
+//! of the other calls is in the sample with the same probability. The sum of their durations is estimated as the number
+//! of these calls times the mean of the sample. The variance of this estimate is computed from the variance of the
+//! sample, with the correction for a finite population (W. G. Cochran, "Sampling Techniques", 1977, chapter 2).
+//! Student's quantile is approximated as in Abramowitz and Stegun, 26.7.5.
 
 /// The measurements of one kind of call of a callsite. Times are in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -14,14 +15,14 @@ pub struct Sampled {
     pub timed: u64,
     /// The number of first calls that were timed.
     pub firsts: u64,
-    /// The sum of the times of the first calls.
+    /// The sum of the durations of the first calls.
     pub of_firsts: f64,
-    /// A sample of the other calls, in which the time of a long call counts as 0. (A long call takes more
-    /// than 10 µs.)
+    /// A sample of the durations of the other calls, in which the duration of a long call counts as 0. (A long call
+    /// takes more than 10 µs.)
     pub short: Sample,
     /// The number of long calls in the sample `short`.
     pub longs: u64,
-    /// A separate sample, of the times of long calls.
+    /// A second sample of these calls, with the processor times of the long calls.
     pub long: Sample,
     /// The time that is assumed for a long call if the sample `long` is empty.
     pub long_at_least: f64,
@@ -38,7 +39,7 @@ pub struct Sample {
     pub squares: f64,
 }
 
-/// An estimated sum, and its variance.
+/// An estimated sum, and half the width of its 99 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) sum: f64,
@@ -69,7 +70,8 @@ impl Sampled {
         first.plus(self.short.estimate(others)).plus(self.of_long(others))
     }
 
-    /// Estimates the sum of the times of the long calls among `all` calls: their share times their mean.
+    /// Estimates the sum of the times of the long calls among `all` calls: the number of long calls, from their share
+    /// in the sample, times their mean.
     fn of_long(&self, all: f64) -> Estimate {
         let (number, share) = (self.short.number as f64, self.longs as f64 / self.short.number as f64);
         let one = match self.long.number {
@@ -103,7 +105,7 @@ impl Sample {
 }
 
 impl Estimate {
-    /// Adds an independent estimate.
+    /// Returns the sum of two independent estimates.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self { sum: self.sum + other.sum, half: self.half.hypot(other.half) }
     }
@@ -141,7 +143,8 @@ mod tests {
         }
     }
 
-    /// Returns how often the interval contains the true value, for calls whose times `time` returns.
+    /// Returns the fraction of simulations in which the interval contains the true value. `time` returns the duration
+    /// of a simulated call.
     fn coverage(calls: usize, mut time: impl FnMut(&mut Random) -> f64) -> f64 {
         const FIRSTS: usize = 16;
         let rounds = if cfg!(miri) { 2 } else { 1000 };
@@ -179,8 +182,8 @@ mod tests {
         assert!(skewed >= 0.97 && heavy >= 0.95, "{skewed} {heavy}");
     }
 
-    /// There are more threads than processors, so some calls take milliseconds, during which the thread does not have
-    /// the processor.
+    /// More threads than processors run. So during some calls a thread loses the processor for milliseconds, which must
+    /// not be billed.
     #[test]
     #[cfg_attr(miri, ignore = "slow")]
     fn calls_that_lose_the_processor_are_billed_for_their_processor_time() {

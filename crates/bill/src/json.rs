@@ -10,11 +10,12 @@ use crate::raw::{Call, Kind};
 impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
     ///
-    /// Times are in nanoseconds. A time has the members `ns`, `low` and `high`, the bounds at 99 %. `whole_ns` is the
-    /// processor time of the process without the time that metering has taken. If `whole` is `"elapsed time"`, the
-    /// system does not report the processor time, and `whole_ns` is the elapsed time. `other_threads_ns` is the
-    /// processor time of threads that made no call, such as writer threads, or null. `file`, `line`, `target` and
-    /// `level` are missing if they are unknown. `calls` of a callsite has the number of calls of each kind.
+    /// Times are in nanoseconds. A time is an object: `ns` is the estimate, and `low` and `high` are the bounds of its
+    /// 99 % interval. `whole_ns` is the processor time of the process without the time that metering has taken. If
+    /// `whole` is `"elapsed time"`, the system does not report the processor time, and `whole_ns` is the elapsed time.
+    /// `other_threads_ns` is the processor time of threads that made no call, such as writer threads, or null. `file`,
+    /// `line`, `target` and `level` are missing if they are unknown. `calls` of a callsite has the number of calls of
+    /// each kind.
     pub fn to_json(&self) -> String {
         let callsites: Vec<_> = self.lines.iter().map(callsite).collect();
         let directive =
@@ -73,7 +74,7 @@ fn time(ns: Estimate) -> String {
     format!("\"ns\":{:.0},\"low\":{:.0},\"high\":{:.0}", ns.sum, ns.low(), ns.high())
 }
 
-/// Returns a JSON string.
+/// Returns the text as a JSON string, in quotes and escaped.
 fn text(text: &str) -> String {
     let mut quoted = String::from('"');
     for char in text.chars() {

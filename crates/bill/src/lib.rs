@@ -1,8 +1,9 @@
 //! The bill of a traced program: how much processor time each callsite costs.
 //!
 //! A meter in the program counts and times the calls of a subscriber (`atrace_subscriber::metered`), and writes its
-//! measurements with [`Writer`]. From these, [`Bill::read`] estimates the costs, in the same process or in another
-//! one. So a program that only writes measurements contains neither the code of the estimates nor that of the table.
+//! measurements with [`Writer`]. From these measurements, [`Bill::read`] estimates the costs, in the same process or in
+//! another process. A program that only writes measurements contains neither the code that estimates costs nor the code
+//! that formats the table.
 
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@ use crate::estimate::{Sample, Sampled};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ATRbill1");
 
-/// The kinds of calls.
+/// The kinds of calls of a `tracing` subscriber, which a meter counts separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A call of `enabled` or `event_enabled`.
@@ -44,10 +44,10 @@ impl Call {
     ];
 }
 
-/// The facts about a process that its meter knows. Times without a unit are in ticks.
+/// Facts about a process that were measured by its meter. Times without a unit are in ticks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process<'a> {
-    /// A description for users of what was metered.
+    /// A description of the metered subscriber, for users.
     pub subject: &'a str,
     /// The duration of a tick in nanoseconds.
     pub ns_per_tick: f64,
@@ -88,7 +88,7 @@ pub struct Callsite<'a> {
     pub name: &'a str,
     /// The target of the callsite.
     pub target: &'a str,
-    /// The source file of the callsite. It is empty if it is unknown.
+    /// The source file of the callsite, or an empty text if it is unknown.
     pub file: &'a str,
     /// The line of the callsite in the source file.
     pub line: u32,
@@ -99,7 +99,7 @@ pub struct Callsite<'a> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins with the facts about the process.
+    /// Creates a writer, and writes the facts about the process.
     pub fn new(process: &Process<'_>) -> Self {
         let mut new = Self(Vec::new());
         new.number(MAGIC);

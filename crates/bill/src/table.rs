@@ -157,7 +157,7 @@ fn percent(share: f64) -> String {
     percent_like(share, share)
 }
 
-/// Returns a percentage with as many digits as `other` has.
+/// Formats a percentage with as many decimal places as [`percent`] uses for `other`.
 fn percent_like(share: f64, other: f64) -> String {
     let digits = if other >= 1.0 {
         1
@@ -182,7 +182,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Returns a number, in millions if it has many digits.
+/// Formats a number; if it has many digits, as a number of millions.
 fn short(number: u64) -> String {
     if number < 1_000_000 { grouped(number) } else { format!("{:.1} M", number as f64 / 1e6) }
 }
@@ -202,8 +202,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Callsite, Process, Sample, Sampled, Writer};
 
-    /// Returns the measurements of `number` calls of which every tenth was timed: half of these took a fifth
-    /// less than the mean, and half a fifth more.
+    /// Returns the measurements of `number` calls, of which every tenth was timed. Half of the timed calls took a fifth
+    /// less than `mean`, and the other half a fifth more.
     fn calls(number: u64, mean: f64) -> Sampled {
         let samples = number / 10;
         let sum = mean * samples as f64;

@@ -83,7 +83,7 @@ impl World {
         self.gate.read(self.nothing, || self.serial(), find)
     }
 
-    /// Does the check that each event does.
+    /// Checks the gate, as each event does.
     fn is_on(&self) -> bool {
         let (local, _) = self.gate.look();
         let found = if local & CHANGED != 0 { self.read().0 } else { local };

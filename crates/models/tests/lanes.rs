@@ -40,7 +40,8 @@ impl Lane {
         Arc::new(lane)
     }
 
-    /// Reads the clock, which is coarse: every other time is the same. All threads read it in one order.
+    /// Reads the clock, which is coarse: two readings in a row may return the same time. All threads see the readings
+    /// in one order.
     fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed) / 2
     }
@@ -50,7 +51,7 @@ impl Lane {
         self.access.with_mut(|_| self.events.lock().unwrap().push((life, time)));
     }
 
-    /// Begins a life and ends it, if it fits into the parent's. Returns whether it did.
+    /// Begins and ends a life, if the life fits into the parent's life. Returns whether it fits.
     fn live(&self, life: u64) -> bool {
         let time = self.now();
         let fits = self.occupancy.nest(PARENT, life, time);
@@ -74,7 +75,7 @@ impl Lane {
     }
 }
 
-/// Siblings on two threads: both, one after the other, or one.
+/// Siblings on two threads: the lane gets both lives, one after the other, or only one of them.
 #[test]
 fn lives_on_a_lane_nest_and_their_times_increase() {
     loom::model(|| {
@@ -92,7 +93,7 @@ fn lives_on_a_lane_nest_and_their_times_increase() {
     });
 }
 
-/// A child that comes too late for the lane leaves it as it was.
+/// The life of a child began before the last event of the lane. The life does not fit, and the lane does not change.
 #[test]
 fn a_life_that_began_before_the_last_event_does_not_fit() {
     loom::model(|| {

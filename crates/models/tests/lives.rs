@@ -60,7 +60,7 @@ impl Slot {
         }
     }
 
-    /// Removes a holder. The last holder ends the life, and creates another span in the slot.
+    /// Removes one holder of the slot. If it was the last holder, ends the life, and creates another span in the slot.
     fn release(&self, generation: u32) {
         if self.life.release(generation) {
             let begun = self.claim.begun(generation);

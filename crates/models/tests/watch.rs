@@ -210,7 +210,8 @@ fn with_release_and_acquire_neither_saw_the_other() {
     );
 }
 
-/// Queries that were settled stay settled, and a later query is open.
+/// A query is open until `settle` was called for it. A settled query does not become open again, and a query after it
+/// is open.
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {

@@ -1,9 +1,9 @@
 //! Medians and their confidence intervals, for comparisons on a shared machine.
 //!
-//! Rounds on a shared machine have outliers in one direction and no known distribution, so this module assumes no
-//! distribution. The bounds of a median's interval are two of the samples. Each sample is below the true median with a
-//! probability of one half, so the number of samples below is binomially distributed. The ranks of the bounds are
-//! chosen so that the median is outside with a probability of at most 5 %.
+//! On a shared machine, measured times have outliers in one direction and no known distribution, so this module assumes
+//! no distribution. The bounds of a median's interval are two of the samples. Each sample is below the true median with
+//! a probability of one half, so the number of samples below the true median is binomially distributed. The bounds are
+//! chosen so that the true median is outside of them with a probability of at most 5 %.
 
 pub mod looks;
 pub mod sample;
@@ -11,14 +11,14 @@ pub mod simulated;
 
 use fastrand::Rng;
 
-/// The confidence of every interval.
+/// The confidence of an interval, unless a function is given another one.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// A result is noisy if half of its interval exceeds this fraction of its median, and also exceeds
 /// [`NOISY_NS`].
 pub const NOISY_RATIO: f64 = 0.05;
 
-/// Half an interval of at most this many nanoseconds is never noisy, however small the median.
+/// A result is not noisy if half of its interval is at most this many nanoseconds, however small its median is.
 pub const NOISY_NS: f64 = 0.15;
 
 /// A median with its 95 % interval.
@@ -30,8 +30,8 @@ pub struct Interval {
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// Whether there were enough samples (at least six) for bounds of 95 %. Otherwise the bounds are the
-    /// smallest and the largest sample, with a lower confidence.
+    /// Whether there were enough samples (at least six) for the required confidence. Otherwise the bounds are the
+    /// smallest and the largest sample, and the confidence is lower.
     pub sure: bool,
 }
 
@@ -62,16 +62,16 @@ impl Interval {
         Some(Self { median, low: sorted[cut], high: sorted[n - 1 - cut], sure: outside.is_some() })
     }
 
-    /// Returns the median of samples that come in clusters, such as the samples of a process. The interval is valid
-    /// even if the samples of a cluster are more alike than samples of different clusters. Returns `None` if there is
-    /// no sample, or if a sample is not a finite number.
+    /// Returns the median, with its interval, of samples that come in clusters; for example, all samples that were
+    /// measured in one process are a cluster. The interval is valid even if the samples of a cluster are more alike
+    /// than samples of different clusters. Returns `None` if there is no sample, or if a sample is not a finite number.
     ///
-    /// The interval comes from a bootstrap: it contains 95 % of the medians of random sets of as many clusters, drawn
-    /// with repetition. Such an interval is too narrow for few clusters (Cameron, Gelbach and Miller, "Bootstrap-based
-    /// improvements for inference with clustered errors", 2008), so it is widened by two factors: the ratio of
-    /// Student's distribution to the normal distribution, and the ratio of the true deviation to the deviation in a
-    /// sample. Both factors use the effective number of clusters, as if all clusters had equal size. The random draws
-    /// are the same in each run.
+    /// The interval comes from a bootstrap: it contains 95 % of the medians of random sets of clusters. Each set has as
+    /// many clusters as there are, drawn with repetition. If there are few clusters, such an interval is too narrow
+    /// (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered errors", 2008), so it
+    /// is widened by two factors: the ratio of Student's distribution to the normal distribution, and the ratio of the
+    /// true deviation to the deviation in a sample. Both factors use the effective number of clusters, as if all
+    /// clusters had equal size. The random draws are the same in each run.
     pub fn of_clusters(clusters: &[Vec<f64>]) -> Option<Self> {
         let clusters: Vec<&[f64]> =
             clusters.iter().map(|all| &all[..]).filter(|all| !all.is_empty()).collect();
@@ -109,7 +109,8 @@ impl Interval {
         Self { median: f(self.median), low: f(self.low), high: f(self.high), ..self }
     }
 
-    /// Returns the difference to an independent interval. The bounds combine the extremes of both intervals.
+    /// Returns `self` minus `other`, an independent interval. The lower bound is the lower bound of `self` minus the
+    /// upper bound of `other`, and the upper bound correspondingly.
     pub fn minus(&self, other: &Self) -> Self {
         let (median, sure) = (self.median - other.median, self.sure && other.sure);
         Self { median, low: self.low - other.high, high: self.high - other.low, sure }
@@ -127,8 +128,7 @@ impl Interval {
         (self.high - self.low) / 2.0
     }
 
-    /// Returns half the width of the interval as a fraction of the median. The fraction is infinite if the
-    /// median is 0.
+    /// Returns half the width of the interval, divided by the median. The result is infinite if the median is 0.
     pub fn relative(&self) -> f64 {
         let half = self.half_width();
         if half == 0.0 { 0.0 } else { half / self.median.abs() }
@@ -157,7 +157,8 @@ fn middle(samples: &mut [f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// Returns the effective number of clusters: the number of clusters of equal size with the same information.
+/// Returns the effective number of clusters: the number of clusters of equal size that would give as much information
+/// as these.
 fn effective(clusters: &[&[f64]]) -> f64 {
     let sizes = clusters.iter().map(|all| all.len() as f64);
     sizes.clone().sum::<f64>().powi(2) / sizes.map(|size| size * size).sum::<f64>()
@@ -209,10 +210,10 @@ impl Groups {
     /// little variation must be left within the groups. The samples must be above zero. Returns `None` for fewer
     /// than twenty samples.
     ///
-    /// The boundary between the groups is the one that leaves the least variation within them (Otsu, "A threshold
-    /// selection method from gray-level histograms", 1979), where the variation is that of the samples'
-    /// logarithms. If the samples are distributed evenly, a quarter of the variation is left; if they are
-    /// distributed normally, more than a third.
+    /// The boundary between the groups is chosen so that the variation within the groups is least (Otsu, "A threshold
+    /// selection method from gray-level histograms", 1979), where the variation is the variance of the samples'
+    /// logarithms. If the samples are distributed evenly, a quarter of the variation is left; if they are distributed
+    /// normally, more than a third.
     pub fn of(samples: &[f64]) -> Option<Self> {
         const LEFT: f64 = 0.1;
         let mut sorted = samples.to_vec();

@@ -1,17 +1,17 @@
-//! Decides at which moments the intervals of a comparison are computed (*looks*), so that the comparison can
-//! end early without a loss of confidence.
+//! Decides at which moments (*looks*) the intervals of a comparison are computed, so that the comparison can end early
+//! without a loss of confidence.
 //!
-//! If the intervals were checked after each pair, and the comparison ended as soon as they were narrow enough, the
-//! result would be wrong far more often than each interval says. So there are five looks: after a sixteenth, an
-//! eighth, a quarter and a half of the time, and at its end. The looks share the error of [`CONFIDENCE`]: each early
-//! look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan and DeMets, "Discrete
-//! sequential boundaries for clinical trials", 1983). So at whichever look the comparison ends, and for whatever
-//! reason, all of its intervals contain the true value with that confidence.
+//! If the intervals were checked after each pair of runs, and the comparison ended as soon as they were narrow enough,
+//! the result would be wrong far more often than the confidence of each interval says. So there are five looks: after a
+//! sixteenth, an eighth, a quarter and a half of the time, and at its end. The looks share the error of [`CONFIDENCE`]:
+//! each early look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan and DeMets,
+//! "Discrete sequential boundaries for clinical trials", 1983). So at whichever look the comparison ends, and for
+//! whatever reason, all of its intervals together contain the true value with the confidence [`CONFIDENCE`].
 //!
-//! The samples are the logarithms of the ratios of pairs, and a coin decides which part of a pair runs first. If the
-//! two parts do not differ, each ratio is as likely above 1 as below, whatever the machine does meanwhile: drift,
-//! bursts and outliers do not make a wrong claim more likely. If they differ by a factor, the same holds for the ratios
-//! divided by that factor.
+//! Each sample is the logarithm of the ratio of the two times of a pair, and a coin decides which part of the pair runs
+//! first. If the two parts do not differ, a ratio above 1 is as likely as one below 1, whatever the machine does
+//! meanwhile: drift, bursts and outliers do not make a wrong claim more likely. If the two parts differ by a factor,
+//! the same is true of the ratios divided by that factor.
 
 use crate::Interval;
 
@@ -26,13 +26,13 @@ const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
 /// The fraction of the error that each look before the last one may use.
 const SHARE: f64 = 0.1;
 
-/// How far an interval may extend to each side if it is narrow enough to end the comparison.
+/// The maximum distance of the bounds of an interval from its median if the interval is to end the comparison.
 const TIGHT: f64 = 0.0025;
-/// Another such limit, as a fraction of the difference: an interval is also narrow enough if it extends to
-/// each side by at most this part of the difference.
+/// An interval also ends the comparison if the distance of its bounds from its median is at most this fraction of the
+/// median.
 const TIGHT_PART: f64 = 0.1;
 
-/// The looks of a comparison.
+/// The progress of a comparison: how many looks were taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks(usize);
 
@@ -40,8 +40,8 @@ impl Looks {
     /// Returns the interval of the difference if it is time for a look. `part` is the fraction of the time that
     /// has passed; from 1 on, the look is the last one.
     ///
-    /// `pairs` are the logarithms of ratios. The interval is that of the ratio, minus 1. The interval is `None` if no
-    /// ratio is finite; with few pairs it is not [sure](Interval::sure).
+    /// `pairs` are the logarithms of ratios. Each returned interval is that of the ratio minus 1. An interval is `None`
+    /// if no ratio is finite; with few pairs the interval is not [sure](Interval::sure).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;
@@ -70,8 +70,8 @@ mod tests {
     use super::*;
     use crate::simulated::{Machine, Simulated};
 
-    /// Compares until it is decided or `most` pairs have run. `pair` runs a pair in the given order; its result is the
-    /// two times.
+    /// Compares until the comparison is decided or `most` pairs have run. `pair` runs a pair in the given order, and
+    /// returns the two times.
     fn compare(most: usize, random: &mut Rng, mut pair: impl FnMut(bool) -> [f64; 2]) -> Option<Interval> {
         let (mut looks, mut pairs) = (Looks::default(), Vec::new());
         loop {
@@ -86,8 +86,9 @@ mod tests {
         }
     }
 
-    /// Returns three numbers: how many verdicts claim a difference, how many intervals do not contain `extra`,
-    /// and how many verdicts there were. `time` returns the time of the same work in each run.
+    /// Simulates `runs` comparisons. Returns three numbers: how many of them claim a difference, how many intervals do
+    /// not contain the true difference `extra`, and how many comparisons have a sure result. `time` returns the time of
+    /// the same work in each run.
     fn judge(extra: f64, runs: u64, most: usize, mut time: impl FnMut(u64) -> f64) -> [u64; 3] {
         let mut counted = [0; 3];
         for seed in 0..runs {
@@ -105,8 +106,8 @@ mod tests {
         counted
     }
 
-    /// Returns times for a test: their distribution has such a heavy tail that they have no mean, they drift, and the
-    /// second run of a pair is faster.
+    /// Returns a source of times for a test. The distribution of the times has such a heavy tail that it has no mean;
+    /// the times drift; and the second run of a pair is faster.
     fn wild() -> impl FnMut(u64) -> f64 {
         let (mut random, mut runs) = (Rng::with_seed(5), 0_u32);
         move |_| {

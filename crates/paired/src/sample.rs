@@ -1,10 +1,11 @@
-//! The sample of a slice, and comparisons of slices that ran side by side.
+//! The sample that a *slice* (a short period of measuring) gives, and comparisons of slices that ran side by side.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{CONFIDENCE, Interval};
 
-/// Two slices ran at the same speed if the durations of the chains beside them differ by at most this fraction.
+/// Two slices count as run at the same speed if the durations of the chains beside them differ by at most this
+/// fraction. (A *chain* is work of a known length, whose duration shows the processor's speed.)
 pub const SAME_SPEED: f64 = 0.03;
 
 /// The sample of a slice: the time of one operation, and the speed of the processor.
@@ -12,8 +13,8 @@ pub const SAME_SPEED: f64 = 0.03;
 pub struct Sample {
     /// The nanoseconds of one operation.
     pub ns: f64,
-    /// The nanoseconds of a chain, which is work of a known length, directly before and directly after the slice. They
-    /// are 0 for a wait, whose time does not depend on the processor's speed.
+    /// The nanoseconds of a chain, which is work of a known length, directly before and directly after the slice. Both
+    /// are 0 for an operation that only waits, because its time does not depend on the processor's speed.
     pub chain: [f64; 2],
 }
 
@@ -36,8 +37,8 @@ impl Sample {
         f64::midpoint(self.chain[0], self.chain[1])
     }
 
-    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds. A wait takes
-    /// the same time at any speed.
+    /// Converts the time of the operation to the speed at which the chain takes `reference` nanoseconds. The time of an
+    /// operation that only waits stays the same.
     pub fn at(&self, reference: f64) -> f64 {
         if self.is_of_wait() { self.ns } else { self.ns * reference / self.chain() }
     }
@@ -54,8 +55,8 @@ pub fn equally_fast(all: &[Sample]) -> bool {
     chains().all(|chain| chain <= least * (1.0 + SAME_SPEED))
 }
 
-/// Returns the duration of the chain at the reference speed: the first decile over all slices. The minimum would depend
-/// on a single slice.
+/// Returns the duration of the chain at the *reference speed*, the speed to which times are converted: the first decile
+/// of the durations of the chain in all slices. (Their minimum would depend on a single slice.)
 pub fn reference<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> f64 {
     let measured = samples.into_iter().filter(|sample| !sample.is_of_wait());
     let mut chains: Vec<f64> = measured.map(Sample::chain).collect();
@@ -73,8 +74,8 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
     Some([*all.get(cut)?, *all.get(all.len() - 1 - cut)?])
 }
 
-/// Returns the ratio of slices to slices that ran side by side with them. If fewer than six pairs ran at the same
-/// speed, all pairs are compared, and the interval is not sure.
+/// Returns the ratio of the times of slices to the times of the slices `base`, which ran side by side with them. If
+/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is not sure.
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     ratio_at(of, base, CONFIDENCE)
 }
@@ -84,13 +85,14 @@ pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Inter
     compare_pairs(of, base, 1.0, confidence, |[of, base]| of.ns / base.ns)
 }
 
-/// Returns the difference between slices that ran side by side, at the reference speed. If fewer than six pairs ran at
-/// the same speed, all pairs are compared, and the interval is not sure.
+/// Returns the difference between the times of slices that ran side by side, at the reference speed, in nanoseconds. If
+/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is not sure.
 ///
 /// Some disturbances take a part of the time: another processor takes cache lines away, or the caches are cold at the
-/// beginning of each slice. They take more from the longer operation, so they stretch the difference, and the pairing
-/// does not cancel that. They stretch the base, too. So the interval extends towards zero by as much as the base's
-/// median is above its first decile, which stands for its undisturbed time.
+/// beginning of each slice. Such disturbances slow the longer operation by more nanoseconds than the shorter one, so
+/// they increase the difference, and the pairing does not cancel this. They slow the base, too: the ratio of the base's
+/// first decile, which stands for its undisturbed time, to its median shows by how much. So the interval is extended
+/// towards zero by this ratio.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     let found =
         compare_pairs(of, base, reference, CONFIDENCE, |[of, base]| of.at(reference) - base.at(reference))?;
@@ -102,8 +104,8 @@ pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Inte
     Some(Interval { low: found.low.min(found.low * part), high: found.high.max(found.high * part), ..found })
 }
 
-/// Returns the ratio (`of` − `base`) / `unit` of slices that ran side by side. If fewer than six triples ran at the
-/// same speed, all triples are compared, and the interval is not sure.
+/// Returns the ratio (`of` − `base`) / `unit` of the times of slices that ran side by side. If fewer than six triples
+/// ran at the same speed, all triples are compared, and the interval is not sure.
 pub fn excess(of: &[Sample], base: &[Sample], unit: &[Sample]) -> Option<Interval> {
     let all: Vec<_> = of.iter().zip(base).zip(unit).map(|((of, base), unit)| [*of, *base, *unit]).collect();
     let f = |[of, base, unit]: [Sample; 3]| (of.ns - base.ns) / unit.ns;
@@ -121,8 +123,9 @@ fn compare_pairs(
     compare(&[pairs], reference, f, |clusters| Interval::at(&clusters[0], confidence))
 }
 
-/// Returns the interval of `f` over slices that ran side by side at the same speed. If these are too few, the interval
-/// is over all slices, converted to the reference speed, and is not [sure](Interval::sure).
+/// Returns the interval of the results of `f` for the times of slices that ran side by side at the same speed. If there
+/// are too few such slices, all slices are used, with times that are converted to the reference speed, and the interval
+/// is not [sure](Interval::sure).
 pub fn compare<const N: usize>(
     clusters: &[Vec<[Sample; N]>],
     reference: f64,
@@ -139,7 +142,7 @@ pub fn compare<const N: usize>(
     })
 }
 
-/// Returns the median at the reference speed.
+/// Returns the median of the times, converted to the reference speed.
 pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
     in_range(samples, |convert| {
         Interval::of(&samples.iter().map(|sample| convert(sample, reference)).collect::<Vec<_>>())

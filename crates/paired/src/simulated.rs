@@ -1,5 +1,5 @@
-//! Simulated machines, on which the true difference is known. On such machines, rules that decide about comparisons
-//! are tested.
+//! Simulated machines, on which the true difference between two operations is known. They are used to test the rules by
+//! which comparisons are decided.
 
 use fastrand::Rng;
 
@@ -10,14 +10,14 @@ use crate::sample::Sample;
 pub struct Machine {
     /// A description of the disturbances.
     pub name: &'static str,
-    /// A slower state that comes and goes.
+    /// A state in which the machine is slower, and which comes and goes.
     pub slow: Option<Slow>,
     /// Whether the speed drifts by up to a third.
     pub drifts: bool,
     /// Bursts in which another program takes half of the time: the mean duration of a burst, and the mean time between
     /// two bursts.
     pub bursts: Option<[f64; 2]>,
-    /// The number of times per second that the host stops the processor for milliseconds.
+    /// How many times per second the host stops the virtual processor for some milliseconds.
     pub stops: f64,
 }
 
@@ -26,7 +26,7 @@ pub struct Machine {
 pub struct Slow {
     /// The factor by which an operation is slower.
     pub operation: f64,
-    /// The factor by which the reference chain is slower.
+    /// The factor by which the chain (work of known length, which shows the processor's speed) is slower.
     pub chain: f64,
     /// The mean duration of the state, and the mean time between two such states.
     pub lasts: [f64; 2],
@@ -115,8 +115,8 @@ impl Simulated {
         }
     }
 
-    /// Advances the time, and returns the duration of work that would take `micros` without disturbances. The work
-    /// runs in steps, because the state can change meanwhile.
+    /// Simulates work that would take `micros` microseconds without disturbances: advances the time, and returns the
+    /// duration of the work. The work runs in steps, because the state of the machine can change meanwhile.
     pub fn takes(&mut self, micros: f64, jitter: f64, is_chain: bool) -> f64 {
         const STEP: f64 = 50.0;
         let (steps, jitter) = ((micros / STEP).ceil(), self.jitter(jitter));

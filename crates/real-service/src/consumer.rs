@@ -26,13 +26,13 @@ pub struct Config {
     pub track_event: Vec<(u32, u64)>,
     /// Further fields of the `DataSourceConfig`.
     pub source: Vec<(u32, u64)>,
-    /// The interval at which the producers must clear their incremental state, in milliseconds. 0 means that
-    /// they never must.
+    /// The interval at which the service asks the producers to clear their incremental state (the definitions that
+    /// later packets refer to), in milliseconds. 0 means that the service never asks.
     pub clear_ms: u64,
     /// Further fields of the `ProducerConfig`, which applies to all producers that [`producers`](Self::producers)
     /// names.
     pub producer: Vec<(u32, u64)>,
-    /// The names of the producers to which `producer` applies.
+    /// The names of the producers to which the fields in `producer` apply.
     pub producers: Vec<String>,
     /// Whether producers of other machines are traced, too.
     pub all_machines: bool,

@@ -26,7 +26,8 @@ pub fn place(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(DIRECTORY).expect("it is the program")).join(name)
 }
 
-/// Waits until `is_so` returns true, which depends on another process.
+/// Waits until `is_so` returns true, because of the work of another process. `what` names the condition in the message
+/// of a panic.
 ///
 /// # Panics
 ///

@@ -94,8 +94,8 @@ impl State {
         }
     }
 
-    /// Returns the name and the value of an argument. In place of a number without a definition, they are
-    /// `?`.
+    /// Returns the name and the value of an argument. If the packet has the number of an interned name or value, and
+    /// the number has no definition, `?` is returned in its place.
     fn argument(&self, annotation: &[u8]) -> (String, String) {
         let unknown = || "?".to_owned();
         let (mut name, mut shown) = (unknown(), unknown());

@@ -16,11 +16,12 @@ const ROUNDS: usize = 1000;
 /// The number of threads that write rounds: two in the program, two in its child.
 const THREADS: usize = 4;
 
-/// The number of slices that each of two copies writes in each process while its clock is compared.
+/// The number of slices that the two copies of the library write in both processes while their clock is compared with
+/// the SDK's clock.
 const TICKS: usize = 2 * 2 * 1000;
 
-/// Runs the program, which has the SDK and both copies, until it and its child have written their slices, and then
-/// kills it. Prints the program's output about the clocks. Returns its process id.
+/// Runs the program, which has the SDK and two copies of this library. When the program and its child have written
+/// their slices, kills the program. Prints the program's output about the clocks. Returns the program's process id.
 fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
     // A library that is loaded from another file is another copy.
     let plugin = std::env::current_exe().unwrap().with_file_name("libatrace_plugin.so");
@@ -46,7 +47,7 @@ fn run(program: &Path, producers: &Path, directory: &Path) -> u32 {
     child.id()
 }
 
-/// Checks the results of the trace processor for such a trace.
+/// Checks, by the trace processor, a trace of the program with the process id `pid` and of its child.
 fn check(trace: &Path, pid: u32) {
     let processes = "select count(*), count(distinct pid), sum(pid = PID) from process where upid in
         (select upid from thread join thread_track using (utid) join slice on slice.track_id = thread_track.id)";

@@ -1,5 +1,5 @@
-//! Tests services that send garbage, do not answer, or share memory that can shrink. The program must go on, and
-//! report the state of its connection.
+//! Tests a program that connects to a hostile service, which sends garbage, does not answer, or shares memory that can
+//! shrink. The program must go on, and report the state of its connection.
 #![cfg(not(no_tracing))]
 
 use std::io::{Read as _, Write as _};

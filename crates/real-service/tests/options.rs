@@ -1,5 +1,5 @@
-//! Tests the options that a session may request, in comparison with Perfetto's C++ SDK: both write the same
-//! events in the same session.
+//! Tests the options that a session may request, in comparison with Perfetto's C++ SDK: this library and the SDK write
+//! the same events in the same session.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "stops the service")]
 
@@ -117,10 +117,9 @@ fn categories_are_chosen_as_the_sdk_chooses_them() {
     }
 }
 
-/// The number of a field of `TrackEventConfig`, and its value, with which events have no arguments.
+/// A field of `TrackEventConfig`: its number, and the value with which events have no arguments.
 const FILTER_ARGUMENTS: (u32, u64) = (7, 1);
-/// The number of a field of `TrackEventConfig`, and its value, with which names that are not constant are
-/// replaced.
+/// A field of `TrackEventConfig`: its number, and the value with which producers replace names that are not constant.
 const FILTER_NAMES: (u32, u64) = (9, 1);
 
 #[test]

@@ -1,8 +1,9 @@
 //! Tests random programs with spans, through Perfetto's backend. Spans are entered and exited in any order,
 //! recorded, and moved between threads, both while the shared memory is full and while it has room.
 //!
-//! At each event the program notes the spans that it is in, and for which of them the begin was certainly written.
-//! The trace must have these slices open at that event. If the program is in no span, no slice may be open.
+//! At each event, the program notes which spans it is in, and for which of these spans the begin of a slice was
+//! certainly written. In the trace, these slices must be open at that event. If the program is in no span, no slice may
+//! be open.
 #![cfg(not(no_tracing))]
 
 #[path = "../../../atrace/tests/common/mod.rs"]

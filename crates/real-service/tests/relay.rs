@@ -1,5 +1,5 @@
-//! Tests producers of another machine: between them and Perfetto's service is a relay, which forwards bytes but no
-//! descriptors.
+//! Tests producers of another machine: between such a producer and Perfetto's service is a relay, which forwards bytes
+//! but no descriptors.
 //!
 //! The relay is a stand-in that does what Perfetto's `traced_relay` does for a producer. If `ATRACE_TEST_RELAY` is
 //! set, it names the real relay: a program whose arguments are the address at which it listens and that of the

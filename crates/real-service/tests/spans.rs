@@ -1,5 +1,5 @@
-//! Tests spans and events of `tracing` with Perfetto's own service: how they are displayed, and unusual
-//! programs.
+//! Tests spans and events of `tracing` with Perfetto's own service: how Perfetto displays them, also if the program
+//! does unusual things.
 #![cfg(not(no_tracing))]
 
 use std::fmt;
@@ -163,7 +163,7 @@ fn every_construct_is_shown_by_a_layer() {
     expect(&trace);
 }
 
-/// Polls a span on several threads, and a span that follows from another.
+/// Enters a span on two threads, one after the other, and writes spans that follow from this span.
 fn flows() {
     let first = info_span!("first", n = 1);
     for _ in 0..2 {

@@ -137,8 +137,8 @@ fn threads_write_what_they_wrote() {
     is_accepted(&trace, &setup);
 }
 
-/// Without a pause the memory is full again and again. The events in the trace and the events that are counted
-/// as lost are together all events.
+/// The threads write without a pause, so the memory is full again and again. The events in the trace and the events
+/// that are counted as lost are together all events.
 #[test]
 fn what_is_lost_is_counted_and_told() {
     const TEST: &str = "what_is_lost_is_counted_and_told";
@@ -202,8 +202,8 @@ fn a_service_that_comes_back_is_found() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Checks that begins and ends are balanced, except at both ends of the session: slices may have begun before it or
-/// may end after it.
+/// Checks that begins and ends are balanced, except at the start and the end of the session: a slice may begin before
+/// the session or end after it.
 fn balanced_but_at_the_ends(events: &[Event]) {
     let mut depths = BTreeMap::<u64, i64>::new();
     for event in events {

@@ -7,7 +7,7 @@ use atrace_real_service::{Session, Setup, is_program, place, wait_for};
 
 const ROUNDS: usize = 20;
 
-/// In the program: prints that step `name` is done, and when.
+/// In the program: prints the name of a step that is done, and the time at which the step was done.
 fn say(name: &str, time: u64) {
     let draft = place(&format!("{name}.draft"));
     std::fs::write(&draft, time.to_string()).unwrap();

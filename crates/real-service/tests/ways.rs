@@ -19,7 +19,7 @@ use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, enabled, info, info_span};
 use tracing_subscriber::prelude::*;
 
-/// Gives a program a backend of ATrace, too: a marker, and properties.
+/// Sets environment variables so that the program also has a backend of ATrace: a marker, and properties.
 fn by_both_ways(program: &mut std::process::Command, setup: &Setup) {
     std::fs::write(setup.place("marker"), "").unwrap();
     program.env_remove("ATRACE_BACKEND").env("ATRACE_MARKER", setup.place("marker"));
@@ -126,8 +126,8 @@ impl Stack {
     }
 }
 
-/// A subscriber with one backend writes nothing to the other. Two layers with one backend each write everything to
-/// both. The same is true in a forked child.
+/// A subscriber with one backend writes nothing to the other backend. Two layers with one backend each write everything
+/// to both backends. The same is true in a forked child.
 #[test]
 fn a_layer_for_each_way() {
     const TEST: &str = "a_layer_for_each_way";
@@ -244,7 +244,8 @@ struct Told {
     answers: Mutex<Vec<Answer>>,
 }
 
-/// Whether events are enabled, as one thread last saw it; which thread that was, and when.
+/// An answer: whether events of a callsite are enabled, and the thread and the time at which the callsite got the
+/// answer.
 #[derive(Clone, Copy)]
 struct Answer {
     is_on: bool,

@@ -1,15 +1,15 @@
 //! Walks the frames of a stack, which are linked by frame pointers, and checks each link.
 //!
-//! This module reads no memory itself: the function `read` of the caller returns the two words at an address. It is
-//! called only with checked addresses: they are aligned, both words are within the stack, above the stack pointer and
-//! above each earlier frame. So a walk goes up, reads no address twice, and ends.
+//! This module reads no memory itself: the function `read` of the caller returns the two words at an address. `read` is
+//! called only with checked addresses: an address is aligned, and both words are within the stack, above the stack
+//! pointer and above each earlier frame. So a walk goes up, reads no address twice, and ends.
 
 /// The bounds of a thread's stack and its outermost frame, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownStack {
     /// The lowest address that may be read.
     pub(super) low: usize,
-    /// The end of the readable range.
+    /// The address behind the last byte that may be read.
     pub(super) high: usize,
     /// The outermost frame, at which a walk must end. If its position is 0, the outermost frame is not known
     /// yet.
@@ -17,7 +17,7 @@ pub(super) struct KnownStack {
 }
 
 impl KnownStack {
-    /// The value for a stack of which no word may be read.
+    /// The bounds for a stack of which no word may be read.
     pub(super) const NONE: Self = Self { low: 0, high: 0, root: StackFrame { at: 0, address: 0 } };
 }
 
@@ -54,15 +54,15 @@ const FRAME: usize = 2 * size_of::<usize>();
 /// The maximum number of frames above the outermost frame that has a frame pointer. These frames belong to the
 /// functions of the C library that start a thread, which need not have frame pointers.
 pub(super) const OUTER: usize = 4;
-/// The number of frames that a walk follows after its buffer is full, to check that it ends at the outermost
-/// frame.
+/// The maximum number of frames that a walk follows after its buffer is full, to check that the walk ends at the
+/// outermost frame.
 const FURTHER: usize = 512;
 
-/// The state of a walk.
+/// A walk along the frames of a stack: its present position and its bounds.
 struct Walker<R> {
     /// The address of the next frame, which is not checked yet.
     at: usize,
-    /// The end of the last frame. The next frame must not begin below it.
+    /// The end of the last frame, below which the next frame must not begin.
     low: usize,
     /// The highest address at which there is room for a frame.
     last: usize,
@@ -78,7 +78,7 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
         within.then_some(Self { at: from.frame, low: from.stack, last, read })
     }
 
-    /// Returns the frame at the present address, if it may be read, and moves on to the caller's frame.
+    /// Returns the frame at the present address, if that address may be read, and moves on to the caller's frame.
     #[inline(always)]
     fn next(&mut self) -> Option<StackFrame> {
         let at = self.at;
@@ -124,8 +124,8 @@ pub(super) fn follow(
     Some(into.len())
 }
 
-/// Follows frames as far as they agree with the unwinder's addresses. If they agree up to the C library's frames,
-/// returns the last such frame: the thread's outermost frame.
+/// Follows frames as long as their return addresses are those that the unwinder has found. If they agree up to the
+/// frames of the C library, returns the last frame that agrees: the thread's outermost frame.
 pub(super) fn outermost(
     stack: &KnownStack,
     from: Registers,
@@ -154,7 +154,7 @@ mod tests {
     const LOW: usize = 0x7000_0000;
     const WORD: usize = size_of::<usize>();
 
-    /// A simulated stack that checks each read.
+    /// A simulated stack, which checks that only allowed addresses are read.
     struct Memory {
         words: Vec<usize>,
         /// The lowest address that may be read next.
@@ -346,8 +346,8 @@ mod tests {
         assert_eq!(memory.outermost(Registers { stack: LOW - 1, ..FIRST }, &seen), None);
     }
 
-    /// Walks stacks full of nearly valid frames. Only allowed addresses are read (`Memory::read` checks this), and
-    /// the result is that of the links.
+    /// Walks stacks full of nearly valid frames. Only allowed addresses are read (`Memory::read` checks this), and the
+    /// result is what the links say.
     #[test]
     fn hostile_stacks_are_survived() {
         let mut state = 7_u64;

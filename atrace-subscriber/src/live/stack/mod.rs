@@ -2,10 +2,10 @@
 //!
 //! # Two ways
 //!
-//! The unwinder reads tables of the program to find each caller. It always works, but takes long. With *frame pointers*
-//! there is a faster method: each frame begins with the address of its caller's frame, followed by the return address,
-//! and a register points to the youngest frame. So the frames are a linked list. In code without frame pointers the
-//! register holds any number.
+//! The unwinder reads tables of the program to find each caller. This method always works, but takes long. With *frame
+//! pointers* there is a faster method: each frame begins with the address of its caller's frame, followed by the return
+//! address, and a register points to the youngest frame. So the frames are a linked list. In code without frame
+//! pointers the register may hold any number.
 //!
 //! # Checks
 //!
@@ -67,22 +67,22 @@ impl Walk {
 
 /// The maximum number of return addresses that are stored for a stack.
 pub(super) const DEEPEST: usize = 256;
-/// The number of nested calls that a probe makes.
+/// The number of nested calls with which [`Walk::of_this_program`] tests whether frame pointers work.
 const PROBED: usize = 8;
 
 thread_local! {
     /// The part of this thread's stack that a walk may read, and the frame at which it must end.
     static STACK: Cell<KnownStack> = const { Cell::new(KnownStack::NONE) };
-    /// The bounds of this thread's stack. They are (0, 0) if the system was not asked yet, and (1, 1) if they
-    /// are unknown.
+    /// The bounds of this thread's stack; (0, 0) if the system was not asked yet, and (1, 1) if the system does not
+    /// know them.
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// Writes the return addresses on the calling thread's stack to `into`, the innermost first. Returns their
 /// number.
 ///
-/// The first address is within the function that calls this one. A return address is that of the instruction after
-/// a call.
+/// The first address is within the function that calls `return_addresses`. A return address is the address of the
+/// instruction after a call.
 ///
 /// If `by` is [`Walk::FramePointers`] and this stack does not have frame pointers, the unwinder is used.
 ///
@@ -106,14 +106,14 @@ pub fn return_addresses(by: Walk, into: &mut [usize]) -> usize {
     unwind_and_learn(by, here, into)
 }
 
-/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if they do not lead to the outermost
-/// frame; `into` may then contain anything.
+/// Does the same as [`return_addresses`], by frame pointers only. Returns `None` if the frame pointers do not lead to
+/// the outermost frame; `into` may then contain anything.
 #[inline(never)]
 pub(super) fn by_frame_pointers(into: &mut [usize]) -> Option<usize> {
     follow(registers(), into)
 }
 
-/// Returns the registers of the function into which this one is inlined.
+/// Returns the registers of the function into which this function is inlined.
 #[inline(always)]
 fn registers() -> Registers {
     let (stack, frame);
@@ -217,8 +217,8 @@ fn learn(here: Registers, unwound: &[usize]) {
     }
 }
 
-/// Allows walks from the stack pointer `from` up, if it is on this thread's stack and all memory above it is mapped.
-/// Returns true if walks from there were not allowed before.
+/// Allows walks from the stack pointer `from` up, if it is on this thread's stack and all of the stack above it is
+/// mapped. Returns true if walks from `from` were not allowed before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
         let (low, high) = thread::stack().unwrap_or((1, 1));

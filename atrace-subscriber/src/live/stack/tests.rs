@@ -2,7 +2,7 @@ use std::hint::black_box;
 
 use super::*;
 
-/// Makes the bounds of the calling thread's stack known, and returns them.
+/// Makes this module learn the bounds of the calling thread's stack, and returns the bounds.
 fn known_stack() -> (usize, usize) {
     see(registers().stack);
     BOUNDS.get()
@@ -186,7 +186,7 @@ fn on_another_stack(stack: &mut [u64], run: extern "C" fn()) {
     }
 }
 
-/// The results of the walks from one position.
+/// The results of walks by different methods from one position.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {

@@ -1,5 +1,5 @@
-//! A shard of the table, which is behind a lock. Its slots are used again, and are found by the ids of their
-//! spans.
+//! A shard of the table. The table keeps each shard behind a lock. The slots of a shard are reused, and are found by
+//! the ids of their spans.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use slab::Slab;
 use super::Description;
 use crate::live::thread::Thread;
 
-/// A span that is alive.
+/// A slot of the shard, with the data of a span that is alive.
 pub(super) struct Slot {
     pub(super) description: Description,
     pub(super) threads: ThreadsInside,
@@ -34,8 +34,8 @@ impl ThreadsInside {
         }
     }
 
-    /// Removes one entry of the thread and returns it. The caller must drop it after it has released the
-    /// lock.
+    /// Removes one entry of the thread and returns the entry. The caller must first release the lock of the shard and
+    /// then drop the entry.
     pub(super) fn exit(&mut self, thread: &Arc<Thread>) -> Option<Arc<Thread>> {
         if let Some(at) = self.others.iter().rposition(|other| Arc::ptr_eq(other, thread)) {
             return Some(self.others.swap_remove(at));
@@ -44,7 +44,7 @@ impl ThreadsInside {
         if is_first { mem::replace(&mut self.one, self.others.pop()) } else { None }
     }
 
-    /// Returns each thread once.
+    /// Returns the threads inside the span, each of them once.
     pub(super) fn distinct(&self) -> Vec<Arc<Thread>> {
         let mut threads: Vec<Arc<Thread>> = Vec::new();
         for thread in self.one.iter().chain(&self.others) {
@@ -67,8 +67,8 @@ pub(super) struct Shard {
 impl Shard {
     /// Adds a span with the return addresses that `walk` writes.
     ///
-    /// Returns the older span that had the same id, if there was one. The caller must drop that span after it has
-    /// released the lock.
+    /// Returns the older span that had the same id, if there was one. The caller must first release the lock of the
+    /// shard and then drop that span.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Shard {
         self.slots.get_mut(*self.indices.get(&id)?)
     }
 
-    /// Removes a span and returns it. The caller must drop it after it has released the lock.
+    /// Removes a span and returns it. The caller must first release the lock of the shard and then drop the span.
     pub(super) fn remove(&mut self, id: u64) -> Option<Slot> {
         self.indices.remove(&id).map(|index| self.slots.remove(index))
     }

@@ -24,8 +24,8 @@ fn room(table: &SpanTable) -> usize {
     table.shards().iter().map(|shard| shard.0.lock().unwrap().room()).sum()
 }
 
-/// Ids that differ only in the high bits, by a thread's id or a generation, are distributed over the shards. So are
-/// small numbers.
+/// Ids that differ only in the high bits, which hold a thread's id or a generation, are distributed over the shards,
+/// and so are small numbers.
 #[test]
 fn ids_are_spread_over_the_shards() {
     for shift in [0, 5, 20, 38, 51] {

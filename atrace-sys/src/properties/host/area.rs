@@ -1,4 +1,4 @@
-//! The content of a property store: reads it while other processes write it, and writes it.
+//! Reads and writes the content of a property store, while other processes may write it.
 //!
 //! Other processes write the memory, so all code here uses atomics and trusts nothing that it loads: each count and
 //! length is checked before it is used. A loom model uses this file with a [layout](super::layout) of a few bytes.
@@ -7,9 +7,9 @@
 //!
 //! Each entry is a double-buffered seqlock. It has two values and a serial. The lowest bit of the serial selects the
 //! current value. The other 31 bits count the changes of the whole store: each change takes the next number, which is
-//! never 0. A writer holds the lock of the file. It fills the value that is not current, and then stores the serial.
-//! So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the value,
-//! and the serial again; if the serial has changed, the reader tries again.
+//! never 0. A writer holds the lock of the file. It writes to the value that is not current, and then stores the
+//! serial. So there is a current value at every moment, even if the writer is killed. A reader loads the serial, the
+//! value, and the serial again; if the serial has changed, the reader tries again.
 //!
 //! An entry is complete before the count includes it. After that it is neither moved nor removed. A writer stores
 //! the serial of the whole area last: a reader that sees the new area serial also sees the changes that the writer
@@ -19,11 +19,11 @@ use super::layout::{CAPACITY, KEY_ROOM, MAGIC, VALUE_ROOM};
 use super::{Key, ReadError, Value};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// The number of times that a reader tries to read if the value changes meanwhile. A writer makes several system
+/// The maximum number of times that a reader tries to read a value that keeps changing. A writer makes several system
 /// calls for each change, so even a second attempt is rare.
 const ATTEMPTS: usize = 64;
 
-/// The content of a property store.
+/// A property store in memory: the header and the entries, as `layout.rs` describes them.
 #[repr(C)]
 pub(super) struct Area {
     pub(super) magic: [AtomicU8; MAGIC.len()],
@@ -51,7 +51,7 @@ pub(super) fn acquire(word: &AtomicU32) -> u32 {
     loaded
 }
 
-/// Returns the area serial after `serial`: a number of 31 bits, which is never 0.
+/// Returns the area serial that follows `serial`: a number of 31 bits, which is never 0.
 pub(super) fn next(serial: u32) -> u32 {
     match serial.wrapping_add(1) & (u32::MAX >> 1) {
         0 => 1,
@@ -60,7 +60,7 @@ pub(super) fn next(serial: u32) -> u32 {
 }
 
 impl Area {
-    /// Checks the header. Returns the fault if the header is not valid.
+    /// Checks the header. Returns a text that describes the fault if the header is not valid.
     pub(super) fn validate(&self) -> Result<(), &'static str> {
         if !self.magic.iter().zip(MAGIC).all(|(found, wanted)| found.load(Ordering::Relaxed) == wanted) {
             return Err("it does not begin like a property store of this version");
@@ -76,7 +76,7 @@ impl Area {
         if count <= CAPACITY { Ok(count) } else { Err("it counts more properties than there is room for") }
     }
 
-    /// Returns the word that holds the area serial. It is also a futex.
+    /// Returns the word that holds the area serial. Threads sleep on this word (a futex).
     pub(super) fn serial(&self) -> &AtomicU32 {
         &self.serial
     }
@@ -86,7 +86,8 @@ impl Area {
         self.entries.iter().take(acquire(&self.count) as usize)
     }
 
-    /// Finds a property. An error means that the property was not found, and that the store is damaged.
+    /// Finds a property. An error means that the property was not found and that the store is damaged: the text says
+    /// how.
     #[inline(never)]
     pub(super) fn find(&self, key: &Key) -> Result<Option<&Entry>, &'static str> {
         let mut fault = self.count().err();
@@ -114,7 +115,7 @@ impl Area {
 }
 
 impl Entry {
-    /// Returns the word that holds the serial of the property. It is also a futex.
+    /// Returns the word that holds the serial of the property. Threads sleep on this word (a futex).
     pub(super) fn serial(&self) -> &AtomicU32 {
         &self.serial
     }
@@ -172,7 +173,7 @@ pub(super) enum SetError {
     Full,
 }
 
-/// An area in writable memory, whose lock the caller holds. So only one exists for a store at any time.
+/// An area in writable memory. Its user holds the lock of the store, so a store has at most one `Writable` at any time.
 pub(super) struct Writable<'a>(&'a Area);
 
 impl<'a> Writable<'a> {
@@ -224,7 +225,7 @@ impl<'a> Writable<'a> {
         Ok([&entry.serial, &area.serial])
     }
 
-    /// Fills the value of an entry that is not current.
+    /// Fills that value of an entry which is not current.
     fn fill(bytes: &[AtomicU8; VALUE_ROOM], value: &Value) {
         // A reader that sees one of these bytes must also see the serial that made the other value current. Another
         // process may have stored that serial; the lock orders its store before this fence.

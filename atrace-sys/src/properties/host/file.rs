@@ -1,7 +1,7 @@
 //! The file of a property store: its path and required owner, how it is opened and created, and its lock.
 //!
-//! First the directory is opened, then the file in it. Both are checked after they were opened and before
-//! they are used.
+//! First the directory is opened, then the file in the directory. Each of the two is checked after it was opened and
+//! before it is used.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
@@ -136,10 +136,10 @@ impl Location {
 
 /// The reason why an attempt to use the store's file failed.
 enum Failure {
-    /// The failure is final.
+    /// The failure is final: the operation is not tried again.
     Now(Error),
-    /// Another process may be about to remove the cause of the error. The operation is tried again, and the error
-    /// is returned if it persists.
+    /// Another process may be about to remove the cause of the error. So the operation is tried again, and the error is
+    /// returned only if it persists.
     Lasting(Error),
 }
 
@@ -168,7 +168,7 @@ fn persist<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Failure
     }
 }
 
-/// Identifies a file independently of its name.
+/// Identifies a file independently of its name: by device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -182,8 +182,8 @@ impl Identity {
 }
 
 impl Location {
-    /// Opens the file for reading. If `creates` is true, a missing file is created, and so is the missing
-    /// directory of a user.
+    /// Opens the file for reading. If `creates` is true, creates the file if it is missing, and, for the store of a
+    /// user, its directory.
     pub(super) fn open(&self, creates: bool, patience: Duration) -> Result<(File, Identity), Error> {
         persist(patience, || {
             let directory = self.open_directory(creates)?;
@@ -286,7 +286,7 @@ impl Location {
         Ok(directory)
     }
 
-    /// Handles the case that the directory of a user belongs to another user.
+    /// Handles the case that the directory of a user's store belongs to another user.
     fn adopt(&self, path: &Path, data: &Metadata, uid: u32, asker: u32) -> Result<(), Failure> {
         let error = self.foreign(
             path,
@@ -448,7 +448,7 @@ impl Location {
     }
 }
 
-/// Returns the content of an empty store.
+/// Returns the bytes of the file of an empty store.
 fn image() -> Vec<u8> {
     let mut image = vec![0; size_of::<Area>()];
     image[..8].copy_from_slice(&MAGIC);
@@ -495,7 +495,7 @@ impl Location {
     }
 }
 
-/// The right to write to a store. It ends when the process that took it drops this value.
+/// The right to write to a store. The right ends when the process that took the lock drops this value.
 ///
 /// The lock belongs to the open file, which a forked child shares with its parent. The child can neither use the lock
 /// nor release it.

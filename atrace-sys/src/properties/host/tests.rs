@@ -185,7 +185,8 @@ fn values_are_never_torn() {
     });
 }
 
-/// A reader that sees the new count or the new area serial also finds the properties that they announce.
+/// A reader that sees a new count of properties also finds the new property, and a reader that sees a new area serial
+/// also finds the change.
 #[test]
 fn what_is_announced_is_there() {
     let rounds = if cfg!(miri) { 2 } else { 40 };

@@ -15,7 +15,7 @@
 //! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two
 //!   published numbers that shows the finding, with our rows for the two numbers, and the range in which our ratio
 //!   supports the finding.
-//! - `=` begins a description of the parts that the original has as a whole and ours has in another form.
+//! - `=` begins a description of the differences between the original benchmark and ours.
 
 use crate::catalogue::id::{Id, State, What, Who};
 use crate::catalogue::kinds::{Event, TracingCase};
@@ -67,7 +67,7 @@ pub struct OfTracing {
 }
 
 impl OfTracing {
-    /// Returns the id of our row for this case, with the subscriber alone.
+    /// Returns the id of our row for this case, under the subscriber without a registry.
     pub fn id(&self) -> Id {
         Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
     }
@@ -124,7 +124,7 @@ pub struct Original {
     pub quote: Option<&'static str>,
     /// The findings of the original's tables.
     pub findings: Vec<Finding>,
-    /// The parts that the original has as a whole and ours has in another form.
+    /// A description of the differences between the original benchmark and ours.
     pub otherwise: Option<&'static str>,
     /// The lines of its tables, in groups.
     pub groups: Vec<Vec<Line>>,
@@ -169,7 +169,7 @@ pub struct Line {
     pub here: Result<Measured, &'static str>,
     /// The reason why our number may be 0.
     pub zero: Option<&'static str>,
-    /// The reason why a run may lack the row for our number, although it ran all cases.
+    /// The reason why a run of all cases may lack the row for our number.
     pub none: Option<&'static str>,
     /// Our nearest number, if we have no number of the same kind.
     pub near: Option<Measured>,
@@ -184,7 +184,7 @@ pub struct Measured {
     pub bench: &'static str,
     /// The id of the row that has the number.
     pub id: &'static str,
-    /// The field of the row.
+    /// The field of the row that has the number.
     pub field: Field,
     /// How many of our operations make up one operation of the original; our number is multiplied by this factor.
     pub times: f64,

@@ -82,7 +82,7 @@ impl Case {
         }
     }
 
-    /// Makes `run` anew if the case asks for it.
+    /// Makes the closure `run` anew, if the case was made by [`afresh`](Self::afresh).
     pub(crate) fn renew(&mut self) {
         if let Some(make) = &mut self.make {
             self.run = make();
@@ -222,7 +222,7 @@ pub struct Done {
     pub(crate) lives: [u64; 2],
     #[serde(default)]
     pub(crate) others_wrote: bool,
-    /// The report of `run(n)`: sums over all `n` operations.
+    /// The number of events that were lost during the slice, or `None` if no Perfetto session records.
     #[serde(default)]
     pub(crate) lost: Option<u64>,
     pub(crate) took: Option<Duration>,
@@ -327,7 +327,7 @@ pub(super) enum Request {
     Slice { case: usize, place: usize, warm_up: u64, n: u64 },
     /// A request to count the allocations of `n` operations, `times` times. The reply is [`Counted`].
     Count { case: usize, n: u64, times: usize },
-    /// A request to run one operation. The reply is its first messages, at most [`KEPT`].
+    /// A request to run one operation. The reply has the first messages of the operation, at most [`KEPT`].
     Capture { case: usize },
     /// A request to wait until the Perfetto consumer has received all written events. The reply is empty.
     Settle,
@@ -352,8 +352,8 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. The
-    /// time of a case that waits does not depend on the processor's speed.
+    /// Makes the sample of a slice of `n` operations that took the time `took`, which may be the time of a part. If the
+    /// case waits (`waits`), its time does not depend on the processor's speed, and is not converted.
     pub(super) fn sample(&self, took: Duration, n: u64, waits: bool) -> Sample {
         let ns = nanos(took, n);
         if waits { Sample::of_wait(ns) } else { Sample { ns, chain: self.chain } }

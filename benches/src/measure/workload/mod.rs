@@ -9,8 +9,9 @@
 //! - Every timed slice is checked. The case checks its own result. The sink must have received exactly the number of
 //!   messages that the case reports, or none if the mode does not write.
 //! - A *generation* is one process for each mode. These processes run at the same time and are then replaced by the
-//!   next generation. Each slice also has another layout of the heap. Both are needed because the placement of code
-//!   and data makes a process faster or slower than another process with the same code (`docs/design.md`).
+//!   next generation. Each slice also has another layout of the heap. Several generations and layouts are needed
+//!   because the placement of code and data makes a process faster or slower than another process with the same code
+//!   (`docs/design.md`).
 //! - Twins are modes that are [promised](Mode::same_as) to take the same time. They get more than half of the
 //!   measuring time.
 //! - Each process has a second thread, which sleeps: real programs have several threads, and a second thread makes

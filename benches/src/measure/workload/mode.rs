@@ -85,7 +85,7 @@ impl Mode {
         }
     }
 
-    /// Sets the modes with which this mode is compared. They must precede it in the list of modes.
+    /// Sets the modes with which this mode is compared. In the list of modes, they must precede this mode.
     pub const fn above(self, bases: &'static [&'static str]) -> Self {
         Self { bases, ..self }
     }

@@ -45,9 +45,9 @@ impl Plan {
         (if self.once { over.min(100.max(2 * batch)) } else { over }).next_multiple_of(batch)
     }
 
-    /// Returns the time for which raw messages are written beside a slice that took `beside`: the same time, because
-    /// rare disturbances would otherwise hit the longer measurement more often (`measure/simulation.rs`). The limit
-    /// of 16 slices is longer than most disturbances last.
+    /// Returns how long raw messages are written beside a slice that took `beside`: as long as the slice, because rare
+    /// disturbances would otherwise hit the longer measurement more often (`measure/simulation.rs`), but no longer than
+    /// 16 slices of the usual length. Most disturbances are shorter than that.
     pub(super) fn writes(&self, beside: Duration) -> Duration {
         if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
     }

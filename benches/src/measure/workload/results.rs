@@ -10,14 +10,14 @@ use crate::row::{AT_ONCE, Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample, equally_fast};
 
-/// The subject of a sample of a case and mode.
+/// What a sample of a case and mode has timed: the operation, a part of the operation, or raw writes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Total,
     Part(String),
-    /// The raw writes of its messages with `write()`.
+    /// Writes of the operation's messages, without this library, by `write()`.
     Raw,
-    /// The raw writes of its messages with the inlined system call.
+    /// Writes of the operation's messages, without this library, by the inlined system call.
     Inlined,
 }
 
@@ -62,10 +62,10 @@ impl Default for Names {
 /// A case, a mode, and the subject of the measurement.
 pub(super) type Key = (usize, usize, What);
 
-/// For every generation, its samples, each with the number of its turn.
+/// For every generation (set of processes), its samples, each with the number of its turn.
 type Rounds = Vec<Vec<(usize, Sample)>>;
 
-/// For every case and mode, series of values, by the name of the value.
+/// For every case and mode: named values, each as a series of measurements.
 type Named<T> = BTreeMap<(usize, usize), BTreeMap<String, Vec<T>>>;
 
 /// The results of all cases in all modes.
@@ -82,10 +82,11 @@ pub struct Results {
     counts: Named<f64>,
     /// For every generation, the number of occurrences, and the number of seconds in which they occurred.
     rates: Named<[f64; 2]>,
-    /// The number of slices through Perfetto that lost events, and the number of those that did not.
+    /// The number of slices through Perfetto that lost events, and the number of slices through Perfetto that lost no
+    /// event.
     pub(super) whole: [u64; 2],
-    /// The duration of the reference chain (`instruments/chain.rs`) at the speed to which all times are converted. It
-    /// is valid after all measurements.
+    /// The duration of the reference chain (`instruments/chain.rs`) at the reference speed: the speed of the processor
+    /// to which all times are converted. The value is valid after all measurements.
     reference: f64,
     rows: Vec<Row>,
     /// The index in `rows` of each key's row.
@@ -338,11 +339,11 @@ impl Results {
     }
 }
 
-/// A difference that should be zero may be this many nanoseconds, or the fraction below, whichever
-/// is more.
+/// A difference that should be zero may be this many nanoseconds, or the fraction `ZERO_RATIO` of the compared time,
+/// whichever is more.
 const ZERO_NS: f64 = 2.0;
-/// A difference that should be zero may be this fraction of the compared time, or the nanoseconds
-/// above, whichever is more.
+/// A difference that should be zero may be this fraction of the compared time, or `ZERO_NS` nanoseconds, whichever is
+/// more.
 const ZERO_RATIO: f64 = 0.01;
 
 /// Returns the allowed difference in nanoseconds for an operation that takes `ns` and has `units` units of the count
@@ -487,7 +488,8 @@ impl Results {
         Some((counts.allocs as f64 / *n as f64, counts.bytes as f64 / *n as f64))
     }
 
-    /// Returns the difference between two modes, as a multiple of the raw writes of the same turn.
+    /// Returns the time of `key` minus the time of `base`, as a multiple of the time of the raw writes of the same
+    /// turn.
     fn of_raw_writes(&self, key: &Key, base: &Key) -> Option<Interval> {
         if key.2 != What::Total || self.names.raw_writes != RawWrites::OfWhatIsAdded {
             return None;
@@ -496,7 +498,8 @@ impl Results {
         self.generations([key, base, &raw], |[own, base, raw]| (own.ns - base.ns) / raw.ns)
     }
 
-    /// Returns the difference between two times in nanoseconds, at the reference speed.
+    /// Returns by how many nanoseconds an operation of `key` takes longer than an operation of `base`. Both times are
+    /// converted to the processor's reference speed.
     pub(super) fn above(&self, key: &Key, base: &Key) -> Option<Interval> {
         self.generations([key, base], |[own, base]| own.at(self.reference) - base.at(self.reference))
     }
@@ -525,7 +528,7 @@ impl Results {
         sample::compare(&clusters, self.reference, apart, Interval::of_clusters)
     }
 
-    /// Returns the ratio of two times.
+    /// Returns the ratio of the time of `key` to the time of `base`.
     pub(super) fn times(&self, key: &Key, base: &Key) -> Option<Interval> {
         self.generations([key, base], |[own, base]| own.ns / base.ns)
     }

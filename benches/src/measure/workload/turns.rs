@@ -131,7 +131,7 @@ fn take_turns(
     Ok(())
 }
 
-/// The facts about every case that the first generation finds out.
+/// The facts about every case that are found out with the first generation of processes.
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
@@ -176,8 +176,8 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
 }
 
 /// Makes glibc's allocator keep freed memory, as in a program that has run for a long time. By default, the allocator
-/// returns memory to the kernel and requests it again, until a large block was freed. That happens in some processes
-/// and not in others, and makes up a quarter of the cost of a task.
+/// returns memory to the kernel and requests it again, until the process has freed a large block. So some processes
+/// return memory and others do not, and returning it makes up a quarter of the cost of a task.
 const ALLOCATOR: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 

@@ -93,8 +93,8 @@ impl Taken {
         self.others_wrote |= done.others_wrote;
     }
 
-    /// Waits until the consumer has received all events but `open`. Returns an error if it has received too many.
-    /// Returns how many events have been lost so far.
+    /// Waits until the consumer has received all but `open` of the events. Returns an error if it has received too
+    /// many. Returns how many events have been lost so far.
     fn wait(&self, open: u64) -> Answer<u64> {
         if !self.others_wrote {
             let [least, most] = self.written;
@@ -104,13 +104,13 @@ impl Taken {
     }
 }
 
-/// The number of unexpected events that are allowed. They are events of lives of synchronous spans during which the
-/// operating system interrupted the thread: a span that is not yet entered, or left and not yet closed, counts as
-/// asynchronous after 50 ms.
+/// The number of unexpected events that are allowed. A synchronous span writes such events if the operating system
+/// interrupts its thread: a span that is not yet entered, or left and not yet closed, counts as asynchronous after 50
+/// ms, and gets a life.
 const INTERRUPTED: u64 = 32;
 
-/// The highest number of events in chunks that are not full: those of some threads, each with a page that is filled
-/// with the smallest events.
+/// The maximum number of events in chunks that are not full: 16 threads have a chunk of a page (4 KiB) each, with
+/// events of the smallest size (12 bytes).
 const OPEN: u64 = 16 * 4096 / 12;
 
 /// Heap blocks that are held while a case runs. Each slice (a short period of measuring) has other blocks.

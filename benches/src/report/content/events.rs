@@ -14,7 +14,7 @@ use crate::row::Row;
 use crate::table::number::{digits, ratio, time};
 use crate::table::{Cell, Table, of_rows};
 
-/// Makes the first table of the original, with our results for C++ and Rust.
+/// Makes the first table of AOSP's original benchmark, with our results for C++ and Rust.
 pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
@@ -137,7 +137,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     })
 }
 
-/// Makes the second table of the original.
+/// Makes the second table of AOSP's original benchmark, about the subscriber.
 pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     here.benches.get(SUBSCRIBER)?;
     let columns = [

@@ -9,7 +9,7 @@ use crate::row::Known;
 use crate::row::environment::date;
 use crate::table::{Cell, Table};
 
-/// Tables of the page. They have the same name as in their marks on the page.
+/// Tables that are between two marks on the page. The marks contain the name of the tables.
 pub(crate) struct Made {
     /// The name in the marks.
     pub(crate) name: &'static str,
@@ -86,8 +86,8 @@ pub(crate) const MADE: [Made; 11] = [
 ];
 
 impl Made {
-    /// Makes the tables, and lines that name the command that made them, the date, and the machine. Returns `None` if the
-    /// bench has not run.
+    /// Makes the tables, and lines that name the command that has measured them, the date, and the machine. Returns
+    /// `None` if the bench has not run.
     pub(crate) fn text(&self, here: &Machine) -> Option<String> {
         let tables = (self.tables)(here);
         let title =
@@ -106,7 +106,7 @@ impl Made {
         (!tables.is_empty()).then(|| format!("{}\n{made}\n", tables.join("\n")))
     }
 
-    /// Returns how many of our own times in the tables are not known, and the number of all.
+    /// Returns how many of our own times in the tables are not known, and how many there are in total.
     pub(crate) fn unknown(&self, here: &Machine) -> [usize; 2] {
         let tables = (self.tables)(here);
         let cells = tables.iter().flat_map(|table| &table.rows).flatten();

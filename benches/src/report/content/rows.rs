@@ -64,7 +64,7 @@ pub(super) fn criterion(here: &Machine) -> Option<Section> {
     (!here.criterion.is_empty()).then(|| Section::new("criterion", "How sure this is", parts))
 }
 
-/// Makes the sections of the benches that have no section of their own above.
+/// Makes a section for each bench of a workload, that is, for each bench that is not in `KNOWN`.
 pub(super) fn workloads(here: &Machine) -> Vec<Section> {
     let known = |name: &String| KNOWN.contains(&&name[..]);
     let benches = here.benches.iter().filter(|(name, bench)| !known(name) && !bench.rows.is_empty());
@@ -216,8 +216,8 @@ pub(super) fn shown(here: &Machine) -> Option<Table> {
     table.rows.iter().any(is_there).then_some(table)
 }
 
-/// Makes the table of the promises that are not kept, a line for those of a bench that have the same words and limit, and
-/// states how many are kept.
+/// Makes the table of the promises that are not kept. Promises of a bench with the same words and the same limit share
+/// a line. A note below the table says how many promises are kept.
 pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     let all = || benches.iter().flat_map(|(bench, all)| all.iter().map(move |judged| (bench, judged)));
     let [missed, open, kept] = promise::counts(all().map(|(_, judged)| judged));
@@ -291,7 +291,7 @@ fn computed(of: &Measured, here: &Machine) -> Cell {
 /// percent.
 const PARTS_OF_ALL: [&str; 2] = ["_waiting", "_runnable"];
 
-/// Makes the cell of the nearest number, in our unit, with the name of the operation that it measures.
+/// Makes the cell of our nearest number, in our unit, with the name of the measured operation.
 fn nearest(near: &Measured, here: &Machine) -> Cell {
     let (what, unit) = match near.field {
         Field::Time => ("the operation's time", "ns"),
@@ -337,7 +337,7 @@ fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
     line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }
 
-/// Returns the reason why a number is 0 where the original's number is not 0.
+/// Returns a cell with the reason why our number is 0 although the number of the original benchmark is not 0.
 fn zero(line: &Line, value: Option<&Value>) -> Option<Cell> {
     let why = line.zero.filter(|_| value.is_some_and(|value| value.median == 0.0))?;
     Some(Cell::none(format!("0: {why}")))
@@ -357,7 +357,7 @@ fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
     }
 }
 
-/// Returns our number in the unit of the original.
+/// Returns our number in the unit of the original's number.
 fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     let row = here.row(of.bench, of.id)?;
     let counted = |name: &str| {

@@ -18,7 +18,7 @@ struct Slot<F> {
 }
 
 impl<F: Future> Slots<F> {
-    /// Makes a number of slots.
+    /// Makes `places` free slots.
     pub fn new(places: usize) -> Self {
         let slot = |_| Slot { ticket: 0, waiter: Box::pin(None) };
         Self { all: Mutex::new((0..places).map(slot).collect()) }

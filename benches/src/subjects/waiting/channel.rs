@@ -47,7 +47,7 @@ enum Side {
 
 /// The state that the sender or the receiver has left in the channel.
 struct End<V> {
-    /// How many times this end has waited.
+    /// How many times this end of the channel has waited.
     ticket: u64,
     /// The element of a waiting sender, or the element that was handed to a waiting receiver.
     element: Option<V>,

@@ -31,7 +31,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the user who called this command through `sudo` or `pkexec`, or `None` if no other user did so.
+    /// Returns the user who called this command through `sudo` or `pkexec`, or `None` if no other user has called it in
+    /// this way.
     pub(crate) fn behind_sudo() -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -58,9 +59,9 @@ impl Caller {
         Self { uid, gid, groups, known }
     }
 
-    /// Does the work with the rights of this user, and restores root's rights afterwards. So the paths that
-    /// `work` uses may lead anywhere. The real user id stays root's, so the user can neither trace nor signal
-    /// the process.
+    /// Calls `work` with the rights of this user, and restores root's rights afterwards. So the paths that `work` uses
+    /// may lead anywhere, without harm. The real user id stays root's, so the user can neither trace nor signal the
+    /// process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
         let _back = Back { groups: getgroups().map_err(problem)?, gid: getegid() };
@@ -110,7 +111,7 @@ fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     }
 }
 
-/// Restores root's rights when this is dropped. The rights are those of the calling thread.
+/// Restores root's rights, for the calling thread, when this is dropped.
 struct Back {
     groups: Vec<Gid>,
     gid: Gid,

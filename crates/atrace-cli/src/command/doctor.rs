@@ -14,8 +14,8 @@ pub(crate) struct DoctorArgs {
     patient: Option<String>,
 }
 
-/// Prints the reports. Returns the exit status, which is 0 only if an event that was written now would arrive, for
-/// each process that was examined. For a program that does not run, it is enough that `atrace run` would record it.
+/// Prints the reports. Returns the exit status, which is 0 only if, in each examined process, an event that is written
+/// now would arrive. For a program that does not run, it is enough that `atrace run` would record it.
 pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {

@@ -1,5 +1,5 @@
-//! Notes of what remains to be done if a command is killed: the patterns to switch off, and the file to which
-//! its recording must be saved.
+//! Notes of what remains to be done if a command is killed: the patterns to switch off, and the file to which the
+//! command's recording must be saved.
 //!
 //! # Format
 //!
@@ -7,10 +7,10 @@
 //!
 //! 1. the machine's boot id;
 //! 2. `output`: the file to which the recording must be saved;
-//! 3. a line for each pattern that is about to be added to a store, with the number of times that the store lists
-//!    the pattern before;
+//! 3. a line for each pattern that is about to be added to a store, with the number of times that the store listed the
+//!    pattern before;
 //! 4. `done`, after the patterns were added to a store;
-//! 5. `undone` or `saved`, which cancel the patterns or the output.
+//! 5. `undone`, which cancels the patterns, or `saved`, which cancels the output.
 //!
 //! Paths and patterns are in hexadecimal. A note is removed when all its work is done.
 //!
@@ -275,7 +275,7 @@ impl NoteText {
     }
 }
 
-/// Formats a number, or `-` if there is none.
+/// Formats a number, or returns `-` for `None`.
 fn word(number: Option<u32>) -> String {
     number.map_or("-".to_owned(), |number| number.to_string())
 }
@@ -367,7 +367,7 @@ impl Drop for Note {
     }
 }
 
-/// Cancels a part of a note. The note is removed if `was_all`, because all its work is done.
+/// Cancels a part of a note. If this was the last part that was not cancelled (`was_all`), the note is removed.
 fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
@@ -376,7 +376,7 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     }
 }
 
-/// Removes the patterns that a recording has added. Reports failures. Returns true if there were none.
+/// Removes the patterns that a recording has added. Reports failures. Returns true if there was no failure.
 fn take_back(entries: &[NotedPattern]) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
@@ -445,15 +445,15 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     }
 }
 
-/// Returns the process ids of the commands that were killed before they saved their recording, and the files
-/// to which it must be saved.
+/// Returns the process ids of the commands that were killed before they saved their recording, and the files to which
+/// the recordings must be saved.
 pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;
     folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
 }
 
-/// Cancels the outputs of killed commands.
+/// Cancels the outputs in the notes of killed commands, so that no command saves their recordings any more.
 pub(crate) fn forget(pids: &[u32]) {
     let Ok(folder) = Folder::open() else { return };
     for (name, writer, claim) in folder.notes() {

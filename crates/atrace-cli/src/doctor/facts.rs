@@ -12,18 +12,18 @@
 //! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
-//! - `page`: the state that the process publishes; `is_parents`: this state belongs to the parent, because the
-//!   process was forked and has not published a state since; `is_forked`: the process has its parent's state in
-//!   addition to its own; `unseen`: the errno if the process can't be examined;
+//! - `page`: the state of its tracing that the process publishes; `is_parents`: this state belongs to the parent,
+//!   because the process was forked and has not published a state since; `is_forked`: the process has its parent's
+//!   state in addition to its own; `unseen`: the errno if the process can't be examined;
 //! - `link`: the file to which the marker's descriptor refers now; missing if the descriptor is closed;
 //! - `is_it`: the descriptor still refers to the marker;
-//! - `is_place`, `has_place`: the path by which the marker was opened still leads to the marker, or to another
-//!   file;
-//! - `store`: the path of the property store; `is_there`: the store exists; `is_hidden`: the store's directory
-//!   may not be read;
+//! - `is_place`: the path by which the marker was opened still leads to the marker; `has_place`: a file exists at that
+//!   path, be it the marker or another file;
+//! - `store`: the path of the property store; `is_there`: the store exists; `is_hidden`: the user may not read the
+//!   store's directory;
 //! - `is_stale`: the process has mapped a store that had this path and was deleted;
 //! - `fault`: the reason why the store can't be used;
-//! - `flags`, `serial`: the text of the mask of tags and, if that property is set, its serial;
+//! - `flags`, `serial`: the value and the serial of the property with the mask of tags, if the property is set;
 //! - `pattern`: an app pattern; there is one fact for each pattern.
 //!
 //! # Format

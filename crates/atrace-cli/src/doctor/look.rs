@@ -9,10 +9,10 @@
 //!
 //! # Connections
 //!
-//! [`standings`] collects the state of many processes' connections to Perfetto's service, as the processes publish
-//! it. For each user there is a child process with the user's ids, which reads the states of the user's processes
-//! (`errands`); the lowest user ids come first. So a user with many processes, or with processes that block the
-//! reader, can't hide the processes of other users. The result lists the users that were not reached in time.
+//! Many processes publish the state of their connection to Perfetto's service. [`standings`] collects these states. For
+//! each user there is a child process with the user's ids, which reads the states of the user's processes (`errands`);
+//! the lowest user ids come first. So a user with many processes, or with processes that block the reader, can't hide
+//! the processes of other users. The result lists the users that were not reached in time.
 //!
 //! An answer comes from a process of the examined user, and may be false. It is only accepted for the processes
 //! about which this child was asked.
@@ -41,7 +41,8 @@ const THREADS: usize = 1 << 16;
 /// that it inherited by `fork`.
 const STATES: usize = 64;
 
-/// The state that a process publishes: `None` if it publishes none, or an errno if it can't be examined.
+/// The state of its tracing that a process publishes; `None` if the process publishes no state; or an errno if the
+/// process can't be examined.
 pub(super) type Page = Result<Option<Published>, i32>;
 
 /// The state that a process publishes.
@@ -56,7 +57,7 @@ pub(super) struct Published {
 /// Returns the user whose ids the child process needs to examine a process: the first of the process's user ids
 /// that is not root's.
 ///
-/// If a process's ids are mixed, the kernel may refuse access to each of the users.
+/// If a process has the ids of several users, the kernel may refuse each of these users access to the process.
 pub(super) fn user(status: &Status) -> Option<User> {
     let id = |key| {
         let ids = status.numbers(key);

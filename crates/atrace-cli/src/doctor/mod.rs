@@ -25,8 +25,8 @@
 //!
 //! # Modules
 //!
-//! - `look` collects the facts about a process, and asks many processes for the state of their connection to Perfetto's
-//!   service; `facts` encodes and decodes the facts, and parses the published state;
+//! - `look` collects the facts about a process, and the states of many processes' connections to Perfetto's service;
+//!   `facts` encodes and decodes the facts, and parses the published state;
 //! - `service` checks the connection to Perfetto's service; `sink` and `properties` check ATrace: where events
 //!   go and whether a test event arrives, and whether the properties enable events;
 //! - `report` holds the findings.
@@ -128,8 +128,7 @@ impl Patient {
         report
     }
 
-    /// Collects the facts once more after a pause. If that fails, the old facts stay, and there is no further
-    /// attempt.
+    /// Collects the facts once more after a pause. If that fails, the old facts are kept, and later calls do nothing.
     fn look_again(&mut self, pause: Duration) {
         if self.left.is_zero() {
             return;

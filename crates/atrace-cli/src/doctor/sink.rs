@@ -1,7 +1,7 @@
 //! Checks where the events of a process go, and whether an event arrives in the ring buffer behind a marker.
 //!
 //! The test writes an instant to the marker and compares the kernel's statistics of the ring buffer before and after.
-//! Only root can read the statistics; for other users the write alone counts.
+//! Only root can read the statistics; for other users, the test only checks that the write succeeds.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::tracefs::{self, Instance};
 
 impl Patient {
-    /// Reports where the events of the process go. Returns the target, if a test event can be written to it.
+    /// Reports where the events of the process go. Returns the target, if a test event can be written to the target.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
@@ -111,8 +111,8 @@ impl Patient {
         }
     }
 
-    /// Reports where the events of a process will go that does not publish its state. Returns the target, if
-    /// a test event can be written to it.
+    /// Reports where the events of a process that does not publish its state will go. Returns the target, if a test
+    /// event can be written to the target.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),

@@ -1,8 +1,8 @@
 //! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
 //!
-//! A full ring drops its oldest packets, among which may be definitions that later packets of the same sequence
-//! need. So when the ring is saved, the packets of a sequence are left out up to the first one that begins the
-//! sequence's incremental state (its definitions) anew. At intervals, the service asks the producers to do that
+//! A full ring drops its oldest packets, among which may be definitions that later packets of the same sequence need.
+//! So when the ring is saved, the packets of a sequence are left out up to the first packet that begins the sequence's
+//! incremental state (its definitions) anew. At intervals, the service asks the producers to begin the state anew
 //! (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};
@@ -169,8 +169,8 @@ impl Kept {
         self.events = 0;
     }
 
-    /// Ends the trace. Returns the reason if it ended early, and the numbers of events that are missing in the trace:
-    /// first those that arrived after the end, then those that could not be written.
+    /// Ends the trace. Returns the reason if the recording ended early, and two numbers of events that are missing in
+    /// the trace: the events that arrived after the end, and the events that could not be written.
     pub(crate) fn end(mut self, counts: &Counts) -> (Option<Ended>, u64, u64) {
         if let To::File { .. } = self.to {
             self.say(&packets::clocks());

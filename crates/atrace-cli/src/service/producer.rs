@@ -10,7 +10,7 @@
 //! 2. `GetAsyncCommand` is the request whose replies are the service's commands;
 //! 3. `RegisterDataSource` names a data source. The service provides memory if the producer has none, and starts the
 //!    source;
-//! 4. `CommitData` names complete chunks, and may have patches for chunks;
+//! 4. `CommitData` names complete chunks, and may have patches for chunks.
 //!
 //! # Scraping
 //!
@@ -57,7 +57,7 @@ const BUFFER: u32 = 1;
 const SIZE: usize = 1 << 20;
 /// The maximum length of a producer's name in bytes. The rest is cut off.
 const NAME_MAX: usize = 255;
-/// The maximum number of bytes that wait to be sent to a producer, which may not read them.
+/// The maximum number of bytes that may wait to be sent to a producer that does not read them.
 const OUTBOX_MAX: usize = 256 << 10;
 /// The maximum number of data sources of a producer.
 const SOURCES_MAX: usize = 64;
@@ -164,8 +164,8 @@ struct Origin {
 const THREAD_NAME_MAX: usize = 15;
 /// The maximum number of threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
-/// The prefix of the SDK version that producers of this library report. Such producers count the events that they
-/// lose, in their shared memory.
+/// The prefix of the SDK version that producers of this library report. Such producers count their lost events, and
+/// store the counts in their shared memory.
 const COUNTING: &[u8] = b"atrace ";
 /// The size of the memory that each writer is assumed to need, including its entry in the map, in bytes.
 const TRACK: usize = 256;
@@ -234,7 +234,7 @@ impl Producer {
         self.memory.as_ref().map_or(0, Foreign::size)
     }
 
-    /// Handles the requests that end in `bytes`. A frame with a descriptor arrives in one piece, together
+    /// Handles the requests whose last byte is in `bytes`. A frame with a descriptor arrives in one piece, together
     /// with the descriptor.
     pub(crate) fn receive(&mut self, bytes: &[u8], file: Option<Received>, books: &mut Books) -> Result {
         books.work += bytes.len() as u64;

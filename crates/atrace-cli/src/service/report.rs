@@ -75,7 +75,7 @@ pub struct Counts {
     pub invalid: u64,
     /// The number of producers that have connected.
     pub producers: u64,
-    /// The number of producers that are connected now or, after the service has ended, were connected then.
+    /// The number of connected producers: now or, if the service has ended, at its end.
     pub connected: u64,
     /// The number of data sources that producers have registered.
     pub sources: u64,

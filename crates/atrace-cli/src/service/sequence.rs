@@ -89,7 +89,8 @@ const OF_ONE: usize = 16 << 20;
 /// The limit for all connections in bytes.
 const OF_ALL: usize = 64 << 20;
 
-/// The memory in use, by one connection and by all connections, and its limits.
+/// The amount of memory for unfinished data that one connection uses, and that all connections use, and the limits of
+/// both.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     pub(super) own: &'a mut usize,

@@ -132,8 +132,8 @@ impl Service {
         Self::start_for(listener, uid, &Terms::default(), keep)
     }
 
-    /// Does the same as [`start`](Self::start), with several sessions that all record the same events. This
-    /// is for measuring the cost of a session.
+    /// Does the same as [`start`](Self::start), with several sessions that all record the same events. The benches
+    /// measure the cost of a session with this function.
     ///
     /// # Errors
     ///
@@ -277,7 +277,8 @@ enum Receiving {
     Waits,
 }
 
-/// A message that the pool has received: the bytes, and what came with them.
+/// A message that the pool has received: the bytes and, if a descriptor came with them, the memory file, or the reason
+/// why the descriptor can't be used.
 type Arrived = rustix::io::Result<(Vec<u8>, Option<Received>)>;
 
 /// The state of the service's thread.

@@ -1,4 +1,4 @@
-//! Instances of the kernel's trace buffer: create one, write to it, read it back, remove it.
+//! Instances of the kernel's trace buffer: how to create, read and remove an instance, and how to write to it.
 //!
 //! A tracefs *instance* is a separate ring buffer with its own `trace_marker`, clock, options and statistics. It is
 //! separate from all other buffers of the machine. So a test can have an isolated [`Instance`], a benchmark can

@@ -1,12 +1,12 @@
 //! Callsites: the places in the program that write events, and the constant data of each place.
 //!
-//! The constant data (name, target, source location, names of arguments) is *interned*: it is sent once in each
-//! sequence of packets, and again whenever the sequence sends its state anew; each event has only the callsite's
-//! number.
+//! The constant data (name, target, source location, names of arguments) is *interned*: each sequence of packets
+//! contains the data once, and again whenever the sequence defines its incremental state anew; an event contains only
+//! the callsite's number.
 //!
-//! A callsite gets a unique number on first use (`number.rs`). The address of the callsite would not do: after
-//! `dlclose` another callsite may have the same address. There are numbers for 16,352 callsites. Events of all later
-//! callsites contain the texts, so no table grows without a bound.
+//! A callsite gets a unique number on first use (`number.rs`). The address of the callsite can't serve as the number:
+//! after `dlclose` another callsite may have the same address. There are numbers for 16,352 callsites. If a program has
+//! more callsites, the events of the others contain the texts. So no table grows without a bound.
 
 mod number;
 
@@ -60,8 +60,8 @@ impl<'a> Site<'a> {
         Self { number: number.of(&NEXT), name, level: 0, about: None }
     }
 
-    /// Returns the key of an argument: its interned number if the callsite has a number, otherwise its name. `at`
-    /// is the argument's index.
+    /// Returns the key of an argument: the interned number of the argument's name if the callsite has a number,
+    /// otherwise the name. `at` is the argument's index.
     #[inline(always)]
     pub fn key<'b>(&self, at: usize, name: &'b str) -> Key<'b> {
         if self.has_number() { Key::Interned(self.number, at as u32) } else { Key::Text(name) }

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The number that all callsites share after the unique numbers are used up. Every unique number is smaller.
+/// The number that all further callsites share when the unique numbers are used up. Every unique number is smaller.
 pub const BEYOND: u32 = 16_384;
 /// The first number of a callsite. Smaller numbers belong to the tags' categories.
 pub const FIRST: u32 = 32;
@@ -21,8 +21,8 @@ impl Number {
         }
     }
 
-    /// Takes a number from `next` for this callsite. If several threads do so at once, the number that is
-    /// stored first is that of the callsite; the other numbers stay unused.
+    /// Takes a number from `next` for this callsite. If several threads take a number for the same callsite at once,
+    /// the callsite gets the number that is stored first; the other numbers stay unused.
     #[cold]
     #[inline(never)]
     fn take(&self, next: &AtomicU32) -> u32 {

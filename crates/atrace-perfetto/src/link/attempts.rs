@@ -1,16 +1,16 @@
 //! Determines when the socket thread tries again to connect to the service.
 //!
 //! A process that asked for the connection tries again after pauses that double. A process that only seeks a service
-//! tries once after it has lost the connection, and then sleeps until the *serial* changes. The serial is a word in
-//! the property store of the process's user; `atrace record` changes it once it listens. The thread polls nothing.
+//! tries once after it has lost the connection, and then sleeps until the *serial* changes. The serial is a word in the
+//! property store of the process's user; `atrace record` changes it once it listens. The thread does not poll.
 //!
 //! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So the thread
 //! misses no service.
 //!
-//! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must
-//! not connect: the kernel may end the process for a system call that is no longer allowed, whether this thread
-//! or an event for Perfetto makes the call. So the process waits until the thread has made its first attempt and knows
-//! how the process was confined by then.
+//! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must not
+//! connect: the kernel may end the process for a system call that is no longer allowed, whether this thread or an event
+//! for Perfetto makes the call. So the caller that starts the thread waits until the thread has made its first attempt
+//! and has noted how the process was confined at that time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

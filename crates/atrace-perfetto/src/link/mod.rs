@@ -2,30 +2,32 @@
 //!
 //! # Tasks
 //!
-//! Each process has at most one such thread. It connects to the service; if that fails it tries again after 100 ms, and
-//! then after pauses that double up to 30 s (`attempts.rs`). In a process that did not ask for the connection, but only
-//! [seeks](crate::producer::seek) a service, the thread sleeps instead, until a word in memory changes, which means
-//! that there may be a service. The thread opens and closes sessions as the service requests (`sessions.rs`), and
-//! reports the complete chunks to the service (`requests.rs`): every 4 ms while there are complete chunks, then at
-//! intervals that double up to 50 ms. An event wakes the thread when half of the memory has been written since the last
-//! time, and, in a session whose threads wait for room, when a thread waits (`filling.rs`). The thread can't wait for
-//! the socket and for this wake at once, so during a session it checks the socket at the same intervals as the chunks.
-//! Without a session it sleeps until the service sends something.
+//! Each process has at most one socket thread. The thread connects to the service. If the attempt fails, the thread
+//! tries again after 100 ms, and then after pauses that double up to 30 s (`attempts.rs`). In a process that did not
+//! ask for the connection, but only [seeks](crate::producer::seek) a service, the thread sleeps instead, until a word
+//! in memory changes, which means that there may be a service. The thread opens and closes sessions as the service
+//! requests (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every 4 ms while there are
+//! complete chunks, then at intervals that double up to 50 ms. An event wakes the thread when threads have written half
+//! of the memory since the last report, and, in a session whose threads wait for room, when a thread waits
+//! (`filling.rs`). The socket thread can't sleep on the socket and on such a wake at once. So during a session it
+//! checks the socket at the same intervals as the chunks. Without a session it sleeps until the service sends
+//! something.
 //!
 //! # Rules
 //!
-//! No code of the program runs on this thread. It may be a *bare* thread, started by an event without the C library
-//! ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So the code of this module never allocates, panics or uses a
-//! thread-local: buffers are mapped, and messages are encoded in place.
+//! No code of the program runs on the socket thread. The socket thread may be a *bare* thread, started by an event
+//! without the C library ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So the code of this module never allocates,
+//! panics or uses a thread-local: buffers are mapped, and messages are encoded in place.
 //!
-//! The C library's `setuid()` does not change the rights of a bare thread. A bare thread that has rights therefore
-//! wakes once a second, also without a session, and ends when the process has given up these rights. The next
+//! The C library's `setuid()` does not change the rights of a bare thread. A bare thread that has rights (capabilities)
+//! therefore wakes once a second, even without a session, and ends when the process has given up these rights. The next
 //! event starts another thread.
 //!
 //! # Failure
 //!
 //! An invalid message or a broken socket ends the connection. Then all sessions are closed, their memory is retired,
-//! and the thread connects again. It does so at once if the next connection has other memory (`requests.rs`).
+//! and the thread connects again: at once if the next connection has other memory (`requests.rs`), otherwise after a
+//! pause.
 
 mod attempts;
 mod requests;
@@ -55,7 +57,7 @@ const LONGEST: u64 = 50;
 /// milliseconds.
 const RIGHTS: u64 = 1000;
 
-/// The methods of the service that are used. The constants below are indices of this list.
+/// The names of the service's methods that this client uses. The constants that follow are indices of this list.
 const METHODS: Names = Names(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
@@ -65,7 +67,7 @@ const INITIALIZE: usize = 0;
 const REGISTER: usize = 1;
 const COMMIT: usize = 2;
 const COMMANDS: usize = 3;
-/// The number of methods, counted from the first, that every service must have.
+/// How many of the first methods in the list every service must have.
 const NEEDED: usize = 4;
 const REGISTER_WRITER: usize = 4;
 const UNREGISTER_WRITER: usize = 5;
@@ -87,7 +89,7 @@ pub(crate) struct Environment {
     pub(crate) memory: Option<OsString>,
 }
 
-/// A session slot, with the fields that only the socket thread needs.
+/// A session slot: the data that only the socket thread needs.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     /// The number by which the service identifies the session.
@@ -140,15 +142,14 @@ struct Link {
     replaced: usize,
 }
 
-/// The methods of the service, and how far the greeting (the first requests on a connection) has got.
+/// The methods of the service, and the progress of the greeting (the first requests on a connection).
 #[derive(Default)]
 struct Terms {
     /// The number of the request that was sent last.
     request: u64,
-    /// The numbers of the methods, by their index. The number is 0 if the service lacks the method.
+    /// The numbers of the methods, by their index in the list. A number is 0 if the service lacks the method.
     methods: [Method; METHODS_COUNT],
-    /// The numbers of the requests of the greeting whose replies matter. The reply to `last` ends the
-    /// greeting.
+    /// The numbers of the two requests of the greeting whose replies are needed. The reply to `last` ends the greeting.
     initialize: u64,
     commands: u64,
     last: u64,
@@ -314,8 +315,8 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// Each index has the name of a method: an index without a name would match a service's method without a
-    /// name.
+    /// Checks that every index has the name of a method: an index without a name would match a method of a service
+    /// whose name is empty.
     #[test]
     fn every_place_of_a_method_has_a_name() {
         for place in 0..METHODS_COUNT {

@@ -1,9 +1,10 @@
 //! Requests to the service and its replies: the greeting, commits, and how messages are sent and received. Requests
 //! are collected and sent together.
 //!
-//! The greeting has these steps: bind the service, which learns the numbers of its methods; `InitializeConnection`;
-//! `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`, whose reply comes after
-//! all commands for sessions that already exist. A commit tells the service which chunks are complete.
+//! The greeting has these steps: a request that binds the service, whose reply has the numbers of the methods;
+//! `InitializeConnection`; `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`,
+//! whose reply comes after all commands for sessions that already exist. A commit tells the service which chunks are
+//! complete.
 //!
 //! # Memory
 //!
@@ -30,9 +31,9 @@ use crate::{abi, category, early, startup};
 use atrace_sys::memory::sealed_size;
 use atrace_sys::{Descriptor, process};
 
-/// Returns the number of pages of the shared memory, from its size in KiB, or `None` if that size is not valid.
-/// Without a size, the memory has 1 MiB; a given size must be from 64 KiB to 32 MiB. Pages that are never written
-/// take no memory.
+/// Returns the number of pages of the shared memory, from its size in KiB, or `None` if that size is not valid. If no
+/// size is given, the memory has 1 MiB; a given size must be from 64 KiB to 32 MiB. Pages that are never written take
+/// no memory.
 fn pages(kib: Option<&OsStr>) -> Option<usize> {
     let kib: usize = kib.map_or(Some(1024), |kib| str::from_utf8(kib.as_bytes()).ok()?.parse().ok())?;
     (KIB_MIN..=KIB_MAX).contains(&kib).then_some(kib * 1024 / abi::PAGE)
@@ -46,7 +47,7 @@ const KIB_MAX: usize = 32 << 10;
 /// The maximum size of the arguments of a request in the greeting, in bytes.
 const ARGUMENTS_MAX: usize = 512;
 
-/// The error number of sending to a process that has closed the connection.
+/// The errno of a send to a process that has closed the connection.
 const EPIPE: i32 = 32;
 /// The maximum size of a request without its arguments, in bytes.
 const AROUND: usize = 64;
@@ -125,7 +126,7 @@ impl Link {
         self.terms.initialize != 0 && !self.is_greeted()
     }
 
-    /// Chooses the memory of the next connection, after this one has ended. Returns whether that memory is another than
+    /// Chooses the memory of the next connection, after this one has ended. Returns whether that memory differs from
     /// this connection's.
     pub(super) fn changes_memory(&mut self) -> bool {
         self.offers &= !(self.is_initializing() && self.terms.has_offered);
@@ -133,7 +134,7 @@ impl Link {
     }
 
     /// Uses the memory that the service provides. If that is not possible, the next connection offers memory of the
-    /// same size, unless this one has offered some.
+    /// same size, unless this connection has already offered memory.
     pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), Standing> {
         let file = self.received.take().ok_or(Standing::UNABLE);
         let size = file.as_ref().ok().and_then(|file| sealed_size(file.as_raw_fd()).ok());
@@ -287,8 +288,8 @@ impl Link {
         Ok(true)
     }
 
-    /// Reports the completed chunks to the service. Then answers the flush with the number `flush`, if there is
-    /// one. Returns whether there were completed chunks.
+    /// Reports the completed chunks to the service. Then, if the service has requested a flush, answers the request
+    /// with the number `flush`. Returns whether there were completed chunks.
     #[inline(never)]
     pub(super) fn commit(&mut self, flush: Option<u64>) -> Result<bool, Standing> {
         let mut is_any = false;
@@ -328,9 +329,8 @@ impl Link {
     /// Sends the finished packets of the chunks that threads are still writing, if the service can't read the
     /// memory. A service that can read the memory reads these packets itself.
     ///
-    /// A thread that has finished a packet in a chunk completed its previous chunk before that. So the completed
-    /// chunks are sent before each chunk that is still open, and the service gets the chunks of a thread in their
-    /// order.
+    /// Before a thread finishes a packet in a chunk, it completes its previous chunk. So the completed chunks are sent
+    /// before each chunk that is still open, and the service gets the chunks of a thread in their order.
     #[inline(never)]
     pub(super) fn send_open(&mut self) -> Result<(), Standing> {
         let Some(arena) = self.arena.filter(|_| self.terms.sends_bytes) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Sessions: opens and closes them, and registers the threads' writers with the service.
+//! Opens and closes sessions, and registers the threads' writers with the service.
 //!
 //! A session slot goes through four phases:
 //!
@@ -7,12 +7,11 @@
 //! 3. `Draining`, after the service has stopped the session: no thread begins to write an event for the
 //!    session. The chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed
 //!    later.
-//! 4. `Drained`: all chunks were reclaimed. They are committed, the writers are unregistered, and the slot is free
-//!    again.
+//! 4. `Drained`: all chunks were reclaimed. The socket thread commits the chunks and unregisters the writers. Then the
+//!    slot is free again.
 //!
-//! About 50 ms after it has stopped a session, at the latest, the service gets the report that the session has
-//! stopped, even if a thread is still in the middle of an event. The slot then stays `Draining` until the
-//! thread goes on.
+//! At most about 50 ms after the service has stopped a session, the socket thread reports that the session has ended,
+//! even if a thread is still in the middle of an event. The slot then stays `Draining` until the thread goes on.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,9 +28,10 @@ use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
 
-/// How many more writers are registered with the service than there are threads.
+/// The number of writers that are registered with the service in advance, for threads that do not exist yet.
 const AHEAD: usize = 64;
-/// How many milliseconds the end of a session waits for threads that are in the middle of an event.
+/// How long the socket thread waits at the end of a session for threads that are in the middle of an event, in
+/// milliseconds.
 const DRAIN_MS: u32 = 50;
 
 impl Link {
@@ -182,8 +182,8 @@ impl Link {
         Ok(())
     }
 
-    /// Unregisters the writers of sessions that have ended. If a thread is in the middle of an event, the service
-    /// then takes the data that the thread had written before.
+    /// Unregisters the writers of sessions that have ended. The service then takes a writer's last data, even if the
+    /// writer's thread is in the middle of an event.
     #[inline(never)]
     pub(super) fn unregister_writers(&mut self) -> Result<(), Standing> {
         while let Some(number) = self.first(Phase::Drained, THREADS) {

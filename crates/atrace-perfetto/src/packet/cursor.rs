@@ -19,7 +19,7 @@ const LEVEL: &str = "level";
 /// The number by which the name `level` is interned.
 pub(super) const LEVEL_NUMBER: u8 = 1;
 
-/// Returns the name of a level: 1 is `ERROR`, 5 is `TRACE`. The name of other numbers is empty.
+/// Returns the name of a level, from 1 (`ERROR`) to 5 (`TRACE`), or an empty text for other numbers.
 pub(super) fn level_name(level: u8) -> &'static str {
     const NAMES: Names = Names("ERROR WARN INFO DEBUG TRACE", b' ');
     NAMES.at(usize::from(level).wrapping_sub(1))
@@ -74,7 +74,7 @@ impl Cursor {
         }
     }
 
-    /// Writes a given time of `CLOCK_BOOTTIME`, and the number of that clock. Returns the cursor behind them.
+    /// Writes a given time of `CLOCK_BOOTTIME`, and the number of that clock. Returns the cursor behind the two fields.
     #[inline(never)]
     pub(super) unsafe fn own_time(mut self, ns: u64) -> Self {
         // SAFETY: the caller has room for fourteen bytes.
@@ -175,7 +175,8 @@ impl Cursor {
         }
     }
 
-    /// Writes the references of an event to its callsite: to the metadata and, with `has_name`, to the name.
+    /// Writes the numbers by which an event refers to its callsite's interned metadata and, with `has_name`, to the
+    /// callsite's name.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         let [low, high] = pair(site.number);
@@ -197,8 +198,8 @@ impl Cursor {
         }
     }
 
-    /// Does the same as [`site`](Self::site) for a callsite without a number, whose texts are written in full.
-    /// Returns the cursor behind them.
+    /// Does the same as [`site`](Self::site) for a callsite without a number, whose texts are written in full. Returns
+    /// the cursor behind the texts.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn whole_site(mut self, site: Site<'_>, has_name: bool) -> Self {
@@ -228,7 +229,7 @@ impl Cursor {
         self
     }
 
-    /// Skips the one or two bytes of a length that is written later. Returns their address.
+    /// Skips one or two bytes, for a length that is written later. Returns the address of the skipped bytes.
     #[inline(always)]
     pub(super) fn later<const IS_SHORT: bool>(&mut self) -> *mut u8 {
         let place = self.0;

@@ -15,15 +15,15 @@ const FILTERED: &str = "FILTERED";
 pub(crate) const FILTERED_ROOM: usize = 2 * FILTERED.len() + SITE_ROOM;
 /// The room for the two numbers of a callsite, in bytes.
 const SITE_ROOM: usize = 8;
-/// The maximum number of flows that remain in an event without its arguments.
+/// The maximum number of flows that remain in an event whose arguments were removed.
 const FLOWS: usize = 32;
 /// The size of the buffer for the remaining arguments, in bytes.
 pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
 /// Returns the event as a session with these filters gets it. `kept` is a buffer for the remaining arguments.
 ///
-/// Without arguments, an event keeps only its flows. The level of a callsite is an argument, too. If the callsite has
-/// no number, its target and location are also left out.
+/// If the session excludes arguments, only the flows of an event remain. The level of a callsite counts as an argument.
+/// If the callsite has no number, its target and location are also left out.
 #[inline(never)]
 pub(crate) fn filtered<'a>(event: &Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) -> Event<'a> {
     let mut event = *event;

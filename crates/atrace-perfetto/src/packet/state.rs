@@ -1,8 +1,9 @@
 //! The incremental state: the packets that a reader must have before a thread's events. The module [`writer`] decides
-//! when they are written.
+//! when these packets are written.
 //!
-//! The state has three packets: the clock and the default track; the description of the thread's track; and that of
-//! the process's track. A fourth packet names categories once an event has them.
+//! The state consists of three packets: one with the clock and the default track, one that describes the thread's
+//! track, and one that describes the process's track. A fourth packet names categories before the first event that has
+//! them.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`,
 //! `thread_descriptor.proto`, `process_descriptor.proto`.
@@ -24,7 +25,7 @@ const NAME_MAX: usize = 100;
 /// A flag of `TracePacket.SequenceFlags`: the packet begins the state anew.
 const STATE_CLEARED: u64 = 1;
 pub(super) const NEEDS_STATE: u64 = 2;
-/// The number of the sequence's own clock. Each packet has the time since the previous packet on this clock.
+/// The number of the sequence's own clock. On this clock, each packet has the time since the previous packet.
 const OWN_CLOCK: u64 = 64;
 /// The size of a packet's length, in bytes.
 const LENGTH: usize = 2;
@@ -186,7 +187,7 @@ mod tests {
         arena.retire();
     }
 
-    /// Any set of categories can be named, also all at once. A reader could not understand an event with a
+    /// Any set of categories can be named, even all categories at once. A reader could not understand an event with a
     /// category that was not named.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]

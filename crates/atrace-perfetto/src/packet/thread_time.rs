@@ -1,6 +1,6 @@
-//! The processor time of a thread, as the value of a counter below the thread's track. If a session asks for the
-//! processor time, each event of the thread has the counter's present value. From these values readers compute how
-//! long a thread ran in a slice.
+//! The processor time of a thread, as the value of a counter that is shown below the thread's track. If a session asks
+//! for the processor time, each event of the thread has the counter's present value. From these values readers compute
+//! how long a thread ran in a slice.
 //!
 //! Source: Perfetto's `track_event.proto`, `counter_descriptor.proto`.
 
@@ -25,8 +25,8 @@ pub(crate) fn track(process: u64) -> Track<'static> {
     Track { uuid, parent, name: NAME, is_counter: true, is_kept: false }
 }
 
-/// Encodes the fields of an event that have the processor time of the calling thread. Returns `None` if the time is
-/// not known. A thread that has given up system calls does not ask for the time.
+/// Encodes the fields of an event that hold the processor time of the calling thread. Returns `None` if the time is not
+/// known. A thread that has given up system calls does not ask for the time.
 pub(crate) fn sample(counter: u64, bytes: &mut [u8; SAMPLE_MAX]) -> Option<&[u8]> {
     let time = if thread::is_confined() { None } else { clock::of_thread() }?;
     let mut writer = Writer::new(bytes);

@@ -1,8 +1,9 @@
 //! Packets of any length, which may span several chunks.
 //!
-//! Each part has a length of its own. A chunk's flags show that its last packet continues in the writer's next chunk,
-//! and that its first packet began in the previous chunk. The length of the packet is known before the first byte is
-//! written, so nothing has to be filled in afterwards.
+//! A packet is divided into parts, one for each chunk, and each part has a length of its own. A chunk's flags show
+//! whether its last packet continues in the writer's next chunk, and whether its first packet began in the previous
+//! chunk. The length of the packet is known before the first byte is written, so nothing has to be filled in
+//! afterwards.
 //!
 //! All chunks are taken before the first byte is written, because if a part is missing, the service holds back
 //! all later packets of the sequence. So a part is missing only if the process was killed between two chunks.
@@ -25,8 +26,8 @@ const CHUNKS_MAX: usize = 32;
 const LENGTH: usize = 2;
 /// The maximum length of a part, in bytes.
 const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
-/// The maximum size of the head of a packet, in bytes. The head has the time, flags and a length; and of the event
-/// its type, all categories, a track or the processor time, an interned name, and the length of the name.
+/// The maximum size of the head of a packet, in bytes. The head consists of the time, flags, a length, the event's
+/// type, all categories, a track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
 
 /// The texts of an event that are too long for [`Event`].
@@ -39,9 +40,9 @@ pub(crate) struct Whole<'a> {
     pub(crate) args: &'a dyn Fn(&mut Put<'_>),
 }
 
-/// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes further chunks.
-/// Returns true if there were enough chunks. Otherwise returns false; the chunks that were taken are then complete
-/// and empty, and `chunk` is no chunk. Returns `None`, and writes nothing, if the event is too long for
+/// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes a further chunk.
+/// Returns true if there were enough chunks. Returns false if there were not; the chunks that were taken are then
+/// complete and empty, and `chunk` is no chunk. Returns `None`, and writes nothing, if the event is too long for
 /// [`CHUNKS_MAX`] chunks.
 ///
 /// The event must have a name, in `whole` or of its callsite, and neither metadata nor a value. The chunk must have
@@ -120,9 +121,9 @@ struct Parts<'a> {
     more: std::slice::IterMut<'a, Chunk>,
     /// The address of the next byte of the part.
     at: *mut u8,
-    /// The number of bytes that are left of the part. It is 0 while no part was begun.
+    /// The number of bytes for which the current part still has room, or 0 if no part was begun.
     room: usize,
-    /// The number of bytes of the packet that are left.
+    /// The number of bytes of the packet that still have to be written.
     left: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Two threads take two free slots, and one of them frees the first in between. No two threads may have the same
-//! slot.
+//! Two threads take two free slots, and one of the threads frees the first slot in between. No two threads may have the
+//! same slot.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

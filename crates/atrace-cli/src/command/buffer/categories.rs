@@ -39,8 +39,9 @@ fn no_category(name: &str, groups: &str) -> Failure {
     Failure::new(format!("{name:?} is no category; there are {ours}; and the kernel's groups{groups}"))
 }
 
-/// Returns the events of these categories, as paths below the directory `events` of tracefs. `root` is the
-/// directory of tracefs; without it, for users that may not read tracefs, the paths are not checked.
+/// Returns the events of these categories, as paths below the directory `events` of tracefs. `root` is the directory of
+/// tracefs, or `None` for a user who may not read tracefs. In that case, the function does not check whether the events
+/// exist.
 ///
 /// A name that is not in [`CATEGORIES`] is one of the kernel's own names: a group of events (`net`) or an
 /// event (`net/netif_rx`).
@@ -70,8 +71,8 @@ pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String
     Ok(found)
 }
 
-/// Returns whether a name has the form of a group, or of a group and an event. Such a name can't lead out of
-/// the directory.
+/// Returns whether a name has the form of a group, or of a group and an event. Such a name can't lead out of the
+/// directory `events`.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -77,7 +77,7 @@ impl Copies {
     }
 }
 
-/// Returns the text of a buffer with copies, to be added to the file of a recording.
+/// Returns the text of the buffer `instance`, which holds copies. The text is to be added to the file of a recording.
 pub(crate) fn copied<'a>(instance: &Instance, is_wanted: &'a dyn Fn(u32) -> bool) -> Result<Copied<'a>> {
     let path = instance.path().join("trace");
     let text = File::open(&path).map_err(failed(shown_path(&path)))?;

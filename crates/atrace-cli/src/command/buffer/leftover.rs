@@ -1,9 +1,9 @@
 //! Saves or removes the buffers of recordings whose command was killed. This is done when the next recording
 //! begins.
 //!
-//! A buffer with events is saved first: to the file named in the killed command's note, by the same rules, or
-//! otherwise to root's home directory. A buffer to which a process still writes is left for a later command. A buffer
-//! that can't be saved is marked, and stays until a user has saved it.
+//! A buffer with events is saved before it is removed. It is saved to the file that the killed command's note names or,
+//! if that file exists already or can't be created, to root's home directory. A buffer to which a process still writes
+//! is left for a later command. A buffer that can't be saved is marked, and stays until a user has saved it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -120,8 +120,8 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
     }
 }
 
-/// Returns the file to which the killed command would have saved, or a file in root's home
-/// directory.
+/// Returns the file to which the killed command would have saved its recording or, if that file can't be created, a
+/// file in root's home directory.
 fn output(instance: &Path, pid: u32) -> Result<Output> {
     if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
@@ -139,7 +139,7 @@ fn output(instance: &Path, pid: u32) -> Result<Output> {
     Output::create(&home.join(name), Existing::Number, None, false)
 }
 
-/// Returns the instance with this prefix that a command created.
+/// Returns the instance with this prefix that the command with the process id `pid` created.
 fn instance_of(prefix: &str, pid: u32) -> Result<Option<Instance>> {
     let mut all = tracefs::instances(prefix)?.into_iter();
     Ok(all.find(|(maker, _)| *maker == pid).and_then(|(_, path)| Instance::attach(path).ok()))

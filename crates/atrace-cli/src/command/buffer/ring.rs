@@ -3,11 +3,11 @@
 //!
 //! # Names
 //!
-//! Most processes of a program have ended before the recording is saved. Their names come from a small separate ring
-//! buffer. In that buffer the kernel records `sched_process_exec`, the event of a process that executes a program,
-//! for the started program and its children (`set_event_pid`, option `event-fork`). If messages of other programs may
-//! be among those of the program (`copies`), the kernel also records `task_newtask`, the event of a process that
-//! starts another.
+//! Most processes of a program have ended before the recording is saved. The names of the processes come from a small
+//! separate ring buffer. In that buffer the kernel records `sched_process_exec`, the event of a process that executes a
+//! program, for the started program and its children (`set_event_pid`, option `event-fork`). If the recording may
+//! contain messages of other programs (see `copies`), the kernel also records `task_newtask`, the event of a process
+//! that starts another process.
 //!
 //! # How full a buffer became
 //!
@@ -37,9 +37,9 @@ pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 /// kernel stored 128.
 const THREAD_NAMES: u64 = 4096;
 
-/// The maximum default size of a buffer for each CPU, in KiB.
+/// The maximum size, in KiB for each CPU, of a buffer for which the user has given no size.
 const DEFAULT_KB: u64 = 16 << 10;
-/// The maximum default size of a buffer for all CPUs together, in KiB.
+/// The maximum size, in KiB for all CPUs together, of a buffer for which the user has given no size.
 const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 
 /// Creates an instance whose events have the form that Perfetto expects.
@@ -51,15 +51,15 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
-/// The clocks for the timestamps, the best one first. With each clock: how it differs from the best one.
+/// The clocks for the timestamps, the best one first. Each clock comes with a text that says how the clock differs from
+/// the best one.
 const CLOCKS: [(&str, &str); 3] = [
     ("boot", ""),
     ("mono", "stands still while the machine sleeps"),
     ("global", "has no defined starting point"),
 ];
 
-/// The options that add the process id to each event: the option of Linux, and the older one of Android's
-/// kernels.
+/// The options that add the process id to each event: the option of Linux, and the older option of Android's kernels.
 pub(crate) const PROCESS_IDS: [&str; 2] = ["record-tgid", "print-tgid"];
 
 /// Selects the best clock that the kernel has.
@@ -209,13 +209,13 @@ pub(crate) fn save_from(
     Ok((output.finish().map_err(failed(problem))?, copied))
 }
 
-/// Keeps the instances whose content could not be saved. Returns the error, with the command that saves them.
+/// Keeps the instances whose content could not be saved. Adds to the error the command that saves the content.
 pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>) -> Failure {
     let paths: Vec<_> = instances.into_iter().map(keep).collect();
     kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
 }
 
-/// Returns the error for a recording that could not be saved, with the command that saves it.
+/// Adds to an error, because of which a recording could not be saved, the command that saves the recording (`rescue`).
 pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
     Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
 }
@@ -281,8 +281,8 @@ impl Names {
         fs::write(instance.join(EVENT), "1")
     }
 
-    /// Returns the threads of the program that exist now, even if their parent has changed. Without the buffer, these
-    /// are the threads of the process that was started.
+    /// Returns the program's threads that exist now, including those of processes whose parent has ended. Without the
+    /// buffer for names, returns the threads of the process `started`.
     pub(crate) fn living(&self, started: u32) -> Vec<u32> {
         let Some(directory) = self.directory() else { return vec![started] };
         let text = fs::read_to_string(directory.join("set_event_pid")).unwrap_or_default();
@@ -346,7 +346,7 @@ pub(crate) struct Tally {
     /// The largest mean size of an event, over all CPUs whose part of the buffer was full.
     largest: f64,
     last: Vec<Stats>,
-    /// The number of the program's messages that are in another buffer.
+    /// The number of the program's messages that are in the buffer for copies.
     copied: u64,
 }
 
@@ -360,7 +360,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Adds messages of the program that were copied to another buffer.
+    /// Adds to the number of the program's messages that are in the buffer for copies.
     pub(crate) fn add_copied(&mut self, messages: u64) {
         self.copied += messages;
     }
@@ -402,8 +402,8 @@ impl Tally {
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
     }
 
-    /// Returns the same text as [`report`](Self::report), for events of which some may have been lost before
-    /// they reached the buffer.
+    /// Returns the same text as [`report`](Self::report), if some events may have been lost before they reached the
+    /// buffer.
     pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));
@@ -420,8 +420,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Returns a directory with the files that a buffer has on some kernel. A file contains what was last
-    /// written to it.
+    /// Returns a directory with the files that a buffer has on a kernel with these clocks and options. A file contains
+    /// the text that was last written to it.
     fn stand_in(clocks: &str, options: &[&str]) -> (tempfile::TempDir, Instance) {
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

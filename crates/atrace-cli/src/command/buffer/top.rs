@@ -1,8 +1,8 @@
 //! The kernel's top-level buffer, which all users share. It is used only if no other process uses it, and
 //! restored afterwards.
 //!
-//! A recording changes its switch, clock, size and options. The old values are noted first. They are written back in
-//! reverse order when [`Top`] is dropped. A forked child that drops its copy changes nothing.
+//! A recording changes the buffer's switch, clock, size and options. The old values are noted first. They are written
+//! back in reverse order when [`Top`] is dropped. A forked child that drops its copy changes nothing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -73,8 +73,7 @@ impl Top {
         Ok(top)
     }
 
-    /// Leaves the recorded events in the buffer. The buffer's clock and size are then not restored
-    /// either.
+    /// Leaves the recorded events in the buffer, and does not restore the buffer's clock and size.
     pub(crate) fn keep_content(&mut self) {
         self.empties = false;
         self.before.retain(|(path, _)| !path.ends_with("trace_clock") && !path.ends_with("buffer_size_kb"));
@@ -163,7 +162,7 @@ impl Silence {
         Err(Failure::new(format!("somebody keeps {} locked", shown_path(&path))))
     }
 
-    /// Ends this mode if the top-level buffer has been switched on.
+    /// Lets the marker write to the top-level buffer again, if that buffer has been switched on.
     pub(crate) fn look(this: &mut Option<Self>) {
         if this.as_ref().is_some_and(|silence| is_on(&silence.root).unwrap_or(false)) {
             *this = None;

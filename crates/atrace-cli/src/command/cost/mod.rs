@@ -1,7 +1,7 @@
 //! `atrace cost`: measures what tracing costs a program.
 //!
-//! The program runs in pairs, once with tracing off and once with tracing on, in an order that a coin decides. The
-//! interval of the difference is computed from the ratios of the pairs (`atrace_paired::looks`). A service is not
+//! The program runs in pairs, once with tracing off and once with tracing on, in an order that is random for each pair.
+//! The interval of the difference is computed from the ratios of the pairs (`atrace_paired::looks`). A service is not
 //! restarted; tracing is switched while the service works (`service`).
 //!
 //! # Both runs are prepared alike
@@ -10,16 +10,17 @@
 //! work precedes both kinds of runs. In both kinds, the program has a property store in which tracing is off, even if
 //! it is on in the user's own store. The first run of each kind is not counted.
 //!
-//! # What is no result
+//! # Runs without a result
 //!
 //! If a program fails, ends differently when it is traced, or writes no event, the command prints an error and
 //! no figure.
 //!
 //! # Modules
 //!
-//! - `program`: a run, and the resources that it used; `session`: a session whose file is discarded;
+//! - `program`: one run of the program, and the resources that the run used; `session`: a session whose file is
+//!   discarded;
 //! - `service`: programs that run until they are stopped;
-//! - `verdict`, `report`: the result in words, and its output.
+//! - `verdict`: the result in words; `report`: the output of the results.
 
 mod program;
 mod report;
@@ -164,7 +165,7 @@ fn read_bill(path: &Path) -> Result<Bill> {
     })
 }
 
-/// The two sides of a comparison: the two kinds of runs, and the results of their runs.
+/// The two sides of a comparison (the two kinds of runs), and the results of the runs of each side.
 struct Pairs {
     /// The command lines of the two sides. They differ if two commands are compared.
     programs: [Vec<OsString>; 2],

@@ -85,7 +85,8 @@ pub(super) struct Shown {
     pub(super) notes: Vec<String>,
     pairs: usize,
     seconds: f64,
-    /// The additional processor time of a run on the second side, if the verdict is that the sides differ.
+    /// By how many nanoseconds the processor time of a run on the second side is longer, if the verdict is that the two
+    /// sides differ.
     added_ns: Option<f64>,
 }
 

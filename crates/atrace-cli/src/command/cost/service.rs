@@ -2,10 +2,10 @@
 //!
 //! # Slices
 //!
-//! Tracing stays on or off for a *slice*. Slices come in pairs, and a coin decides the order of each pair. In a
-//! slice, the service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed
-//! after tracing was switched, and right before it is switched again. So the cost of switching is excluded. A request
-//! that is in progress during a switch counts only in part, and equally in both kinds of slices.
+//! Tracing stays on or off for a *slice*. Slices come in pairs, and the order of each pair is random. In a slice, the
+//! service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after tracing was
+//! switched, and right before it is switched again. So the cost of switching is excluded. A request that is in progress
+//! during a switch counts only in part, and equally in both kinds of slices.
 //!
 //! # Processor time
 //!
@@ -36,11 +36,11 @@ use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// How long nothing is measured after tracing was switched.
+/// How long nothing is measured after tracing was switched on or off.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The number of slices (periods with tracing on or off) within which the first events must arrive.
 const TRIES: u32 = 5;
-/// How long a service may take to end after it was asked to.
+/// How long a service may take to end after it was asked to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a service may go without completing a unit of work, in addition to the length of a slice, before
 /// the command gives up.
@@ -151,7 +151,8 @@ fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
     lines
 }
 
-/// The values that were read at one edge of a slice (a period with tracing on or off).
+/// The values that were read at one of the two edges (times of reading) of a slice, which is a period with tracing on
+/// or off.
 #[derive(Clone, Copy)]
 struct Edge {
     used: f64,

@@ -31,7 +31,8 @@ impl Sessions {
         self.store.path().with_file_name(name)
     }
 
-    /// Returns the variables with which a program is not traced, whatever is switched on outside.
+    /// Returns the environment variables with which a program is not traced, even if tracing is switched on in the
+    /// user's own property store.
     pub(super) fn off(&self) -> Variables {
         vec![
             ("ATRACE_PROPERTIES", Some(self.store.path().into())),
@@ -41,7 +42,8 @@ impl Sessions {
         ]
     }
 
-    /// Returns the variables that `atrace run` sets.
+    /// Returns the environment variables with which a program connects to the session's `socket`. `atrace run` sets the
+    /// same variables.
     fn on(&self, socket: PathBuf) -> Variables {
         let mut all = self.off();
         all[1].1 = Some(socket.into());
@@ -61,7 +63,7 @@ impl Sessions {
 }
 
 pub(super) struct Session {
-    /// The environment of the program that is traced.
+    /// The environment variables with which a program is traced.
     pub(super) on: Variables,
     pub(super) service: Service,
     _place: ServiceSocket,

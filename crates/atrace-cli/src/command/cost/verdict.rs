@@ -4,7 +4,7 @@ use std::fmt;
 
 use atrace_paired::{Interval, looks};
 
-/// How far from zero an interval may reach, as a fraction, if the verdict is that there is no difference.
+/// How far from zero an interval may reach, as a fraction, for the verdict that there is no difference.
 const NONE: f64 = 0.01;
 
 /// A quantity for which there is a verdict.

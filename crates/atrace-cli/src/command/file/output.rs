@@ -14,9 +14,9 @@
 //! - Under sudo, the file is created, renamed and removed with the rights of the caller. So even an unexpected path
 //!   leads only to places where the caller could write anyway. In directories that only root can change, root's
 //!   rights are used.
-//! - Root without sudo does not follow a link at the file's name: `--force` replaces the link. A directory that
-//!   every user may change is refused. In a shared directory, a file of another user is not replaced. With
-//!   `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would refuse that file, too.
+//! - If root calls the command without sudo, a link with the file's name is not followed: `--force` replaces the link.
+//!   A directory that every user may change is refused. In a shared directory, a file of another user is not replaced.
+//!   With `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would refuse that file, too.
 //!
 //! All calls are relative to a descriptor of the directory. Files that root writes for itself have the mode
 //! 0600, so only root can read them.

@@ -27,10 +27,10 @@ pub(crate) struct Copied<'a> {
     pub(crate) is_wanted: &'a dyn Fn(u32) -> bool,
 }
 
-/// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; without one,
-/// the name of the main thread is used. Space is reserved for `processes` names; if there are more, the text is
-/// moved. The events of a second text follow those of the first, because readers sort the events. Returns the number
-/// of events that were copied from the second text.
+/// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; if it returns
+/// none, the name of the process's main thread is used. Space is reserved for `processes` names; if there are more, the
+/// text is moved. The events of a second text follow those of the first, because readers sort the events. Returns the
+/// number of events that were copied from the second text.
 pub(crate) fn write(
     mut from: impl BufRead,
     copied: Option<Copied<'_>>,

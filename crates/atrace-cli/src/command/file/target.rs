@@ -37,8 +37,8 @@ pub(crate) enum Existing {
 }
 
 impl Existing {
-    /// Returns the action for a file whose name the user did (`is_named`) or did not give, with or without
-    /// `--force` (`is_forced`).
+    /// Returns the action. `is_named` says whether the user has given the name of the file, and `is_forced` whether the
+    /// user has given `--force`.
     pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
         match (is_forced, is_named) {
             (true, _) => Self::Replace,
@@ -204,8 +204,8 @@ impl Target {
     }
 
     /// Removes the temporary files of killed commands from the directory. No events are lost, because the recordings
-    /// of such files are still in the kernel's buffers. A file that was written while events arrived is a valid
-    /// trace, so it is not removed, but gets a name that is not hidden.
+    /// for such files are still in the kernel's buffers. A file that was written while events arrived is a valid trace,
+    /// so it is not removed, but gets a name that is not hidden.
     pub(crate) fn sweep(&self) {
         let way = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         for entry in fs::read_dir(way).into_iter().flatten().flatten() {

@@ -2,8 +2,8 @@
 //!
 //! # Signals
 //!
-//! A signal that asks the command to end is meant for the program, too. If it was sent to the whole process group
-//! ([`Witness`]), the program has received it already; otherwise [`wait`] forwards it.
+//! A signal that asks the command to end is meant for the program, too. If the signal was sent to the whole process
+//! group (see [`Witness`]), the program has received it already; otherwise [`wait`] forwards the signal to the program.
 //!
 //! # Waiting
 //!

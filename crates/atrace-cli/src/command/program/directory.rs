@@ -1,5 +1,5 @@
-//! The directory of a run of `atrace run`: private to its user, in memory (on Android in `/data/local/tmp`), and
-//! removed at the end of the command.
+//! The directory that one execution of `atrace run` uses: private to its user, in memory (on Android in
+//! `/data/local/tmp`), and removed at the end of the command.
 //!
 //! # Content and owner
 //!

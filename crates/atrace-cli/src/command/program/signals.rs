@@ -11,8 +11,8 @@
 //! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
 //! forwarded. The signal itself does not show which of the two cases it is.
 //!
-//! A third process in the group, the witness, reports to the command each signal that it gets. If the witness has got
-//! a signal, too, the signal was sent to the group.
+//! A third process in the group, the witness, reports to the command each signal that the witness receives. If the
+//! command and the witness have both received a signal, the signal was sent to the group.
 //!
 //! If the program had a separate group instead, the command would have to give that group the terminal and take it
 //! back, as a shell does (`tcsetpgrp`). The other programs of a pipe (`atrace run … | less`) would lose the terminal.
@@ -52,8 +52,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end, and one more signal, `other`. Signals that this process
-    /// ignores stay ignored, as under `nohup`.
+    /// Catches the signals that ask a process to end, and one more signal, `other`. A signal that this process ignores,
+    /// for example under `nohup`, stays ignored.
     pub(crate) fn catch(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
         let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);

@@ -2,9 +2,10 @@
 //!
 //! # The problem
 //!
-//! A process may close all descriptors that it inherited, and with them the marker's. Without special rights it can't
-//! open the marker again, and no other process can open it for this one. So the command names such a process to the
-//! user. A process may also lack the environment variables, or ignore them because it has elevated rights.
+//! A process may close all descriptors that it inherited, and with them the marker's. Without special rights, such a
+//! process can't open the marker again, and no other process can open the marker for it. So the command names such a
+//! process to the user. A process may also lack the environment variables, or ignore them because it has elevated
+//! rights.
 //!
 //! # How it works
 //!
@@ -25,8 +26,8 @@ use crate::process::Process;
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// The checks may take one part in `SHARE` of the time. If the interval between two checks would then be longer than
-/// [`REST`], it is `REST`, and the checks take a larger part.
+/// The checks take at most 1/`SHARE` of the time, unless the interval between two checks would then be longer than
+/// [`REST`]. In that case, the interval is `REST`, and the checks take more of the time.
 const SHARE: u32 = 20;
 /// The longest interval between two checks.
 const REST: Duration = Duration::from_millis(500);
@@ -73,7 +74,7 @@ impl Tree {
         Self { marker, number: MARKER_FD.unsigned_abs(), store, uid, ..Self::default() }
     }
 
-    /// Examines the processes of the threads with these ids. `is_silent` means that no event was recorded so
+    /// Examines the processes to which the threads in `living` belong. `is_silent` means that no event was recorded so
     /// far.
     pub(crate) fn look(&mut self, living: &[u32], is_silent: bool) {
         let start = Instant::now();

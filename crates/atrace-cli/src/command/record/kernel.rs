@@ -152,7 +152,7 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
     Ok(())
 }
 
-/// Warns about a process whose environment directs its events to another file.
+/// Warns about a process whose environment variables direct its events to a file other than the marker.
 fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(

@@ -94,8 +94,8 @@ fn ended(why: impl Display) -> Failure {
     Failure::new(format!("the service ended the recording: {why}; later events are lost"))
 }
 
-/// Returns the patterns that match no producer's name, because programs that match them must use ATrace; and the
-/// property stores to which these patterns must be added.
+/// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added:
+/// programs that match such a pattern can only trace by ATrace.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))

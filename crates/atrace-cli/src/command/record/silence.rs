@@ -1,4 +1,4 @@
-//! Explains in one line why no event of the requested programs was recorded, for the first of these programs.
+//! If no event was recorded, explains the reason in one line, for the first of the requested programs.
 
 use std::path::Path;
 

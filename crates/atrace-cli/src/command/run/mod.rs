@@ -82,7 +82,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<u8> {
 }
 
 /// Returns whether all events are recorded with the kernel's buffer, as text: because the user has requested that, or
-/// because kernel events are wanted and have a clock with which they can't be in the service's trace.
+/// because the user wants kernel events and this kernel lacks the clock of the service's trace.
 fn is_kernels(args: &RunArgs) -> Result<bool> {
     Ok(args.kernel || !args.categories.is_empty() && !buffer::has_clock()?)
 }
@@ -126,8 +126,8 @@ fn directives(text: &str) -> std::result::Result<String, String> {
 }
 
 impl RunArgs {
-    /// Adds the environment variable that passes the filter to the program. Without the option `--filter`, the
-    /// program inherits the variable.
+    /// Adds the environment variable that passes the filter to the program. Without the option `--filter`, the program
+    /// inherits this command's value of the variable.
     fn with_filter<'a>(
         &'a self,
         variables: &[(&'a str, Option<&'a Path>)],

@@ -99,8 +99,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     Ok(code(status))
 }
 
-/// Saves the file, and reports what was recorded and lost; `why` is the reason why no event was recorded, if
-/// none was.
+/// Saves the file, and reports what was recorded and lost. If no event was recorded, the report says `why`.
 pub(crate) fn finish(
     output: Output,
     report: Report,

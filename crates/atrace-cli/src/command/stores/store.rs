@@ -4,9 +4,9 @@
 //! # Privilege separation
 //!
 //! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
-//! it. So a child process with the user's ids does the work (`errands`). The child answers with bytes, which are
-//! parsed as untrusted [`Content`]. If the work fails for a user, a line of output says so, and the other stores are
-//! changed. Each user has [one second](PATIENCE) in one run of the command.
+//! it. So a child process with the user's ids does the work (`errands`). The child answers with bytes, which are parsed
+//! as untrusted [`Content`]. If the work fails for a user, a line of output says so, and the stores of the other users
+//! are still changed. In one run of the command, all work for one user may take [one second](PATIENCE) in total.
 //!
 //! # Patterns
 //!
@@ -43,7 +43,8 @@ const NAMED: usize = 5;
 
 /// A property store that can be changed.
 pub(crate) struct Store {
-    /// The user whose ids a child process needs in order to use the store, if that is another user.
+    /// The user whose ids a child process needs in order to use the store, or `None` if this process can use the store
+    /// itself.
     user: Option<User>,
     /// The user who owns the store, or `None` if all users share it or an environment variable names its
     /// path.
@@ -274,11 +275,11 @@ fn existing() -> Vec<u32> {
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Look,
-    /// Adds each pattern, unless the store already lists it more often than the number says.
+    /// Adds each pattern, unless the store already lists the pattern more often than the number says.
     Enable(Vec<(String, usize)>),
     /// Removes all entries of the pattern.
     Disable(String),
-    /// Removes one entry of each pattern, if the store lists it more often than the number says.
+    /// Removes one entry of each pattern, if the store lists the pattern more often than the number says.
     TakeBack(Vec<(String, usize)>),
     /// Enables or disables all tags for all programs.
     All(bool),
@@ -326,10 +327,11 @@ fn is_missing(e: &Error) -> bool {
     source.is_some_and(|e| e.kind() == ErrorKind::Missing)
 }
 
-/// The time that each user has used up in this run of the command.
+/// The time that this run of the command has spent on each user's store.
 static SPENT: Mutex<BTreeMap<u32, Duration>> = Mutex::new(BTreeMap::new());
 
-/// Returns how much time is left for a user's store. Each user has [`PATIENCE`] in one run of the command.
+/// Returns how much time this run of the command may still spend on the store of the user `uid`. The total for each
+/// user is [`PATIENCE`].
 pub(crate) fn left(uid: u32) -> Duration {
     let spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
     PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())

@@ -59,7 +59,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Creates a buffer that records the events of these categories.
+    /// Creates a buffer that records the kernel events of these categories.
     pub(crate) fn make(categories: &[String], kb: Option<u64>) -> Result<Self> {
         let root = tracefs::root()?;
         let mut events = events(Some(&root), categories)?;
@@ -77,7 +77,7 @@ impl Stream {
         &self.instance
     }
 
-    /// Returns how many events were written.
+    /// Returns how many events the kernel has written to the buffer.
     pub(crate) fn written(&self) -> u64 {
         self.tally.written()
     }

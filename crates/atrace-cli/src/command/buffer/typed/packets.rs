@@ -1,10 +1,9 @@
 //! Encodes the kernel's events as messages of Perfetto.
 //!
-//! [`EVENTS`] lists the events for which Perfetto has messages, as far as this command's categories need them.
-//! Other events become a `GenericFtraceEvent`, which has the names and values of their fields.
+//! [`EVENTS`] lists those events of this command's categories for which Perfetto has messages. Other events become a
+//! `GenericFtraceEvent`, which has the names and values of their fields.
 //!
-//! Addresses in the kernel are left out: they would show the reader of a trace where the kernel is
-//! in memory.
+//! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is.
 //!
 //! Source of the field numbers: Perfetto's `ftrace_event.proto` and the messages that it contains.
 
@@ -17,8 +16,7 @@ use atrace_perfetto::proto::Writer;
 
 use super::pages::{Field, Page};
 
-/// For each event, the name, the number of its field in `FtraceEvent`, and the numbers of the event's own
-/// fields.
+/// For each event: its name, the number of its field in `FtraceEvent`, and the numbers of the fields of its message.
 const EVENTS: &str = "\
 print 3 buf=2
 sched_switch 4 prev_comm=1 prev_pid=2 prev_prio=3 prev_state=4 next_comm=5 next_pid=6 next_prio=7
@@ -79,7 +77,8 @@ struct Format {
     name: String,
     /// The number of the event's field in `FtraceEvent`.
     number: u32,
-    /// The fields of the event, with the numbers of Perfetto's message if there is one for the event.
+    /// The fields of the event. If Perfetto has a message for the event, each field comes with its number in that
+    /// message.
     fields: Vec<(Field, u32)>,
 }
 
@@ -134,7 +133,7 @@ fn is_address(field: &Field) -> bool {
     field.kind.contains('*') || ADDRESSES.contains(&&*field.name)
 }
 
-/// The content of a field.
+/// The value of a field of an event.
 enum Content<'a> {
     Text(Cow<'a, str>),
     Number(u64),
@@ -172,8 +171,8 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Reads the formats of `events`. Each is a path below the directory `events` of tracefs, of an event or
-    /// of a group of events.
+    /// Reads the formats of `events`. Each of these is the path of an event, or of a group of events, below the
+    /// directory `events` of tracefs.
     pub(super) fn read(root: &Path, events: &[String]) -> Option<Self> {
         let (mut formats, mut thread) = (HashMap::new(), None);
         let mut add = |path: &Path| {
