@@ -123,6 +123,7 @@
 //! | a field `counter.NAME = n` of an event, an integer or a float | the counter `NAME` |
 //! | a span that is asynchronous: not entered just once and closed at its exit | also a slice for its whole [life](#lives), on a track of its own |
 //! | `Span::record` | arguments at the end of the slice that this thread is in, and of later slices; for a life or an async slice, at its end |
+//! | a thread | a track with the name that the kernel has for the thread, cut at 15 bytes; with the whole name after [`note_thread_name`](atrace::perfetto::note_thread_name), which tokio's `on_thread_start` can call |
 //! | the level | an argument `level` |
 //! | the target | a category in addition to the tag's; only the tag's category decides whether a session gets the event |
 //! | file and line | the source location |

@@ -10,7 +10,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
 #[cfg(not(no_tracing))]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 #[cfg(not(no_tracing))]
 use std::time::Duration;
 
@@ -132,6 +132,9 @@ struct Own {
     has_left_descriptors: Cell<bool>,
     /// The thread's word for Perfetto's producer: see [`with_slot`].
     slot: AtomicU32,
+    /// The name that [`note_name`] has noted, and its length.
+    #[cfg(not(no_tracing))]
+    name: (Cell<[u8; NAME_MAX]>, AtomicU8),
 }
 
 thread_local! {
@@ -139,6 +142,8 @@ thread_local! {
         Own {
             has_left_descriptors: Cell::new(false),
             slot: AtomicU32::new(0),
+            #[cfg(not(no_tracing))]
+            name: (Cell::new([0; NAME_MAX]), AtomicU8::new(0)),
         }
     };
 }
@@ -165,12 +170,46 @@ pub fn pause(time: Duration) {
     }
 }
 
-/// Calls `then` with the kernel's name of the calling thread.
+/// The maximum length of a name that [`note_name`] notes, in bytes. A longer name is cut.
+#[cfg(not(no_tracing))]
+pub const NAME_MAX: usize = 64;
+/// The length at which the kernel cuts the name of a thread, in bytes.
+#[cfg(not(no_tracing))]
+const KERNEL_NAME_MAX: usize = 15;
+
+/// Notes the name that std has for the calling thread, for [`with_name`].
+///
+/// Not for signal handlers: std may allocate.
+#[cfg(not(no_tracing))]
+pub fn note_name() {
+    // std panics if the thread is ending and has already lost its name.
+    let Ok(thread) = catch_unwind(std::thread::current) else { return };
+    let noted = crate::text::cut(thread.name().unwrap_or_default(), NAME_MAX).as_bytes();
+    let mut name = [0; NAME_MAX];
+    name[..noted.len()].copy_from_slice(noted);
+    OWN.with(|own| {
+        let (text, len) = &own.name;
+        // An event in a signal handler sees no name while the name changes.
+        len.store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        text.set(name);
+        compiler_fence(Ordering::SeqCst);
+        len.store(noted.len() as u8, Ordering::Relaxed);
+    });
+}
+
+/// Calls `then` with the name of the calling thread: the kernel's or, if the kernel has cut the name that was
+/// [noted](note_name), the noted name.
+///
+/// Async-signal-safe.
 #[cfg(not(no_tracing))]
 pub fn with_name<R>(then: impl FnOnce(&[u8]) -> R) -> R {
-    let mut name = [0_u8; 16];
+    let mut name = [0_u8; KERNEL_NAME_MAX + 1];
     system::thread_name(&mut name);
-    then(name.split(|byte| *byte == 0).next().unwrap_or_default())
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    let (noted, len) = OWN.with(|own| (own.name.0.get(), own.name.1.load(Ordering::Relaxed)));
+    let noted = noted.get(..len.into()).unwrap_or_default();
+    then(if name.len() == KERNEL_NAME_MAX && noted.starts_with(name) { noted } else { name })
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -178,6 +217,37 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
     use std::time::Instant;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no names of threads")]
+    fn a_noted_name_is_whole() {
+        let name = || with_name(|name| String::from_utf8(name.to_vec()).unwrap());
+        let in_thread = |named: &str, body: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().name(named.to_owned());
+                thread.spawn_scoped(scope, body).unwrap().join().unwrap();
+            });
+        };
+        in_thread("a name that has a length of forty bytes.", &|| {
+            assert_eq!(name(), "a name that has");
+            note_name();
+            assert_eq!(name(), "a name that has a length of forty bytes.");
+            // The program gives the thread another name by the kernel, or one that the kernel does not cut.
+            for other in [c"a name that was", c"a name"] {
+                // SAFETY: the text ends with a NUL.
+                unsafe { libc::prctl(libc::PR_SET_NAME, other.as_ptr()) };
+                assert_eq!(name().as_bytes(), other.to_bytes());
+            }
+        });
+        in_thread(&format!("{}é", "x".repeat(63)), &|| {
+            note_name();
+            assert_eq!(name(), "x".repeat(63));
+        });
+        in_thread("short", &|| {
+            note_name();
+            assert_eq!(name(), "short");
+        });
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "sends signals")]

@@ -253,6 +253,8 @@ pub(crate) mod hash {
 
 pub(crate) fn connect() {}
 
+pub(crate) fn note_name() {}
+
 pub(crate) fn seek(_: &'static AtomicU32) {}
 
 pub(crate) fn is_linked() -> bool {

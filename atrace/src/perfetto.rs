@@ -28,6 +28,7 @@ use crate::{AtraceTag, producer, refresh, watch};
 /// forked child connects at its first event, as a separate producer.
 pub fn connect() {
     if producer::EXISTS {
+        producer::note_name();
         first::enable_perfetto();
         producer::connect();
         refresh::update();
@@ -61,10 +62,36 @@ pub fn connect() {
 /// Returns an error if the file can't be created, if memory can't be allocated or a thread can't be started, if the
 /// process already records itself, or if a thread is still in the middle of an event of the previous recording.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
+    producer::note_name();
     first::enable_perfetto();
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
     watch::tags_may_have_changed();
     watch::start_ticks();
     Ok(recording)
+}
+
+/// Gives the calling thread's track in a Perfetto trace the whole name that std has for the thread, up to 64 bytes.
+///
+/// The kernel cuts the name of a thread at 15 bytes, and an event can't ask std for the name. So each thread with a
+/// longer name has to call this once, before its first event: at the start of the thread, or by `on_thread_start` of
+/// tokio's `runtime::Builder`. The call does nothing if the kernel has another name for the thread.
+///
+/// [`connect`] and [`record_to`] do this for the thread that calls them. The function may allocate, so a signal handler
+/// must not call it.
+///
+/// # Examples
+///
+/// ```
+/// use atrace::perfetto::note_thread_name;
+///
+/// let thread = std::thread::Builder::new().name("connections of the west".to_owned());
+/// thread.spawn(|| {
+///     note_thread_name();
+///     // …
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn note_thread_name() {
+    producer::note_name();
 }

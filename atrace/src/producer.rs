@@ -21,6 +21,8 @@ pub(crate) use atrace_perfetto::recording::begin as record;
 pub(crate) use atrace_perfetto::standing::Standing;
 pub(crate) use atrace_perfetto::{ASK, COMPARE, category, hash};
 
+pub(crate) use atrace_sys::thread::note_name;
+
 use crate::AtraceTag;
 
 /// Whether a process can be a producer of Perfetto's service in this build.

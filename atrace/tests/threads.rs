@@ -86,6 +86,36 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
     assert!(begins > 100, "hardly anything was traced: {begins}");
 }
 
+/// The kernel cuts the name of a thread at 15 bytes.
+#[test]
+fn a_thread_that_notes_its_name_has_its_whole_name() {
+    let name = case!({
+        let in_thread = |name: &str, body: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().name(name.to_owned());
+                thread.spawn_scoped(scope, body).unwrap().join().unwrap();
+            });
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        in_thread("a thread that records the process", &|| {
+            let recording = perfetto::record_to(&path).unwrap();
+            atrace_instant(TAG, "recorded");
+            in_thread("the name of a thread that notes it", &|| {
+                perfetto::note_thread_name();
+                atrace_instant(TAG, "noted");
+            });
+            in_thread("another name, which is not noted", &|| atrace_instant(TAG, "not noted"));
+            recording.finish().unwrap();
+        });
+        let trace = std::fs::read(&path).unwrap();
+        let has = |text: &str| trace.windows(text.len()).any(|part| part == text.as_bytes());
+        assert!(has("a thread that records the process") && has("the name of a thread that notes it"));
+        assert!(has("another name, w") && !has("another name, wh"));
+    });
+    Place::file().run(&name);
+}
+
 #[test]
 fn a_switch_holds_for_the_very_next_event_of_the_thread() {
     let name = case!({

@@ -24,6 +24,8 @@ mod cases {
     use crate::here::{Here, USER, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
+    /// The name of a thread, which the kernel cuts.
+    const THREAD: &str = "its thread with a name of forty letters.";
 
     /// An event of the kernel: the CPU, the time, the thread, the number of the field of its kind, and the
     /// encoded content of that field.
@@ -97,8 +99,14 @@ mod cases {
             until("it is recorded", || atrace_is_tag_enabled(TAG));
             let slice =
                 begin_scoped_event_args(TAG, "slice with arguments", &[atrace::Arg::Int("answer", 42)]);
-            let thread = std::thread::Builder::new().name("its thread".to_owned());
-            thread.spawn(|| atrace_instant(TAG, "of a thread")).unwrap().join().unwrap();
+            let thread = std::thread::Builder::new().name(THREAD.to_owned());
+            let body = || {
+                perfetto::note_thread_name();
+                atrace_instant(TAG, "of a thread");
+                // SAFETY: this signal is ignored by default.
+                unsafe { libc::raise(libc::SIGWINCH) }
+            };
+            thread.spawn(body).unwrap().join().unwrap();
             drop(slice);
             println!("PID {}", common::pid());
         });
@@ -108,7 +116,7 @@ mod cases {
         let here = Here::new();
         let start = boot_time();
         let mut command = here.atrace(&name);
-        command.args(["run", "-c", "sched,freq,irq", "--"]).arg(here.path("program"));
+        command.args(["run", "-c", "sched,freq,irq,signal", "--"]).arg(here.path("program"));
         let ran = end(command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]));
         assert!(ran.status.success(), "{ran:?}");
         assert!(ran.stderr.contains(" events of the kernel written"), "{ran:?}");
@@ -126,9 +134,12 @@ mod cases {
         assert!(of(20).any(|it| number(&it.message, 2) == pid), "it was never woken");
         assert!(of(4).all(|it| it.thread == number(&it.message, 2)), "others than who runs switched");
         // Its thread began, was named, and ended.
-        let thread = of(236).find(|it| text(&it.message, 3) == "its thread").expect("a name").thread;
+        let thread = of(236).find(|it| text(&it.message, 3) == THREAD[..15]).expect("a name").thread;
         assert!(of(235).any(|it| number(&it.message, 1) == thread && number(&it.message, 3) & 0x10000 != 0));
         assert!(of(238).any(|it| it.thread == thread), "it never ended");
+        // It raised a signal, which is a generic event.
+        let raised = of(327).any(|it| it.thread == thread && text(&it.message, 1) == "signal_generate");
+        assert!(raised, "it raised no signal");
         // Other processes are known by their names.
         let this = u64::from(std::process::id());
         let trees: Vec<_> = packets.iter().filter_map(|packet| Reader::first(packet, 2)).collect();
@@ -149,10 +160,16 @@ mod cases {
             JOIN process USING (upid) WHERE pid = PID AND state = 'STATE'";
         const FAULTS: &str = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') \
             AND value > 0 AND name != 'mismatched_sched_switch_tids'";
+        // Generic events are listed beside the typed ones, with their arguments.
+        const RAISED: &str = "SELECT count(*) FROM ftrace_event JOIN thread USING (utid) \
+            WHERE ftrace_event.name = 'signal_generate' AND extract_arg(arg_set_id, 'sig') = 28 AND tid = TID";
+        let raised = RAISED.replace("TID", &thread.to_string());
+        // The thread has its whole name, although the kernel's events have a cut one.
+        let named = format!("SELECT count(*) FROM thread WHERE tid = {thread} AND name = '{THREAD}'");
         let of_state = |state| STATES.replace("PID", &pid.to_string()).replace("STATE", state);
         let (runs, sleeps) = (of_state("Running"), of_state("S"));
         if let Some(answers) =
-            crate::trace::processed(&here.path("program.pftrace"), &[FAULTS, &runs, &sleeps])
+            crate::trace::processed(&here.path("program.pftrace"), &[FAULTS, &runs, &sleeps, &raised, &named])
         {
             assert!(answers[0].contains("\"rows\":[]"), "{answers:?}");
             assert!(answers[1..].iter().all(|it| it.contains("\"rows\":[[1]]")), "{answers:?}");

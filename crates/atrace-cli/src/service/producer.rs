@@ -160,8 +160,8 @@ struct Origin {
     has_lost: bool,
 }
 
-/// The maximum length of a thread's name in bytes, which is the limit on Linux.
-const THREAD_NAME_MAX: usize = 15;
+/// The maximum length of a thread's name in bytes. The name may be longer than the kernel's.
+const THREAD_NAME_MAX: usize = 64;
 /// The maximum number of threads that are listed as having lost events.
 const THREADS_MAX: usize = 8;
 /// The prefix of the SDK version that producers of this library report. Such producers count their lost events, and

@@ -144,6 +144,12 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn the_state_is_told_at_any_time_within_its_room() {
+        let longest = std::thread::Builder::new().name("n".repeat(thread::NAME_MAX));
+        longest.spawn(tell_at_any_time).unwrap().join().unwrap();
+    }
+
+    fn tell_at_any_time() {
+        thread::note_name();
         let (arena, _) = Arena::make(1).unwrap();
         let now = [0, 127, 1 << 49, (1 << 56) - 1, 1 << 56, (1 << 63) - 1];
         for (now, [is_first, is_lost]) in
@@ -153,7 +159,7 @@ mod tests {
             let (start, room) = (chunk.at(), chunk.room());
             let process_track = !track(7); // All 64 bits are used.
             assert!(write(&mut chunk, process_track, now, is_first, is_lost));
-            assert!(room - chunk.room() <= ROOM);
+            let taken = room - chunk.room();
             let found = packets(start, chunk.at());
             let [state, thread, process] = &found[..] else { panic!("{found:?}") };
             let number = |of: &[u8], path: &[u32]| field(of, path).map(|value| value.number());
@@ -179,10 +185,12 @@ mod tests {
             assert_eq!([1, 2].map(|of| number(thread, &[60, 4, of])), [Some(pid), Some(tid)]);
             assert_eq!(number(thread, &[60, 9]), Some(1));
             assert_eq!(number(process, &[60, 3, 1]), Some(pid));
-            thread::with_name(|name| assert_eq!(field(thread, &[60, 4, 5]).unwrap().bytes(), name));
+            let name = field(thread, &[60, 4, 5]).unwrap().bytes();
+            assert_eq!(name, "n".repeat(thread::NAME_MAX).as_bytes());
             let name = field(process, &[60, 3, 6]).unwrap().bytes();
             process::with_argv0(|argv0| assert!(argv0.unwrap().to_bytes().starts_with(name)));
             assert!(!name.is_empty());
+            assert!(taken + NAME_MAX - name.len() <= ROOM, "{taken}");
         }
         arena.retire();
     }

@@ -1,7 +1,7 @@
 //! Encodes the kernel's events as messages of Perfetto.
 //!
 //! [`EVENTS`] lists those events of this command's categories for which Perfetto has messages. Other events become a
-//! `GenericFtraceEvent`, which has the names and values of their fields.
+//! `GenericFtraceEvent`, which has the names and values of those fields that are numbers or texts.
 //!
 //! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is.
 //!
