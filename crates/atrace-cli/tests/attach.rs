@@ -165,6 +165,20 @@ mod cases {
         assert!(ran.status.success(), "{ran:?}");
     }
 
+    #[test]
+    fn a_program_that_turns_it_off_is_not_found() {
+        let name = case!({
+            let subscriber = AtraceSubscriber::default().without_attach().with_filter();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            run(|| tracing::warn!("late"));
+        });
+        let place = Place::new();
+        let running = Running::start(&place, place.program(&name));
+        let (_, ran) = place.recorded("*program", &[], Some(Duration::from_secs(2)));
+        assert!(ran.stderr.contains("0 events"), "{ran:?}");
+        assert!(running.end().status.success());
+    }
+
     /// The service makes the memory: before Linux 3.17, as a file of `/dev/shm`.
     #[test]
     fn a_program_is_found_on_a_kernel_without_memory_files() {

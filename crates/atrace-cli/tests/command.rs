@@ -1025,6 +1025,14 @@ mod cases {
             assert!(ran.stdout.contains(&format!("\n  {command} ")), "{}", ran.stdout);
         }
         assert!(!ran.stdout.contains("__become"));
+        assert!(ran.stdout.contains("Examples:\n  atrace run -- "), "{}", ran.stdout);
+        let pages = here.path("pages");
+        fs::create_dir(&pages).unwrap();
+        assert!(end(here.atrace(&name).arg("man").arg(&pages)).status.success());
+        for (page, text) in [("atrace", "atrace run"), ("atrace-record", "recording.pftrace")] {
+            let page = fs::read_to_string(pages.join(format!("{page}.1"))).unwrap().replace('\\', "");
+            assert!(page.contains(text), "{page}");
+        }
         assert_eq!(end(here.atrace(&name).arg("rum")).status.code(), Some(2));
     }
 }
