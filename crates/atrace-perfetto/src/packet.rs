@@ -431,6 +431,12 @@ pub(crate) const fn track(bits: u64) -> u64 {
     bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
 }
 
+/// Does the same as [`spread`], but is not inlined: for packets that are rarely written.
+#[inline(never)]
+fn called_spread(track: u64) -> [u8; 8] {
+    spread(track)
+}
+
 /// Returns the varint of a track's number.
 #[inline(always)]
 fn spread(track: u64) -> [u8; 8] {
@@ -447,6 +453,17 @@ fn full(number: u64) -> ([u8; 8], [u8; 2]) {
     let low = u64::from_le_bytes(spread(number)) | 1 << 63;
     let high = (number >> 56) as u16 & 0x7f | 0x80 | ((number >> 63) as u16) << 8;
     (low.to_le_bytes(), high.to_le_bytes())
+}
+
+/// Returns a number as a varint of ten bytes, as [`full`] does, in one part. Not inlined: for packets that
+/// are rarely written.
+#[inline(never)]
+fn called_full(number: u64) -> [u8; 10] {
+    let (low, high) = full(number);
+    let mut bytes = [0; 10];
+    bytes[..8].copy_from_slice(&low);
+    bytes[8..].copy_from_slice(&high);
+    bytes
 }
 
 /// Derives a number from a text's [hash](crate::hash). Different seeds give the same text different numbers.
