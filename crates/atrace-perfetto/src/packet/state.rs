@@ -21,6 +21,8 @@ use crate::category;
 pub(crate) const ROOM: usize = 320;
 /// The maximum length of the name of a process, in bytes. A longer name is cut.
 const NAME_MAX: usize = 100;
+/// The three packets have 77 bytes, 48 and a thread's name, and 29 and a process's name.
+const _: () = assert!(77 + 48 + thread::NAME_MAX + 29 + NAME_MAX <= ROOM);
 
 /// A flag of `TracePacket.SequenceFlags`: the packet begins the state anew.
 const STATE_CLEARED: u8 = 1;
@@ -41,8 +43,7 @@ pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, i
     let tid = thread::number().unwrap_or_default();
     let (own, pid) = (full(process ^ u64::from(tid)), number(process::raw_id()));
     let (process, now) = (full(process), time(now));
-    // SAFETY: writes at most 77 bytes, 63 with a thread's name of 15, and 129 with a process's name of 100; `ROOM` is
-    // more.
+    // SAFETY: writes at most what `ROOM` is asserted to hold, and both names are cut.
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<false>();
