@@ -266,7 +266,8 @@ impl Found {
         self.bucket.answers.load(Ordering::Relaxed)
     }
 
-    /// Stores the answers of a recorder about the callsite, which replace those of any other recorder.
+    /// Stores the answers of a recorder (a subscriber or a layer) about the callsite. They replace the answers of
+    /// any other recorder.
     pub(crate) fn set_answers(self, answers: u32) {
         self.bucket.answers.store(answers, Ordering::Relaxed);
     }

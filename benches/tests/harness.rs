@@ -160,7 +160,8 @@ fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured 
     paired.run()
 }
 
-/// Three counts: all comparisons, the sure ones, and the sure ones whose interval contains the true value.
+/// Three counts: all comparisons, those that the bench calls sure, and those of the sure ones whose interval
+/// contains the true value.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     all: u64,

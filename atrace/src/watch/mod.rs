@@ -19,7 +19,7 @@
 //! # Ticks
 //!
 //! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function some times
-//! a second. A tracer may hold data back until a thread's next event; by the tick, it can write that data even if the
+//! a second. A tracer may hold data back until a thread's next event; the tick lets it write that data even if the
 //! thread has no next event.
 //!
 //! # Forks

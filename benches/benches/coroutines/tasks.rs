@@ -96,7 +96,8 @@ fn awaited(n: u64) -> Done {
     entered(n).lives(0..=n)
 }
 
-/// Reports the messages of `n` futures that are polled once and dropped, each within its span.
+/// Returns what `n` futures write that are polled once and dropped, each within its own span: four messages and a life
+/// for each future.
 fn polled(n: u64) -> Done {
     Done::new().messages(4 * n).lives(n..=n)
 }

@@ -24,7 +24,7 @@ use self::peer::{
 };
 use self::trace::Trace;
 
-/// A service in this process, with its socket and its file.
+/// A tracing service that runs in this process, its socket, and the file that it records into.
 struct Place {
     directory: tempfile::TempDir,
     socket: PathBuf,

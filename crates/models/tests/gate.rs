@@ -102,7 +102,7 @@ impl World {
         let _ = self.gate.local.compare_exchange(claim, found, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Reads as a version with a fault: the tags before the serial.
+    /// Reads in the wrong order, as a faulty version would: first the tags, then the serial.
     fn read_the_wrong_way_round(&self) {
         let found = std::cell::Cell::new(0);
         let watch = || {

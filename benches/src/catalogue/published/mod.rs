@@ -11,7 +11,7 @@
 //! - `!` defines a reason. In the field for the row, `0:` names the reason why our number may be 0, and `none:` the
 //!   reason why a run may lack the row. After a reason for having no row, `near:` names our nearest number.
 //! - `~` begins the text that explains how the following lines correspond to our rows.
-//! - `"` begins a sentence of the original's authors, word by word.
+//! - `"` begins a sentence that is quoted word for word from the original's authors.
 //! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two
 //!   published numbers that shows the finding, with our rows for the two numbers, and the range in which our ratio
 //!   supports the finding.

@@ -410,8 +410,8 @@ impl Running {
     }
 }
 
-/// Removes the patterns that killed recordings have added, and reports them. Returns the patterns of the recordings
-/// that still run.
+/// Removes the patterns that were added by recordings that were killed since, and reports these patterns. Returns the
+/// patterns of the recordings that still run.
 pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
     let Ok(folder) = Folder::open() else { return running };

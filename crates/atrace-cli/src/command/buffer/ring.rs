@@ -396,7 +396,7 @@ impl Tally {
         kb(self.last.iter().map(Stats::written).max().unwrap_or(0), 1.5)
     }
 
-    /// Returns a text with the number of events that were written and lost.
+    /// Returns a text with the number of written events and the number of lost events.
     pub(crate) fn report(&self, what: &str) -> String {
         let is_whole = self.lost() == 0;
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
