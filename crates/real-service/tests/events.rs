@@ -95,5 +95,5 @@ fn every_kind_of_event_is_shown() {
         "[[\"count\",-7],[\"count\",1099511627776],[\"count\",0.5],[\"count\",-8],\
          [\"other count\",9],[\"other count\",10]]"
     );
-    assert_eq!(answers[4], "[[1,\"every_kind_of_e\"]]");
+    assert_eq!(answers[4], "[[1,\"every_kind_of_event_is_shown\"]]");
 }
