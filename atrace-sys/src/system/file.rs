@@ -313,7 +313,10 @@ pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
 
 /// Returns the attributes of the file at a path. Follows symbolic links.
 pub(crate) fn stat_path(path: &CStr) -> Result<libc::stat> {
-    stat(open_number(libc::AT_FDCWD, path, libc::O_PATH)?.as_raw_fd())
+    let mut found: libc::stat = zeros();
+    // SAFETY: the path ends with a NUL, and `found` is writable and of the right type.
+    super::check(unsafe { libc::stat(path.as_ptr(), &mut found) })?;
+    Ok(found)
 }
 
 /// Returns the type (`f_type`) of the file system of an open file.

@@ -68,7 +68,6 @@ pub(crate) fn os_str(bytes: &[u8]) -> &OsStr {
 }
 
 /// Converts the result of a C function that returns -1 and sets errno when it fails.
-#[cfg(any(target_os = "linux", not(bare)))]
 pub(crate) fn check(result: libc::c_int) -> Result<libc::c_int> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
