@@ -232,28 +232,31 @@ mod cases {
     fn a_child_of_a_handler_can_record_itself() {
         let name = case!({
             let directory = tempfile::tempdir().unwrap();
-            let path = directory.path().join("child");
-            in_child(|| {
-                let recording = perfetto::record_to(directory.path().join("parent")).unwrap();
-                on_alarm(fork_here);
-                while CHILD.load(Ordering::Relaxed) < 0 {
-                    atrace_instant(TAG, "interrupted");
-                }
-                if CHILD.load(Ordering::Relaxed) == 0 {
-                    drop(recording);
-                    let own = perfetto::record_to(&path).unwrap();
-                    atrace_instant(TAG, "of the child");
-                    own.finish().unwrap();
-                    return;
-                }
-                no_alarm();
-                assert_eq!(ended(CHILD.load(Ordering::Relaxed)), 0);
-                recording.finish().unwrap();
-            });
-            let trace = std::fs::read(&path).unwrap();
-            let count = trace.windows(12).filter(|window| window == b"of the child").count();
-            assert_eq!(count, 1);
-            assert!(!trace.windows(11).any(|window| window == b"interrupted"));
+            for round in 0..60 {
+                let path = directory.path().join(format!("child {round}"));
+                in_child(|| {
+                    let recording =
+                        perfetto::record_to(directory.path().join(format!("parent {round}"))).unwrap();
+                    on_alarm(fork_here);
+                    while CHILD.load(Ordering::Relaxed) < 0 {
+                        atrace_instant(TAG, "interrupted");
+                    }
+                    if CHILD.load(Ordering::Relaxed) == 0 {
+                        drop(recording);
+                        let own = perfetto::record_to(&path).unwrap();
+                        atrace_instant(TAG, "of the child");
+                        own.finish().unwrap();
+                        return;
+                    }
+                    no_alarm();
+                    assert_eq!(ended(CHILD.load(Ordering::Relaxed)), 0);
+                    recording.finish().unwrap();
+                });
+                let trace = std::fs::read(&path).unwrap();
+                let count = trace.windows(12).filter(|window| window == b"of the child").count();
+                assert_eq!(count, 1, "the child of round {round}");
+                assert!(!trace.windows(11).any(|window| window == b"interrupted"));
+            }
         });
         Place::file().run(&name);
     }

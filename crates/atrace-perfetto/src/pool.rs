@@ -321,8 +321,8 @@ impl<W: Plain + 'static> Pool<W> {
         self.layout().is_some_and(|layout| layout.owner.load(Ordering::Acquire) == generation().number())
     }
 
-    /// Frees the slots of the parent's threads, in a forked child before its first session. The calling thread keeps
-    /// its slot if it is in the middle of an event.
+    /// Frees the slots of the parent's other threads, in a forked child before its first session. The calling thread
+    /// keeps its slot, because it may be in any step of an event, even just before it is pinned.
     ///
     /// Async-signal-safe.
     pub(crate) fn renew(&self) {
@@ -333,8 +333,11 @@ impl<W: Plain + 'static> Pool<W> {
         }
         let (own, ever) = (own_slot(), layout.ever.load(Ordering::Acquire) as usize);
         for (slot, thread) in layout.threads.iter().enumerate().take(ever) {
-            if slot == own && thread.presence.is_inside() {
+            if slot == own {
                 layout.shared.threads.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+                if thread.unnoticed.load(Ordering::Relaxed) != 0 {
+                    thread.unnoticed.store(thread::number().unwrap_or_default(), Ordering::Relaxed);
+                }
             } else {
                 thread.unnoticed.store(0, Ordering::Relaxed);
                 thread.presence.give_back();
@@ -579,9 +582,24 @@ mod tests {
             unsafe { libc::_exit(i32::from(!(is_wiped && is_free && is_inside && goes_on))) };
         }
         drop(inside);
+        assert_eq!(status_of(child), 0);
+
+        // So does a thread that forked just before it was pinned: the thread that closes a session finds its slot.
+        // SAFETY: as above.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            POOL.renew();
+            let bound = POOL.shared().map_or(0, |shared| shared.threads.load(Ordering::Relaxed));
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(bound as usize <= own_slot())) };
+        }
+        assert_eq!(status_of(child), 0);
+    }
+
+    fn status_of(child: libc::pid_t) -> i32 {
         let mut status = 0;
         // SAFETY: `status` is writable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0);
+        status
     }
 }
