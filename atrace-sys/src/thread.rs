@@ -180,10 +180,13 @@ const KERNEL_NAME_MAX: usize = 15;
 /// Notes the name that std has for the calling thread, for [`with_name`].
 ///
 /// Not for signal handlers: std may allocate.
+///
+/// # Panics
+///
+/// Panics, as [`std::thread::current`] does, in a thread whose thread-local data has been destroyed.
 #[cfg(not(no_tracing))]
 pub fn note_name() {
-    // std panics if the thread is ending and has already lost its name.
-    let Ok(thread) = catch_unwind(std::thread::current) else { return };
+    let thread = std::thread::current();
     let noted = crate::text::cut(thread.name().unwrap_or_default(), NAME_MAX).as_bytes();
     let mut name = [0; NAME_MAX];
     name[..noted.len()].copy_from_slice(noted);

@@ -28,7 +28,6 @@ use crate::{AtraceTag, producer, refresh, watch};
 /// forked child connects at its first event, as a separate producer.
 pub fn connect() {
     if producer::EXISTS {
-        producer::note_name();
         first::enable_perfetto();
         producer::connect();
         refresh::update();
@@ -62,7 +61,6 @@ pub fn connect() {
 /// Returns an error if the file can't be created, if memory can't be allocated or a thread can't be started, if the
 /// process already records itself, or if a thread is still in the middle of an event of the previous recording.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
-    producer::note_name();
     first::enable_perfetto();
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
@@ -77,8 +75,12 @@ pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
 /// longer name has to call this once, before its first event: at the start of the thread, or by `on_thread_start` of
 /// tokio's `runtime::Builder`. The call does nothing if the kernel has another name for the thread.
 ///
-/// [`connect`] and [`record_to`] do this for the thread that calls them. The function may allocate, so a signal handler
-/// must not call it.
+/// The function may allocate, so a signal handler must not call it.
+///
+/// # Panics
+///
+/// Panics, as [`std::thread::current`] does, in a thread whose thread-local data has been destroyed: in a destructor of
+/// a C library's thread key.
 ///
 /// # Examples
 ///

@@ -3,8 +3,9 @@
 mod common;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{OnceLock, mpsc};
 
 use atrace::tracer::Slice;
 use atrace::*;
@@ -100,7 +101,6 @@ fn a_thread_that_notes_its_name_has_its_whole_name() {
         let path = directory.path().join("trace");
         in_thread("a thread that records the process", &|| {
             let recording = perfetto::record_to(&path).unwrap();
-            atrace_instant(TAG, "recorded");
             in_thread("the name of a thread that notes it", &|| {
                 perfetto::note_thread_name();
                 atrace_instant(TAG, "noted");
@@ -110,10 +110,60 @@ fn a_thread_that_notes_its_name_has_its_whole_name() {
         });
         let trace = std::fs::read(&path).unwrap();
         let has = |text: &str| trace.windows(text.len()).any(|part| part == text.as_bytes());
-        assert!(has("a thread that records the process") && has("the name of a thread that notes it"));
+        assert!(has("the name of a thread that notes it"));
         assert!(has("another name, w") && !has("another name, wh"));
     });
     Place::file().run(&name);
+}
+
+/// A destructor of a thread key runs when std has destroyed the thread's data, so that std panics if it is asked for the
+/// thread. A panic runs the program's hook, and aborts a program that is built with `panic = "abort"`.
+#[test]
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "a destructor as a C library registers it")]
+fn an_ending_thread_may_record_and_connect_without_a_panic() {
+    static ENDED: AtomicU64 = AtomicU64::new(0);
+    static KEY: AtomicU32 = AtomicU32::new(0);
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    extern "C" fn at_end(round: *mut libc::c_void) {
+        // A key that has a value again is destroyed in a second round, when std's own key is gone.
+        if round.addr() == 1 {
+            set(2);
+            return;
+        }
+        let path = PATH.get().unwrap();
+        let recording = perfetto::record_to(path).unwrap();
+        atrace_instant(TAG, "of an ending thread");
+        recording.finish().unwrap();
+        perfetto::connect();
+        let trace = std::fs::read(path).unwrap();
+        let count = trace.windows(19).filter(|window| window == b"of an ending thread").count();
+        ENDED.store(count as u64, Ordering::Relaxed);
+    }
+    fn set(round: usize) {
+        // SAFETY: the key exists. The value is a number, not an address.
+        let result = unsafe {
+            libc::pthread_setspecific(KEY.load(Ordering::Relaxed), std::ptr::without_provenance(round))
+        };
+        assert_eq!(result, 0);
+    }
+    let name = case!({
+        std::panic::set_hook(Box::new(|panic| {
+            eprintln!("{panic}");
+            std::process::abort();
+        }));
+        let directory = tempfile::tempdir().unwrap();
+        PATH.set(directory.path().join("trace")).unwrap();
+        let mut key = 0;
+        // SAFETY: the destructor has the type that the C library calls.
+        unsafe { assert_eq!(libc::pthread_key_create(&raw mut key, Some(at_end)), 0) };
+        KEY.store(key, Ordering::Relaxed);
+        let thread = std::thread::Builder::new().name("a name that the kernel cuts".to_owned());
+        thread.spawn(|| set(1)).unwrap().join().unwrap();
+        assert_eq!(ENDED.load(Ordering::Relaxed), 1);
+    });
+    let place = Place::file();
+    common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", place.path("nobody")));
 }
 
 #[test]
