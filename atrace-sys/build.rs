@@ -44,7 +44,7 @@ fn variable(name: &str) -> String {
 /// Writes `bindings.rs` into OUT_DIR: from the crate's own header, or from `cutils/trace.h` below
 /// `ATRACE_SYS_INCLUDE_DIR`.
 ///
-/// The result depends on the header alone, and not on the target, the sysroot or an installed formatter.
+/// The generated file depends on the header alone, and not on the target, the sysroot or an installed formatter.
 #[cfg(feature = "bindgen")]
 fn generate_bindings(own: &std::path::Path) {
     use bindgen::callbacks::{IntKind, ParseCallbacks};
@@ -53,8 +53,8 @@ fn generate_bindings(own: &std::path::Path) {
 // Made by build.rs, with the version of bindgen above, from include/cutils/trace.h. Not to be edited. To refresh:
 // ATRACE_SYS_UPDATE_BINDINGS=1 cargo test -p atrace-sys --features bindgen --test bindings_fresh";
 
-    /// Gives every tag the type of the mask of tags. Without this, bindgen would choose the smallest type
-    /// that holds the value.
+    /// Gives every constant of a tag the type of the tag mask. By default, bindgen chooses the smallest type that holds
+    /// the constant's value.
     #[derive(Debug)]
     struct TagsAre64Bit;
 

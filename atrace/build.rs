@@ -1,4 +1,4 @@
-//! Passes on the result of `atrace-sys`, whether this system has no tracing.
+//! Takes over from the build of `atrace-sys` whether the target system has no tracing.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

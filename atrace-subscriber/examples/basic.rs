@@ -1,4 +1,4 @@
-//! Traces a little program with `tracing` and leaves the trace in `basic.trace`.
+//! Traces a small program with `tracing` and saves the trace in the file `basic.trace`.
 //!
 //! On a Linux host, run it as root (by default the kernel lets only root write to the marker):
 //!
@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Open the file at <https://ui.perfetto.dev>. Your own program needs only the code after the comment "From here on":
-//! it sets a subscriber. The command `atrace`, Perfetto, or the developer settings of an Android device do the rest.
+//! it sets a subscriber. Tracing is then switched on by the command `atrace`, by Perfetto, or in the developer settings
+//! of an Android device.
 
 use std::error::Error;
 use std::time::Duration;
@@ -62,7 +63,7 @@ fn frame(number: i32) {
     info_span!("decode").in_scope(|| std::thread::sleep(Duration::from_millis(1)));
 }
 
-/// Runs this program again with a separate trace buffer, in which tracing is on, and saves the buffer.
+/// Runs this program again with tracing on and with a trace buffer of its own, and saves the buffer.
 fn record() -> Result<(), Box<dyn Error>> {
     let instance = Instance::create("atrace-basic")?;
     instance.set_clock("boot")?;

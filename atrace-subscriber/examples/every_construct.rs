@@ -1,9 +1,8 @@
 //! Uses every kind of span and event that this crate records, and prints what Perfetto should find in the trace.
 //!
-//! This program is for continuous integration, which gives it a trace buffer of its own (`ATRACE_MARKER`,
-//! `ATRACE_PROPERTIES`) and compares the output with the result of Perfetto's trace processor. The argument selects how
-//! the subscriber is used: `alone`, `layer`, `filtered`, `stack`. The output is JSON in the form that
-//! `.ci/perfetto/check.mjs` reads.
+//! Continuous integration runs this program with a trace buffer of its own (`ATRACE_MARKER`, `ATRACE_PROPERTIES`), and
+//! compares the program's output with the result of Perfetto's trace processor. The argument selects how the subscriber
+//! is used: `alone`, `layer`, `filtered`, `stack`. The output is JSON in the form that `.ci/perfetto/check.mjs` reads.
 
 use std::error::Error;
 use std::fmt;
@@ -18,7 +17,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Instrument as _, debug, error, field, info, info_span, instrument, trace, warn};
 use tracing_subscriber::prelude::*;
 
-/// Targets whose spans are shown as async slices.
+/// The targets whose spans are shown as async slices: in addition to slices on threads, or instead of them.
 const BESIDE: &str = "beside";
 const INSTEAD: &str = "instead";
 

@@ -1,4 +1,4 @@
-//! Prints what a program is doing: a tree of its spans, with the place where each was created.
+//! Prints what a program is doing: a tree of its live spans, with the source location where each span was created.
 //!
 //! ```sh
 //! RUSTFLAGS="-C force-frame-pointers=yes" cargo run -p atrace-subscriber --example live --features live

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tracing::{Instrument as _, debug_span, info, info_span, instrument, warn};
 
-/// The number of clients. Each asks ten times.
+/// The number of clients. Each client sends ten requests.
 const CLIENTS: i32 = 4;
 const REQUESTS: i32 = 10;
 

@@ -6,7 +6,7 @@
 //!
 //! The table is a lock-free hash table with linear probing, which consists of parts and grows by adding a part. A
 //! compare-and-swap of the metadata's address takes a bucket. Another compare-and-swap publishes a part that was
-//! allocated before. So no thread ever waits for another thread. In a forked child, the other thread might not exist.
+//! allocated before. So no thread ever waits for another thread, which might not exist in a forked child.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,7 +25,7 @@ pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 const TRIES: usize = 8;
 
 /// The data of a callsite: its metadata, the number by which it is interned in Perfetto's memory, whether its spans so
-/// far were synchronous, the answers that a recorder has stored about it, and the lanes that have its name.
+/// far were synchronous, the effect of a recorder's options on its spans, and the lanes that have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
@@ -69,11 +69,11 @@ static FURTHER_PARTS: [OnceRef<Box<[Bucket]>>; PARTS] = [const { OnceRef::new() 
 struct Kind(AtomicU32);
 
 impl Kind {
-    /// The value that means that the last span was asynchronous.
+    /// The value of a [`Kind`] if the callsite's last span was asynchronous.
     const ASYNC: u32 = u32::MAX;
     /// The number of synchronous spans after which the next span is presumed to be synchronous as well.
     const ENOUGH: u32 = 16;
-    /// One of this many spans that are presumed to be synchronous is watched nevertheless.
+    /// Of this many spans that are presumed to be synchronous, one is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
     /// Returns whether the next span must be watched to learn whether it is synchronous: see
@@ -181,7 +181,8 @@ impl Callsite {
         Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
     }
 
-    /// Returns the number that `find` returned at the first call for this callsite. That number is never 0.
+    /// Returns the index of the lanes that have the callsite's name, which is never 0. The first call for a callsite
+    /// takes this index from `find`, and stores it.
     #[inline(always)]
     pub(crate) fn lanes(self, find: impl FnOnce(&str) -> u32) -> Option<u32> {
         let bucket = self.bucket()?;
@@ -232,7 +233,7 @@ impl Callsite {
     }
 }
 
-/// A callsite that was found in the table, with a reference to its data, so that several questions take one lookup.
+/// A callsite that was found in the table, with a reference to its data, so that several queries need only one lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) callsite: Callsite,
@@ -260,14 +261,14 @@ impl Found {
         CallsiteInfo { metadata: self.metadata, number: Some(&self.bucket.number) }
     }
 
-    /// Returns the answers that [`set_answers`](Self::set_answers) has stored, or 0 if there are none.
+    /// Returns the value that [`set_answers`](Self::set_answers) has stored, or 0 if there is none.
     #[inline(always)]
     pub(crate) fn answers(self) -> u32 {
         self.bucket.answers.load(Ordering::Relaxed)
     }
 
-    /// Stores the answers of a recorder (a subscriber or a layer) about the callsite. They replace the answers of
-    /// any other recorder.
+    /// Stores the effect that the options of a recorder (a subscriber or a layer) have on the callsite's spans. This
+    /// replaces the value that another recorder has stored.
     pub(crate) fn set_answers(self, answers: u32) {
         self.bucket.answers.store(answers, Ordering::Relaxed);
     }
@@ -367,7 +368,8 @@ impl About for CallsiteInfo {
     }
 }
 
-/// Returns the buckets of a part, or `None` if the part does not exist. With `fill`, allocates the part.
+/// Returns the buckets of a part, or `None` if the part does not exist. If `fill` is true, allocates a part that does
+/// not exist.
 fn buckets(part: usize, fill: bool) -> Option<&'static [Bucket]> {
     let Some(further) = part.checked_sub(1) else { return Some(&FIRST_PART) };
     let cell = FURTHER_PARTS.get(further)?;

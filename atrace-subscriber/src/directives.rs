@@ -2,8 +2,9 @@
 //! the program.
 //!
 //! The filter is written in the language of [`Targets`](tracing_subscriber::filter::Targets): directives with commas
-//! between them. A directive is `TARGET=LEVEL`, or a level for all targets, or a target with all levels. Of the
-//! directives whose target is a prefix of a callsite's, the longest one applies; of equal ones, the last.
+//! between them. A directive is `TARGET=LEVEL`, or a level for all targets, or a target with all levels. If the targets
+//! of several directives are prefixes of a callsite's target, the directive with the longest target applies; if these
+//! are equal, the last directive applies.
 //!
 //! The type `Targets` parses lists of fields as well, and keeps a sorted set. Its code would add 11 KiB to every
 //! program, although hardly any program has a filter.

@@ -1,4 +1,5 @@
-//! Formats fields as text in the form of AOSP's subscriber, into a message or a text on the stack.
+//! Formats fields as text in the format of AOSP's subscriber. The text is written into a message, or into a buffer on
+//! the stack.
 //!
 //! Each type of value has its own method; only values of other types are formatted with `Debug`. Formatting
 //! with `Debug` runs code of the program, which may do anything:
@@ -33,8 +34,8 @@ pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
 pub(crate) const MESSAGE: &str = "message";
-/// How many levels deep events may be nested in the formatting of fields. Events that are nested deeper leave
-/// out their fields.
+/// The maximum number of levels to which events may be nested in the formatting of fields. An event that is nested more
+/// deeply leaves out its fields.
 const DEEPEST: u32 = 4;
 
 thread_local! {
@@ -59,7 +60,7 @@ fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<
     unless_too_deep(|| writer.catching(format));
 }
 
-/// Writes the text of an event: `message, key = value, …`, or only the message without `fields`. If the message is
+/// Writes the text of an event: `message, key = value, …`, or only the message if `fields` is false. If the message is
 /// empty, writes `LEVEL event`.
 #[inline(always)]
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {
@@ -96,8 +97,8 @@ pub(crate) fn with_span<T>(
     then(shown, &track)
 }
 
-/// Writes the value of the first field of `record` whose name is in `names`; the value becomes the name of the
-/// span. Writes nothing if there is no such field.
+/// Writes the name that a field gives to a span: the value of the first field of `record` that is listed in `names`.
+/// Writes nothing if there is no such field.
 #[cold]
 #[inline(never)]
 pub(crate) fn name_in<'a>(

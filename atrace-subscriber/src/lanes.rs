@@ -83,7 +83,7 @@ fn entry(index: u32) -> Option<&'static Entry> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-/// Returns the index of a name among [`OF_NAMES`]. If there are too many names, some share an index.
+/// Returns the index of a name among [`OF_NAMES`]. If there are too many names, several names share an index.
 fn index_of(name: &str) -> usize {
     // 64-bit FNV-1a.
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);

@@ -228,7 +228,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE), glance);
 }
 
-/// Leaves a span that [`Recorder::exit`] did not leave.
+/// Leaves a span for which [`Recorder::exit`] has returned false.
 #[cold]
 #[inline(never)]
 pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
@@ -241,8 +241,8 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
-/// Closes a span that its thread has not left last, while the tag may be enabled. This function is not inlined, for the
-/// same reason as [`new_span`].
+/// Closes a span, while the tag may be enabled, if [`Recorder::close_left_last`] has returned false. This function is
+/// not inlined, for the same reason as [`new_span`].
 ///
 /// The registry drops the span's data some time after it has reported the close, and sometimes never: a span that
 /// closes while the close of another one is reported on the same thread stays in the registry.

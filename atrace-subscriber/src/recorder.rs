@@ -39,16 +39,17 @@ pub(crate) struct Recorder {
     /// The tag, prepared for the most frequent checks.
     prepared: PreparedTag,
     pub(crate) owner: Owner,
-    /// The owner for which the fast path of an exit searches. If the recorder has a meter, no entry of the span stack
-    /// has this owner, so the search fails and the slow path is taken.
+    /// The owner of the span stack's entries for which the fast path of an exit searches. If the recorder has a meter,
+    /// no entry has this owner, so the search fails and the slow path is taken.
     pub(crate) unbilled: Owner,
-    /// The directives of the user's filter.
+    /// The directives of the user's filter (`ATRACE_FILTER`).
     pub(crate) directives: Directives,
     pub(crate) fields: bool,
     pub(crate) fields_while_off: bool,
-    /// Where spans are shown, if an option has chosen it.
+    /// Where spans are shown, or `None` if no option was set.
     pub(crate) async_spans: Option<AsyncSpans>,
-    /// Where spans are shown whose target is the given one or begins with it and `::`.
+    /// Where the spans of certain targets are shown: spans whose target is the given text, or begins with that text and
+    /// `::`.
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
     /// The names of the fields whose value becomes the name of a span.
     pub(crate) name_fields: Vec<Cow<'static, str>>,
@@ -106,14 +107,14 @@ impl Recorder {
         billed(self.meter, metadata, call, body)
     }
 
-    /// Returns whether the recorder has neither a meter nor directives.
+    /// Returns whether the recorder has neither a meter nor a filter of the user.
     #[inline(always)]
     pub(crate) fn is_simple(&self) -> bool {
         self.is_simple
     }
 
-    /// Calls `body`, and passes it whether the user's directives let the callsite pass. If there is a meter, the meter
-    /// counts the call.
+    /// Calls `body` with true if the user's filter lets the callsite pass, otherwise with false. If there is a meter,
+    /// the meter counts the call.
     #[cold]
     #[inline(never)]
     pub(crate) fn with_care(
@@ -176,7 +177,7 @@ impl Recorder {
         self.is_special |= self.may_be_async;
     }
 
-    /// Sets where spans are shown whose target is `target` or begins with it and `::`.
+    /// Sets where the spans of a target are shown: spans whose target is `target`, or begins with `target` and `::`.
     pub(crate) fn set_async_target(&mut self, target: Cow<'static, str>, mode: AsyncSpans) {
         self.async_targets.push((target, mode));
         self.has_mode(mode);
@@ -384,7 +385,7 @@ impl Recorder {
         stored.map(|stored| Span::stored(stored, hidden))
     }
 
-    /// Returns the effect of the options on spans of a callsite.
+    /// Returns the effect of the recorder's options on spans of a callsite.
     #[inline(always)]
     fn answers(&self, callsite: Found, metadata: &Metadata<'_>) -> Answers {
         let known = callsite.answers();
@@ -543,7 +544,7 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Checks whether a span that closes may have an open slice that ends then. False is certain.
+    /// Returns false if a span that closes certainly has no open slice, and true if it may have one.
     #[inline(always)]
     pub(crate) fn may_have_to_close(&self) -> bool {
         span_store::has_shown() && self.may_be_enabled()
@@ -625,7 +626,7 @@ mod tests {
     use crate::AtraceSubscriber;
     use crate::span::Span;
 
-    /// Several threads read and write a stored span at the same time, while no events are written.
+    /// Tests that several threads may read and write a stored span at the same time. No events are written.
     #[test]
     fn a_span_is_recorded_and_entered_by_threads_at_once() {
         let dispatch = Dispatch::new(AtraceSubscriber::default().with_fields_while_off());

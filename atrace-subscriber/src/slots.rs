@@ -1,9 +1,9 @@
 //! Allocates the slots of spans and counts their references, without locks.
 //!
 //! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). The head of
-//! the stack contains a count of its changes, because of the ABA problem: a compare-and-swap of an old head fails,
-//! whatever was popped and pushed meanwhile. The state of a slot contains the generation of its span (a number that
-//! changes with each span in the slot), so that the id of a closed span is recognised. No thread waits.
+//! the stack contains a count of its changes, because of the ABA problem: a compare-and-swap with an old head fails,
+//! whatever slots were popped and pushed meanwhile. The state of a slot contains the generation of its span (a number
+//! that changes with each span in the slot), so that the id of a closed span is recognised. No thread waits.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/slots.rs` can run it in every
 //! interleaving of its threads.

@@ -37,7 +37,8 @@ impl Span {
         Self(1 << 32 | Self::plain(callsite).0)
     }
 
-    /// Returns whether no other span has the same id. (All spans of a callsite that are not stored share an id.)
+    /// Returns whether the span is the only span with its id. (All spans of a callsite that are not stored share an
+    /// id.)
     #[inline]
     pub(crate) const fn is_one(self) -> bool {
         self.0 >> 32 != 0
@@ -128,7 +129,7 @@ impl Span {
         }
     }
 
-    /// Ends a slice of the span. The end has those arguments of the span that begin at position `from`.
+    /// Ends a slice of the span. The end gets the arguments of the span from position `from` on.
     #[cold]
     pub(crate) fn end_recorded(self, slice: Slice, from: u32) {
         let texts = self.in_slot().and_then(StoredSpan::texts);

@@ -13,8 +13,8 @@
 //!
 //! # Signals
 //!
-//! A signal handler may run between any two instructions of this file. The handler leaves every span that it enters,
-//! so it writes only to entries at or above the present length of the stack. From this follow three rules:
+//! A signal handler may run between any two instructions of this file. The handler leaves every span that it enters, so
+//! it writes only to entries at or above the present length of the stack. Three rules follow from this:
 //!
 //! - An enter raises the length before it writes the entry. So a handler that runs between the two steps does
 //!   not use the same entry.
@@ -81,13 +81,13 @@ impl Owner {
 /// owner's number. If the count is not 0, the word does not equal the owner's number, so the fast path of [`exit`] does
 /// not handle the entry.
 const BEGUN_AGAIN: u32 = 1 << 24;
-/// The bit for a *watched* span: when the thread leaves the span, the span store must be told, because it is not yet
-/// known whether the span is synchronous. The bit stays set until the entry is used again.
+/// The bit for a *watched* span: when the thread leaves the span, the span store must be notified, because it is not
+/// yet known whether the span is synchronous. The bit stays set until the entry is used again.
 const WATCHED: u32 = 1 << 29;
 /// The bit for a span whose fields were recorded since the slice began. The end of the slice has these fields as
 /// arguments.
 const RECORDED: u32 = 1 << 30;
-/// The bit for an entry whose end must be written before the pending end below it.
+/// The bit for an entry that lies above a pending end: the end of this entry must be written first.
 const ON_WAITING: u32 = 1 << 31;
 
 /// The id in the entry of a span that was left. No span has this id.
@@ -221,7 +221,7 @@ impl Entry {
         }
     }
 
-    /// If the span is watched, tells the span store that this thread leaves the span.
+    /// If the span is watched, notifies the span store that this thread leaves the span.
     #[inline(always)]
     fn tell_left(&self) {
         if self.owner.get() & WATCHED != 0 {
@@ -229,8 +229,8 @@ impl Entry {
         }
     }
 
-    /// Notes that the program has recorded fields of the span, whose arguments begin at `from`. If the slice is open,
-    /// its end will have these arguments.
+    /// Remembers that the program has recorded fields of the span, whose arguments begin at `from`. If the slice is
+    /// open, its end will have these arguments.
     fn record(&self, from: u32) {
         if self.is_open() && self.owner.get() & RECORDED == 0 {
             self.recorded_from.set(from);
@@ -273,13 +273,14 @@ impl Drop for Deeper {
     }
 }
 
-/// Returns a number that differs for all spans that are alive in this process, from a span's owner and id.
+/// Returns the number of a span's flow, which is computed from the span's owner and id. All live spans of this process
+/// have different numbers.
 #[inline(always)]
 pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
 }
 
-/// Notes that the program has recorded fields of a span, whose arguments begin at `from`. If this thread has open
+/// Remembers that the program has recorded fields of a span, whose arguments begin at `from`. If this thread has open
 /// slices of the span, the ends of these slices will have the arguments.
 pub(crate) fn record(owner: Owner, id: u64, from: u32) {
     STACK.with(|stack| {
@@ -311,7 +312,7 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 ///
 /// The exit of a span that was not recorded finds no entry and ends no slice. There is one exception: if the span was
 /// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Two exits of the
-/// same span can't be told apart, so the slices are still right if no other span lies between the two entries.
+/// same span can't be distinguished, so the slices are still right if no other span lies between the two entries.
 /// Therefore only an outermost span is left out. Only layers use this function, because a registry itself knows which
 /// span is current.
 #[inline(always)]
@@ -766,7 +767,8 @@ mod tests {
         assert_eq!(STACK.with(|stack| stack.len.get()), 0);
     }
 
-    /// Spans that are entered while a part of the stack is being allocated, as by a signal handler, are not recorded.
+    /// Tests that spans are not recorded if they are entered while a part of the stack is being allocated, as a signal
+    /// handler may do.
     #[test]
     fn while_a_part_is_made_nothing_is_noted() {
         let owner = Owner::new();

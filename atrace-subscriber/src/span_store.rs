@@ -60,7 +60,7 @@ struct Slot {
     life: Life,
     link: Link,
     callsite: AtomicU32,
-    /// Whether the span may have an open async slice. If it has none, closing the span does not need the lock.
+    /// Whether the span may have an open async slice. If it has no such slice, closing the span does not need the lock.
     has_track: AtomicBool,
     /// Whether the registry has reported that the span closed.
     is_closed: AtomicBool,
@@ -80,7 +80,7 @@ pub(crate) struct Texts {
     pub(crate) args: Vec<u8>,
     /// Whether the span was stored for Perfetto.
     pub(crate) is_typed: bool,
-    /// The length of `args` when the async slice began.
+    /// The length that `args` had when the async slice began.
     pub(crate) at_begin: u32,
     /// The name of the async slice's track, or an empty text if the track has the name of the span's target.
     pub(crate) track: String,
@@ -113,17 +113,17 @@ impl Slot {
 static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
 /// The number of slots that have ever been used.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// Whether a span has ever had a life or an async slice, or may have been going to.
+/// Whether any span of this process ever had, or might have had, a life or an async slice.
 static HAS_SHOWN: AtomicBool = AtomicBool::new(false);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
-/// Returns whether a span may have a life or an async slice. False is certain.
+/// Returns false if certainly no span of this process has a life or an async slice, and true if a span may have one.
 #[inline(always)]
 pub(crate) fn has_shown() -> bool {
     HAS_SHOWN.load(Ordering::Relaxed)
 }
 
-/// Notes that a span may have a life or an async slice. Only the first call writes to the shared word.
+/// Records that a span may have a life or an async slice. Only the first call writes to the shared word.
 #[inline(always)]
 fn note_shown() {
     if !has_shown() {
@@ -153,8 +153,8 @@ fn take_unused() -> Option<(u32, &'static Slot)> {
     make_slot(index).map(|slot| (index, slot))
 }
 
-/// Takes a lock, or returns `None` if the lock stays held for longer than another thread may reasonably hold it.
-/// Ignores that a lock is poisoned, because the buffers are valid in any state.
+/// Takes a lock. Returns `None` if another thread holds the lock for unreasonably long. A poisoned lock is taken as
+/// well, because the buffers are valid in any state.
 #[inline]
 fn patiently<G>(lock: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
     for _ in 0..200 {
@@ -179,7 +179,7 @@ pub(crate) fn prepare() {
     }
 }
 
-/// A span that was found in its slot, so that several steps take one lookup.
+/// A span that was found in its slot, so that several steps need only one lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct InSlot {
     pub(crate) stored: StoredSpan,
@@ -310,9 +310,9 @@ impl StoredSpan {
         }
     }
 
-    /// Removes the holder that a registry has, if this thread left the span last, and closing it may write something,
-    /// now or when its children's lives have ended. `flow_id` is that of the span. Returns false if this is another
-    /// span.
+    /// Closes the span that this thread left last, if the span's flow has the number `flow_id`; otherwise returns
+    /// false. If closing the span may write an event, now or after its children's lives have ended, this removes the
+    /// registry's holder.
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
         let Some(slot) = self.slot() else { return false };
@@ -326,7 +326,7 @@ impl StoredSpan {
         true
     }
 
-    /// Closes a span that has no holder any more and whose origin is known. Returns true.
+    /// Closes a span that has no holder any more and may have a life. Returns true.
     #[inline(never)]
     fn close_known(self, slot: &'static Slot, is_just_left: bool) -> bool {
         let is_just_left = is_just_left && slot.origin.was_entered_once();

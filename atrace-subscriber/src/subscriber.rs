@@ -309,8 +309,8 @@ impl Subscriber for AtraceSubscriber {
         id.clone()
     }
 
-    /// Returns whether this call closes the span. For a span that is not stored, this is not known, and the result is
-    /// false.
+    /// Returns whether this call closes the span. If the span is not stored, the result is always false, because it is
+    /// not known whether the span closes.
     #[inline]
     fn try_close(&self, id: Id) -> bool {
         // Nothing is done for a span that is not stored, so nothing is billed.

@@ -112,7 +112,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
     }
 
-    /// Formats a value of a type for which there is no other function.
+    /// Formats a value of a type that has no function of its own.
     #[inline(never)]
     fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
         if !self.message(field.name(), value) {

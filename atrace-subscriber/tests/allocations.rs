@@ -20,7 +20,7 @@ fn counted(work: impl FnOnce()) -> u64 {
 
 type Row = (&'static str, fn(&[i32]));
 
-/// The work of each row of the table.
+/// The kinds of spans and events whose allocations are counted, with their names.
 const ROWS: [Row; 6] = [
     ("event", |_| info!("bench info event")),
     ("event_args", |vector| {
@@ -39,7 +39,7 @@ const ROWS: [Row; 6] = [
     }),
 ];
 
-/// Does the work of each row many times. Returns the number of allocations of each.
+/// Writes the spans or events of each row a hundred times. Returns the number of allocations of each row.
 fn rows(first_counts: bool) -> Vec<(&'static str, u64)> {
     let vector = vec![1, 2, 3, 4];
     ROWS.iter()

@@ -16,7 +16,7 @@ fn write_events() {
     }
 }
 
-/// Runs the case in each role with this filter. Calls `look` with the role, the messages and the output.
+/// Runs the test case in each `Role` with this filter. Calls `look` with the role, the messages and the output.
 fn in_each_role(case: &str, filter: &str, look: impl Fn(Role, Vec<String>, String)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -42,7 +42,8 @@ fn what_is_filtered_is_not_written() {
     });
 }
 
-/// The interest and the level are cached as if the program did not have the callsites that the filter rejects.
+/// Tests that `tracing` caches callsites and the maximum level as if the program did not have the callsites that the
+/// filter rejects.
 #[test]
 fn what_is_filtered_is_not_asked_for_again() {
     let name = case!({

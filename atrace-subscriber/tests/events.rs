@@ -137,8 +137,8 @@ fn text_is_cut_at_the_limit_and_can_forge_nothing() {
     });
 }
 
-/// Returns texts that could do harm: texts of the lengths at which the method of copying changes, and texts much longer
-/// than a message.
+/// Returns texts that could damage a trace: texts with special characters, texts of the lengths at which another method
+/// of copying is used, and texts much longer than a message.
 fn hostile() -> Vec<String> {
     let parts =
         ["", " ", "a", "|", "\n", "\0", "\u{7f}", "<", "</script>", "é", "😀", "\u{1b}[0m", "\"", "\\"];

@@ -109,8 +109,8 @@ fn scoped_subscribers_follow_too_alone_and_among_others() {
     });
 }
 
-/// A filter for one backend ignores tags that are enabled for the other backend, and notices every switch for
-/// its own.
+/// Tests that a filter for one backend ignores tags that are enabled for the other backend, and notices every switch
+/// for its own backend.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_filter_of_one_backend_follows_that_backend_alone() {
@@ -167,7 +167,7 @@ fn a_filter_of_one_backend_follows_that_backend_alone() {
     off_in_each_role(&name, |_, texts| assert_eq!(texts, ["I|of both"]));
 }
 
-/// A program that switches tracing itself loses no span to the caches, although another thread rebuilds them.
+/// Tests that a program that switches tracing on itself loses no span, although another thread rebuilds the caches.
 #[test]
 fn a_switch_by_the_program_itself_takes_effect_at_once() {
     let name = case!({
@@ -533,7 +533,7 @@ thread_local! {
         const { std::cell::RefCell::new(None) };
 }
 
-/// The query may be answered long before the switch, and the answer stored long after it.
+/// Tests a query that is answered long before a switch of tracing, and whose answer is stored long after the switch.
 #[test]
 fn an_answer_that_is_stored_late_does_not_stay() {
     let name = case!({
@@ -562,7 +562,7 @@ fn an_answer_that_is_stored_late_does_not_stay() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// In this test, only rebuilds by this crate query the subscribers. In that case a single rebuild is enough.
+/// Tests that a single rebuild is enough if only rebuilds by this crate query the subscribers.
 #[test]
 fn where_nobody_asks_a_switch_rebuilds_once() {
     let name = case!({
@@ -601,7 +601,8 @@ fn asked() {
     info!(target: "asked", "asked");
 }
 
-/// During a rebuild, a layer switches tracing. Both kinds of watch are then notified on the thread that rebuilds.
+/// Tests a layer that switches tracing during a rebuild. Both kinds of watch are then notified on the thread that
+/// rebuilds.
 #[test]
 fn a_layer_may_switch_while_it_is_asked() {
     static ARMED: AtomicUsize = AtomicUsize::new(0);
@@ -795,7 +796,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
     }
 }
 
-/// During the forks, threads of the parent are notified of switches, rebuild the caches, and add and remove
+/// Tests forks while threads of the parent are notified of switches, rebuild the caches, and add and remove
 /// subscribers. All of this takes locks.
 #[test]
 fn a_child_forked_at_any_moment_follows() {
@@ -829,8 +830,7 @@ fn a_child_forked_at_any_moment_follows() {
     off_in_each_role(&name, |_, _| ());
 }
 
-/// If a child does not trace because its filter has no watch, only the state that the child publishes shows this reason
-/// to other processes.
+/// Tests that `atrace doctor` finds a filter without a watch in a forked child, by the state that the child publishes.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_doctor_finds_a_filter_that_nobody_tells() {

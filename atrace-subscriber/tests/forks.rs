@@ -1,7 +1,7 @@
 //! Tests that forked children wait for no thread of their parent. The process forks while one of its threads is in the
 //! middle of an operation.
 //!
-//! Each child has an alarm, which only ends a child that hangs.
+//! Each child sets an alarm, which ends the child if it hangs.
 
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "processes are forked")]

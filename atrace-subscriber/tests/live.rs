@@ -20,7 +20,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, Registry};
 
-/// Returns a subscriber with this layer, and the handle that dumps it.
+/// Returns a subscriber with this layer, and the handle that dumps the layer's spans.
 fn with(layer: LiveLayer) -> (Dispatch, Handle) {
     let handle = layer.handle();
     (tracing_subscriber::registry().with(layer).into(), handle)
@@ -472,7 +472,7 @@ fn no_memory_is_asked_for_again() {
     }
 }
 
-/// Eight threads create, enter, record and close spans. Another thread makes dumps all the time.
+/// Tests that dumps are right while eight threads create, enter, record and close spans.
 #[test]
 fn a_dump_is_right_while_eight_threads_trace() {
     static OVER: AtomicBool = AtomicBool::new(false);

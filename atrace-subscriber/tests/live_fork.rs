@@ -29,7 +29,7 @@ fn in_fork(body: impl FnOnce()) {
     assert_eq!((ended, status), (child, 0), "the child failed, or hung until its alarm");
 }
 
-/// Creates a span. All spans have the same callsite, so that none is new to a child.
+/// Creates a span. All spans have the same callsite, so a child never creates the first span of a callsite.
 fn span(of: &'static str) -> Span {
     info_span!("span", of)
 }
@@ -97,8 +97,8 @@ fn a_child_begins_with_none() {
     assert_eq!(live.dump().spans().len(), 0);
 }
 
-/// Threads that look up symbols hold a lock for milliseconds. In a forked child, no thread releases that
-/// lock.
+/// Tests forks while threads look up symbols. Such a thread holds a lock for milliseconds, and in a forked child no
+/// thread releases that lock.
 #[test]
 fn a_child_looks_symbols_up_or_does_without() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +155,8 @@ fn a_child_looks_symbols_up_or_does_without() {
     });
 }
 
-/// A thread that creates layers all the time holds the lock of the list of all layers most of the time.
+/// Tests forks while a thread creates layers all the time, and so holds the lock of the list of all layers most of the
+/// time.
 #[test]
 fn a_child_dumps_all_layers_that_it_has_spans_of() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

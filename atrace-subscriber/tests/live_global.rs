@@ -1,5 +1,5 @@
-//! Tests the process's global dispatcher. The dispatcher gets even spans that are created while another span is being
-//! formatted. There is a single test, because a process has only one global dispatcher.
+//! Tests the process's global dispatcher. The global dispatcher gets even spans that are created while another span is
+//! being formatted. There is a single test, because a process has only one global dispatcher.
 
 use std::fmt;
 

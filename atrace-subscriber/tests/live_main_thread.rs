@@ -57,9 +57,9 @@ mod on_linux {
         if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
-    /// Makes both walks from one call in a loop. The compiler can't split the call in two, because it does not know
-    /// the number of rounds. So both walks have the same return address, and are equal from the first frame to the
-    /// last.
+    /// Walks the stack by frame pointers and by the unwinder, from one call in a loop. The compiler can't split the
+    /// call in two, because it does not know the number of rounds. So both walks have the same return address, and are
+    /// equal from the first frame to the last.
     #[inline(never)]
     fn both() -> [Vec<usize>; 2] {
         let (mut into, mut walks) = ([0; 64], Vec::new());
@@ -76,7 +76,7 @@ mod on_linux {
         assert_eq!(pointers, unwound[..pointers.len()]);
     }
 
-    /// A walk finds the right addresses at each depth, even where the stack was never used before.
+    /// Tests that a walk finds the right addresses at each depth, even if the stack was never so deep before.
     fn grows() {
         #[inline(never)]
         fn deeper(calls: u32) {

@@ -154,7 +154,7 @@ mod cases {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// A future that is pending `times` times.
+    /// Returns a future that is pending `times` times.
     async fn pend(mut times: u32) {
         poll_fn(|_| {
             times = times.saturating_sub(1);
@@ -250,7 +250,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A span has a life if it is asynchronous, whether or not the earlier spans of its callsite were asynchronous.
+    /// Tests that a span has a life if it is asynchronous, whether or not the earlier spans of its callsite were
+    /// asynchronous.
     #[test]
     fn a_span_is_what_it_does_not_what_its_callsite_did() {
         let name = case!({
@@ -482,7 +483,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// If a session begins while a span is alive, the session does not get the end of the span's life.
+    /// Tests a session that begins while a span is alive: the session does not get the end of the span's life.
     #[test]
     fn a_life_ends_only_where_it_began() {
         let name = case!({
@@ -517,7 +518,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A thread has left a span and does nothing more. The life of the span is in the trace nevertheless.
+    /// Tests a thread that has left a span and does nothing more: the life of the span is in the trace nevertheless.
     #[test]
     fn the_life_of_a_span_that_hangs_is_in_the_trace() {
         let name = case!({
@@ -545,8 +546,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Returns the trace of a case that a service records. The case is killed after it was idle for the time
-    /// `idle`.
+    /// Records a test case by a service, kills the case's process after it was idle for the time `idle`, and returns
+    /// the trace.
     fn killed(case: &str, idle: Duration) -> Trace {
         let place = common::Place::file();
         let socket = place.path("socket");
@@ -602,7 +603,8 @@ mod cases {
         }
     }
 
-    /// A layer that holds the span `child` while it is told that the span `other` closes.
+    /// A layer that holds a reference to the span `child` during the callback that reports the close of the span
+    /// `other`.
     struct Holding(Arc<Holder>);
 
     struct Holder {
@@ -678,7 +680,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A forked child has copies of its parent's spans, but they are not in the child's trace.
+    /// Tests that a forked child, which has copies of its parent's spans, does not end the lives of these spans in the
+    /// trace.
     #[test]
     fn a_child_ends_no_life_of_its_parents() {
         let name = case!({

@@ -34,7 +34,7 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// The logger gets the same records, whether tracing is on or off.
+    /// Tests that the program's logger gets the same records, whether tracing is on or off.
     #[test]
     fn the_programs_logger_stays() {
         struct Own(Mutex<Vec<String>>);

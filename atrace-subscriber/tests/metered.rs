@@ -26,7 +26,7 @@ use tracing_subscriber::prelude::*;
 struct Plain {
     last: AtomicU64,
     reached: AtomicU64,
-    /// The number of ids that are given before they begin at 1 again; `None` if no id is given twice.
+    /// The number of ids after which the ids begin at 1 again; `None` if no id is given twice.
     ids: Option<u64>,
 }
 

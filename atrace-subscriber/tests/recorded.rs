@@ -42,8 +42,8 @@ mod cases {
         vec![("later".to_owned(), number.to_string())]
     }
 
-    /// The end of a slice has the recorded fields, whether it is in the same chunk as the begin or in a later one, and
-    /// even if the reader got the callsite's data long before.
+    /// Tests that the end of a slice has the recorded fields, whether the end is in the same chunk as the begin or in a
+    /// later chunk, and even if the reader got the callsite's data long before.
     #[test]
     fn every_end_has_what_was_recorded() {
         const SPANS: u64 = 3000;
@@ -70,8 +70,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A span is named by the field of OpenTelemetry, by another field, by a field that is recorded later, or
-    /// by no field; with the subscriber alone and in a stack.
+    /// Tests spans that are named by the field of OpenTelemetry, by another field, by a field that is recorded later,
+    /// or by no field; with the subscriber alone and in a stack.
     #[test]
     fn a_field_may_name_a_span() {
         let name = case!({
@@ -114,7 +114,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// A reader gets the data of callsites from each thread separately.
+    /// Tests an async slice that begins on one thread and ends on another. A reader gets the data of callsites from
+    /// each thread separately.
     #[test]
     fn an_async_slice_that_ends_on_another_thread_has_what_was_recorded() {
         let name = case!({

@@ -135,8 +135,8 @@ extern "C" fn one_span(_: libc::c_int) {
     info_span!("handler").in_scope(|| assert!(Span::current().id().is_some()));
 }
 
-/// Enters and leaves spans inside of `around` other spans. Leaves them in reverse order, in another order, and, if
-/// there are many, in the order of their entry, so that some ends are pending.
+/// Enters and leaves spans inside `around` other spans. Leaves them in reverse order, in another order, and, if there
+/// are many, in the order of their entry, so that some ends are pending.
 #[cfg(target_arch = "x86_64")]
 fn stepped(around: usize) {
     install(libc::SIGTRAP, one_span);
@@ -187,7 +187,7 @@ fn a_handler_may_run_between_any_two_instructions() {
     is_whole(&name, 5);
 }
 
-/// So many spans are open that the fixed part of the span stack is full, and the part on the heap is created.
+/// Tests a depth at which the fixed part of the span stack is full, and a part on the heap is created.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_handler_may_run_between_any_two_instructions_deep_down() {
@@ -195,9 +195,9 @@ fn a_handler_may_run_between_any_two_instructions_deep_down() {
     is_whole(&name, 30);
 }
 
-/// Whether the next registration of a destructor is to be interrupted.
+/// Whether a signal must interrupt the next registration of a thread-local destructor.
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
-/// The number of registrations of a destructor since `IS_ARMED` was set.
+/// The number of thread-local destructors that were registered since `IS_ARMED` was set.
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// Replaces the C library's function, which registers a destructor for a thread-local value. Raises a signal just
@@ -228,7 +228,8 @@ extern "C" fn short(_: libc::c_int) {
     info_span!("handler").in_scope(|| {});
 }
 
-/// A handler may leave spans in another order. In this case the handler must not register a destructor.
+/// Tests a handler that leaves spans in another order than the reverse of their entry: the handler must not register a
+/// destructor.
 #[test]
 fn spans_left_in_another_order_note_no_destructor() {
     let name = case!({
@@ -250,7 +251,8 @@ fn spans_left_in_another_order_note_no_destructor() {
     balanced(&place.messages());
 }
 
-/// A destructor must not be registered twice, because it would run twice.
+/// Tests a handler that interrupts the registration of a destructor: the destructor must not be registered twice,
+/// because it would run twice.
 #[test]
 fn a_handler_notes_no_destructor_that_is_being_noted() {
     let name = case!({

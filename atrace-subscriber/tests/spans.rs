@@ -9,7 +9,7 @@ use common::{Place, Role, balanced, case, in_each_role, install, off_in_each_rol
 use tracing::{Span, debug_span, error_span, info, info_span, instrument, span, trace_span};
 use tracing_subscriber::prelude::*;
 
-/// A field gives the span its name. In the message, the fields follow this name.
+/// Tests a span that gets its name from a field. In the message, the fields follow this name.
 #[test]
 fn a_field_may_name_a_span() {
     let name = case!({
@@ -712,7 +712,7 @@ fn a_slice_whose_end_waits_ends_with_the_one_above_it() {
     });
 }
 
-/// Two ends are pending. To write the younger end, a single slice has to end and begin again, so this end is written.
+/// Tests two pending ends. To write the younger end, a single slice has to end and begin again, so this end is written.
 /// To write the older end, three slices would have to end and begin again, so it is not written yet.
 #[test]
 fn a_slice_whose_end_goes_on_waiting_ends_with_the_one_above_it() {

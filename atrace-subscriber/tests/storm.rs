@@ -128,8 +128,8 @@ fn slices_are_balanced_while_it_is_switched_in_async_mode() {
     is_balanced(&name);
 }
 
-/// Runs threads that trace only while no other thread holds the lock for a switch. So each of these threads knows
-/// whether tracing is on.
+/// Runs threads that write events while another thread switches tracing. Tracing is switched only under a lock that the
+/// writing threads share, so each of them can count the events that must be in the trace.
 fn exactly(settled: impl Fn(bool) + Sync) {
     let is_on_lock = RwLock::new(false);
     let over = AtomicBool::new(false);

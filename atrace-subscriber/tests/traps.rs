@@ -2,7 +2,7 @@
 //! promises this for `AtraceSubscriber` without other layers, which a signal handler may use. (`tracing` takes a lock
 //! for a new callsite, and a registry allocates.)
 //!
-//! `atrace/tests/traps/traps.c` lists the functions whose calls are noticed.
+//! `atrace/tests/traps/traps.c` lists the functions whose calls the test detects.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "a library's functions are found by their names, and children forked")]
 
@@ -41,8 +41,8 @@ const KINDS: &[(&str, fn())] = &[
 ];
 
 type State = (&'static str, fn(fn()));
-/// The states before an event. `tracing` knows the callsites in every state, because each kind of event is run once
-/// at the start.
+/// The situations in which each kind of event is tested: as the second event, as one of many events, and after a fork.
+/// `tracing` has registered the callsites before, because the test first writes each kind of event once.
 const STATES: &[State] = &[
     ("another one", |event| {
         event();

@@ -75,9 +75,9 @@ unsafe extern "C" {
     pub fn atrace_int_body(name: *const core::ffi::c_char, value: i32);
     /// Writes `C|pid|name|value`.
     pub fn atrace_int64_body(name: *const core::ffi::c_char, value: i64);
-    /// Always false today, so that programs built long ago call `atrace_setup` each time.
+    /// Always false, so that old programs call `atrace_setup` at each event.
     pub static mut atrace_is_ready: bool;
-    /// The enabled tags as last read: `ATRACE_TAG_NOT_READY` at first.
+    /// The enabled tags as they were last read, or `ATRACE_TAG_NOT_READY` before they were read for the first time.
     pub static mut atrace_enabled_tags: u64;
     /// The descriptor to which messages are written, or -1 if there is none.
     pub static mut atrace_marker_fd: core::ffi::c_int;

@@ -13,8 +13,8 @@ pub fn asked() -> u64 {
     time(libc::CLOCK_BOOTTIME, is_allowed()).unwrap_or_default()
 }
 
-/// Returns the time of a clock in nanoseconds, or `None` if there is no such clock. With `by_library`, calls the C
-/// library's function, which may read the processor's counter; otherwise makes a system call. Sets errno if it fails.
+/// Returns the time of a clock in nanoseconds, or `None` if there is no such clock. If `by_library` is true, calls the
+/// C library's function, which may read the processor's counter; otherwise makes a system call. Sets errno if it fails.
 pub(crate) fn time(clock: libc::clockid_t, by_library: bool) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable, and an unknown clock is an error.

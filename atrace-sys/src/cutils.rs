@@ -8,10 +8,11 @@
 //! # One symbol, two signatures
 //!
 //! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
-//! 14. The signature can't be seen from the symbol, and if the wrong one were called, the library would use a cookie as
-//! a pointer. So the signature is chosen by the API level; if the level is not known, the function counts as missing.
-//! Android 13's function is called with an empty *track*. The function then writes the name in the place of the track,
-//! so that the message is the same as in Android 14. (With an empty *name* the message would have an empty field.)
+//! 14. The symbol does not show the signature, and a call with the wrong signature would make the library use a cookie
+//! as a pointer. So the signature is chosen by the API level; if the level is not known, the function counts as
+//! missing. Android 13's function is called with an empty *track*. The function then writes the name in the place of
+//! the track, so that the message is the same as in Android 14. (With an empty *name* the message would have an empty
+//! field.)
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char};
@@ -49,7 +50,7 @@ macro_rules! c_name {
 /// Declares the table of functions. The types of the functions come from the bindings of the header.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of libcutils, as far as the library has them.
+        /// The functions of libcutils. A function that the library does not have is `None`.
         #[derive(Clone, Copy, Debug)]
         struct Functions {
             $($(#[$doc])* $name: Option<unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>,)*
@@ -293,8 +294,8 @@ impl Cutils {
         call!(self.atrace_set_tracing_enabled(enabled));
     }
 
-    /// Writes a message `B`. Returns whether the library has the function for this kind of message, as the methods that
-    /// follow do.
+    /// Writes a message `B`. Like the methods below, returns whether the library has the function for this kind of
+    /// message.
     #[doc(alias = "atrace_begin_body")]
     #[inline]
     pub fn begin(&self, name: &CStr) -> bool {

@@ -3,9 +3,9 @@
 //!
 //! In Dekker's algorithm, each of two threads stores a word of its own and then loads the other thread's word; at least
 //! one of the two must see the other's store. Both threads need a store-load fence between their store and their load.
-//! If one of the two runs this code often and the other rarely, the rare one can make the kernel run a full fence on
-//! all CPUs that run threads of this process (`membarrier(2)`, Linux 4.14). Then a compiler barrier suffices on the
-//! frequent side. See WG21 paper P1202, "Asymmetric Fences".
+//! If one thread runs this code often and the other thread runs it rarely, the latter can make the kernel run a full
+//! fence on all CPUs that run threads of this process (`membarrier(2)`, Linux 4.14). The former then needs only a
+//! compiler barrier. See WG21 paper P1202, "Asymmetric Fences".
 //!
 //! Without `membarrier(2)`, both fences are full ones. On Android the call is made only since Android 10; before
 //! that, the system call filter of an app may kill the caller.

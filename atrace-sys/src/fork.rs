@@ -1,4 +1,4 @@
-//! Detects forks, so that a process can tell its own data from data that it has inherited from its parent.
+//! Detects forks, so that a process can distinguish its own data from data that it has inherited from its parent.
 //!
 //! # The problem
 //!
@@ -24,8 +24,8 @@
 //! handler clears the stored id and generation. If a child with its parent's id was made by a bare `clone`, the child
 //! is not recognised.
 //!
-//! A child of `vfork` shares its parent's memory, so it has the same generation as its parent, on every kernel. It
-//! must not trace before it executes a program.
+//! A child of `vfork` shares its parent's memory, so it has the same generation as its parent, on every kernel. Such a
+//! child must not trace before it executes a program.
 //!
 //! Sources: `madvise(2)`, `clone(2)`.
 
@@ -46,7 +46,7 @@ use crate::word::{AtomicRef, OnceRef, offer};
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// Returns the number: never 0, different from that of each ancestor, and increasing from parent to child.
+    /// Returns the generation as a number. The number is never 0, and greater than that of each ancestor.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         self.0.get()
@@ -154,7 +154,7 @@ fn page() -> Option<&'static Own> {
     (!is_missing()).then(|| OWN.get())
 }
 
-/// Registers a fork handler that clears `BY_ID` in children. Registering it twice is harmless.
+/// Registers a fork handler that clears `BY_ID` in children. Registering the handler twice is harmless.
 fn clear_at_fork() {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn clear() {
@@ -260,8 +260,8 @@ impl Turn {
         Self(std::sync::atomic::AtomicU64::new(0))
     }
 
-    /// Does the work. If another thread of this process is already doing the work, this returns at once, and the
-    /// other thread does the work once more.
+    /// Does the work. If another thread of this process is already doing the work, this function returns at once, and
+    /// the other thread does the work once more.
     pub fn run(&self, mut work: impl FnMut()) {
         self.run_as(generation().number(), &mut work);
     }

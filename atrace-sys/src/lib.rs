@@ -1,15 +1,15 @@
 //! The system's interfaces that ATrace needs: system properties, the kernel's `trace_marker`, libcutils, libandroid.
 //!
-//! The crate wraps the unsafe code of the workspace and knows nothing about events. To trace, use the crate `atrace`.
-//! On Android and Linux it offers:
+//! The crate contains nearly all unsafe code of the workspace, and no code about events. To trace, use the crate
+//! `atrace`. On Android and Linux it offers:
 //!
 //! - [`properties`]: reads, sets and watches system properties: those of bionic or, on a host, those of a small store
 //!   in a file;
 //! - [`marker`]: finds, opens and writes the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
-//! - [`fork`]: the generation, a number that differs between a process and its children, for data that a child must not
-//!   use;
+//! - [`fork`]: marks data that a forked child must not use, by a *generation*, a number that differs between a process
+//!   and its children;
 //! - [`process`]: the process's id, name, rights and errno;
 //! - [`thread`]: threads that do not disturb the program: they take no signals and keep no files open;
 //! - [`timer`]: the processor's counter, and the processor time of a thread and of the process;

@@ -4,8 +4,8 @@
 //!   time;
 //! - [`Mapped`]: a value of one type in a mapping of its own;
 //! - [`page_size`]: the smallest unit that the kernel maps;
-//! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that no process can shrink. If a file shrinks, a
-//!   process that uses a mapping of it is killed;
+//! - [`sealed_file`], [`sealed_size`], [`fixed_size`]: files that no process can shrink. If a file shrinks, a process
+//!   that uses a mapping of the file is killed;
 //! - [`has_memory_files`]: whether the kernel has memory files and seals.
 
 pub use crate::system::file::{fixed_size, has_memory_files, may_have_size, sealed_file, sealed_size};

@@ -10,7 +10,7 @@ use crate::c_text::CText;
 use crate::cutils::LibraryError;
 
 type Named = extern "C" fn(name: CText<'_>);
-/// A function that takes a name and a number: a cookie or a value.
+/// The type of a function that takes a name and a number, which is a cookie or the value of a counter.
 type Numbered<N> = extern "C" fn(name: CText<'_>, number: N);
 
 /// A loaded libandroid.

@@ -14,10 +14,10 @@ use crate::marker::open::on_tracefs;
 use crate::state::{SIZE, text_of};
 use crate::system::file;
 
-/// Opens the marker at `path` for writing, if it is on tracefs and has this device and inode.
+/// Opens the marker at `path` for writing, if the file is on tracefs and has this device and inode.
 ///
-/// A symbolic link at the end of the path is refused, unless `is_followed` is true, which is for descriptors in
-/// `/proc`.
+/// A symbolic link at the end of the path is refused, unless `is_followed` is true. Descriptors in `/proc` are such
+/// links.
 ///
 /// # Errors
 ///

@@ -101,12 +101,13 @@ pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Returns the part of an `OsStr` that follows `prefix`, or `None` if the text does not begin with `prefix`.
+/// Returns the part of a text that follows `prefix`, or `None` if the text does not begin with `prefix`.
 pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
     text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
-/// Calls `then` with argv\[0\], cut as libcutils cuts it, or with `None` if it is empty or can't be read.
+/// Calls `then` with argv\[0\], cut to the length to which libcutils cuts it. Calls `then` with `None` if argv\[0\] is
+/// empty or can't be read.
 ///
 /// The name is read once and then cached, and forked children inherit the cached name, because a process may give up
 /// its right to open files. After the process was renamed, call [`reread_argv0`].
@@ -126,8 +127,8 @@ pub fn matches_name(pattern: &CStr, name: &CStr) -> bool {
     cfg!(not(target_os = "android")) && last.is_some_and(|last| !last.is_empty() && matches(pattern, last))
 }
 
-/// A guard that saves errno and restores it when it is dropped, as an [`ErrnoGuard`] does. As long as the guard exists,
-/// the calling thread can't be cancelled by `pthread_cancel`.
+/// A guard that saves errno and restores errno when the guard is dropped, as an [`ErrnoGuard`] does. As long as the
+/// guard exists, the calling thread can't be cancelled by `pthread_cancel`.
 ///
 /// Functions that open or read files are cancellation points. If a thread were cancelled there, glibc would unwind
 /// its stack, which must not happen through Rust code. A cancellation that is requested meanwhile takes effect at

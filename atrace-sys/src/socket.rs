@@ -106,7 +106,7 @@ impl Socket {
     /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
     /// can't be used any more.
     ///
-    /// If the service does not read the bytes, waits for it for at most five seconds.
+    /// If the service does not read the bytes, waits for at most five seconds.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
         // If the system denies the waiting call, each attempt takes 50 ms.
         let mut denied = 100;
@@ -208,8 +208,8 @@ pub fn may_be_there(name: &OsStr) -> bool {
     name.first() == Some(&b'@') || CStr::from_bytes_until_nul(&path).is_ok_and(file::exists)
 }
 
-/// Returns the peer of a socket as the kernel knows it: the process id, which is 0 if the peer is in an invisible PID
-/// namespace, and the user id.
+/// Returns the process id and the user id of a socket's peer, as the kernel reports them. The process id is 0 if the
+/// peer is in an invisible PID namespace.
 pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
     let mut peer: libc::ucred = zeros();
     c::peer(socket.as_raw_fd(), &mut peer).ok()?;
@@ -218,9 +218,9 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
 
 /// Returns the owner of a socket's directory, if only root can have given the directory to that owner.
 ///
-/// Only root can have done so if no other user can write to any directory above that directory, and only the owner can
-/// write to the directory itself. Otherwise another user could put a directory there, or mount one over it. Every
-/// component of the path must be a directory, not a symbolic link.
+/// This is certain if no other user can write to any directory above that directory, and only the owner can write to
+/// the directory itself. Otherwise another user could put a directory there, or mount a file system over the directory.
+/// Every component of the path must be a directory, not a symbolic link.
 #[cold]
 fn owner_by_root(name: &OsStr) -> Option<u32> {
     const BY_OTHERS: u32 = 0o022;
@@ -247,8 +247,7 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 
 /// The control data for one descriptor, in the kernel's layout.
 ///
-/// The structure has no padding at its end, because the kernel could put a second descriptor there, which no code would
-/// close.
+/// The structure has no padding at its end: the kernel could put a second descriptor there, which no code would close.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
@@ -278,7 +277,7 @@ impl Control {
     }
 }
 
-/// Returns a message header for these bytes and, if there is any, this control data.
+/// Returns a message header for these bytes and for the control data, if it is given.
 fn message(part: &mut libc::iovec, control: Option<&mut Control>) -> libc::msghdr {
     let mut message: libc::msghdr = zeros();
     (message.msg_iov, message.msg_iovlen) = (part, 1);

@@ -43,9 +43,9 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     system::spawn(name, Box::new(run))
 }
 
-/// Prepares for a thread of [`spawn_bare`]: collects the facts that [`leave_descriptors`] needs, because a bare thread
-/// can't collect them, and records the present seccomp mode for [`is_confined`]. If the caller is in a shared library,
-/// the library stays loaded. Allocates.
+/// Prepares for a thread of [`spawn_bare`]: reads the data that [`leave_descriptors`] needs, because a bare thread
+/// can't read it, and records the present seccomp mode for [`is_confined`]. If the caller is in a shared library, the
+/// library stays loaded. Allocates.
 #[cfg(not(no_tracing))]
 pub fn prepare() {
     system::stay_loaded();
@@ -57,8 +57,8 @@ pub fn prepare() {
 #[cfg(not(no_tracing))]
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`]; if so, a call that the
-/// new filter does not allow may end the process. Makes one system call (`prctl`).
+/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`] was called. If it has, a
+/// system call that the new filter does not allow may end the process. Makes one system call (`prctl`).
 #[cfg(not(no_tracing))]
 pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
@@ -92,8 +92,8 @@ pub fn leave_descriptors() -> bool {
     left
 }
 
-/// Does the same as [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2, so that no other file that this thread
-/// opens gets one of these numbers, which libraries take for stdin, stdout and stderr.
+/// Does the same as [`leave_descriptors`], and opens `/dev/null` as 0, 1 and 2. Otherwise, files that this thread opens
+/// would get these numbers, which libraries take for stdin, stdout and stderr.
 #[cfg(not(no_tracing))]
 pub fn have_descriptors_of_its_own() -> bool {
     let is_left = leave_descriptors();
@@ -132,7 +132,7 @@ struct Own {
     has_left_descriptors: Cell<bool>,
     /// The thread's word for Perfetto's producer: see [`with_slot`].
     slot: AtomicU32,
-    /// The name that [`note_name`] has noted, and its length.
+    /// The name that [`note_name`] has stored, and the length of the name.
     #[cfg(not(no_tracing))]
     name: (Cell<[u8; NAME_MAX]>, AtomicU8),
 }
@@ -170,14 +170,14 @@ pub fn pause(time: Duration) {
     }
 }
 
-/// The maximum length of a name that [`note_name`] notes, in bytes. A longer name is cut.
+/// The maximum length of a name that [`note_name`] stores, in bytes. A longer name is cut.
 #[cfg(not(no_tracing))]
 pub const NAME_MAX: usize = 64;
 /// The length at which the kernel cuts the name of a thread, in bytes.
 #[cfg(not(no_tracing))]
 const KERNEL_NAME_MAX: usize = 15;
 
-/// Notes the name that std has for the calling thread, for [`with_name`].
+/// Stores the name that std has for the calling thread, for [`with_name`].
 ///
 /// Not for signal handlers: std may allocate.
 ///
@@ -201,8 +201,8 @@ pub fn note_name() {
     });
 }
 
-/// Calls `then` with the name of the calling thread: the kernel's or, if the kernel has cut the name that was
-/// [noted](note_name), the noted name.
+/// Calls `then` with the name of the calling thread: the kernel's name for the thread or, if that is only the beginning
+/// of the name that [`note_name`] has stored, the stored name.
 ///
 /// Async-signal-safe.
 #[cfg(not(no_tracing))]

@@ -1,7 +1,7 @@
 //! Replaces the module [`system`](crate::system) on systems without tracing. There, opening anything fails, so
 //! tracing is always off.
 //!
-//! A type whose values are the results of opening a file or a library has no values in this module.
+//! In this module, types that stand for an open file or library have no values.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
@@ -51,8 +51,8 @@ pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
     None::<Box<T>>
 }
 
-/// Registers nothing. A child keeps its parent's generation (the number that identifies a process). This has no
-/// effect, because no event is ever written.
+/// Registers nothing. So a child has the same generation (the number that identifies a process) as its parent. This is
+/// harmless, because no event is ever written.
 pub fn at_fork(_: extern "C" fn()) -> bool {
     true
 }
@@ -167,7 +167,7 @@ pub(crate) mod marker {
         pub(crate) identity: Identity,
     }
 
-    /// The reason why a file is not a marker: this system has no markers.
+    /// The reason why a file can't be the marker: this system has no markers.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Fault;
 

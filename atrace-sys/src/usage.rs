@@ -78,7 +78,7 @@ impl Instructions {
         Self::open(0, 1)
     }
 
-    /// Opens the counter with this type and number, which `linux/perf_event.h` lists.
+    /// Opens a counter. `linux/perf_event.h` lists the types and events of counters.
     fn open(kind: u32, event: u64) -> io::Result<Self> {
         const CLOSE_ON_EXEC: i32 = 8;
         // Disabled, inherited by children, without the hypervisor, enabled by `exec`.

@@ -1,12 +1,13 @@
 //! Atomic references: atomic pointers that only ever hold `&'static` references, so that loading them is safe.
 //!
-//! - [`AtomicRef`] always holds a reference, so a load needs no check. For example, the gate of `atrace` loads a
-//!   serial through an `AtomicRef`; the serial is in a mapped property store or in memory of bionic.
-//! - [`OnceRef`] is empty at first. An empty one consists of zeroes, so a large table of empty ones takes no
-//!   room in the file of a program.
+//! - [`AtomicRef`] always holds a reference, so a load needs no check. For example, each event of `atrace` loads the
+//!   serial of a property through an `AtomicRef`, because the serial may be in a mapped property store or in memory of
+//!   bionic.
+//! - [`OnceRef`] is empty at first. An empty `OnceRef` consists of zeroes, so a large table of them takes no room in
+//!   the file of a program.
 //!
-//! `OnceLock` and `LazyLock` can't be used here: their users wait for the thread that initialises them, and that thread
-//! does not exist in a forked child.
+//! `OnceLock` and `LazyLock` can't be used here: a thread waits while another thread initialises the value, and that
+//! other thread may not exist in a forked child.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -203,7 +204,7 @@ unsafe impl<T> Place for Box<T> {}
 /// Calls `set` with a reference to the value in `new`. If `set` succeeds, the value is never dropped; otherwise `new`
 /// is dropped.
 ///
-/// If `set` fails, it must not have published the reference.
+/// `set` must not publish the reference if it fails.
 pub(crate) fn offer<L: Place<Target: 'static>, E>(
     new: L,
     set: impl FnOnce(&'static L::Target) -> Result<(), E>,

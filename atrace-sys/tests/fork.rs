@@ -47,7 +47,7 @@ fn nothing_of_the_parents_is_a_childs() {
     a_child_takes_the_turn_of_its_parent();
 }
 
-/// Tests a kernel that accepts the advice to wipe pages and does not follow it, as qemu's user mode does,
+/// Tests a kernel that accepts the advice to wipe pages (`madvise`) but does not wipe them, like qemu's user mode,
 /// which returns 0 for any advice.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn a_child_has_a_value_of_its_own_where_the_kernel_only_says_that_it_wipes() {
@@ -88,7 +88,7 @@ fn a_child_has_a_value_of_its_own_even_if_the_parents_is_locked(ways: &[fn() -> 
     assert!(std::ptr::eq(PLACE.get().unwrap(), parents) && generation() == by);
 }
 
-/// The child is forked while its parent is doing the work.
+/// Tests a child that is forked while its parent is doing the work of a [`Turn`].
 fn a_child_takes_the_turn_of_its_parent() {
     static TURN: Turn = Turn::new();
     let mut times = 0;

@@ -1,5 +1,5 @@
 //! Tests the replacement of memory files on a kernel without `memfd_create`: a seccomp filter answers this call as a
-//! kernel before 3.17 does. This is a test program of its own, because a filter can't be removed.
+//! kernel before 3.17 does. This is a test program of its own, because a process can't remove a filter.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the filter is installed as a C program would")]

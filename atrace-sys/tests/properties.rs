@@ -229,7 +229,7 @@ fn a_store_is_created_set_and_read() {
     }
 }
 
-/// The layout of the file must be as documented, because readers in other languages may depend on it.
+/// Tests that the layout of the file is as documented, because programs in other languages may read the file.
 #[test]
 fn the_layout_is_as_documented() {
     let place = Place::new();
@@ -669,11 +669,11 @@ fn all_who_create_at_once_get_the_same_file() {
     place.assert_tidy();
 }
 
-/// A helper process that would never end by itself. Dropping the `Endless` kills the process.
+/// A helper process that never ends by itself. Dropping the `Endless` kills the process.
 struct Endless(Child);
 
 impl Endless {
-    /// Stops the helper (`SIGSTOP`) wherever it is.
+    /// Stops the helper (`SIGSTOP`) at whatever point of its work.
     fn stop(&self) {
         let (id, mut status) = (libc::pid_t::try_from(self.0.id()).unwrap(), 0);
         // SAFETY: a child of ours that was not waited for.
@@ -827,8 +827,7 @@ impl UserStore {
         self.path().parent().unwrap().to_owned()
     }
 
-    /// Returns the command that starts a helper as that user, from a copy of this program that the user can
-    /// read.
+    /// Returns the command that starts a helper with this user id, from a copy of this program that the user can read.
     fn start(&self, place: &Place, role: &str) -> Command {
         let program = place.0.path().join("program");
         if !program.exists() {

@@ -27,8 +27,7 @@ impl Log for Tracer {
     fn flush(&self) {}
 }
 
-/// Writes a record as an instant. This function is not inlined, because tracing is usually off and the caller then
-/// stays small.
+/// Writes a record as an instant. This function is not inlined, so that the caller stays small: tracing is usually off.
 #[inline(never)]
 fn write_instant(glance: Glance, record: &Record<'_>) {
     let Some(enabled) = glance.enabled() else { return };

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// The number of clients. Each asks ten times.
+/// The number of clients. Each client sends ten requests.
 const CLIENTS: i32 = 4;
 const REQUESTS: i32 = 10;
 

@@ -30,7 +30,8 @@ pub enum Arg<'a> {
     Float(&'a str, f64),
     /// A text.
     Str(&'a str, &'a str),
-    /// Makes the event part of a flow: the viewer draws an arrow to it from the previous event with the same number.
+    /// Makes the event part of a flow: the viewer draws an arrow to this event from the previous event with the same
+    /// number.
     ///
     /// All processes in a trace share the flow numbers, so choose a number that no other process uses.
     Flow(u64),

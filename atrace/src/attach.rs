@@ -8,20 +8,20 @@
 //! soon as it listens for programs. The thread wakes and connects. If a service runs already, the thread connects at
 //! once.
 //!
-//! Until the first session, the events of the process go to its sink as before, at the same cost. From the first
-//! session on, the backend is chosen for each event (`refresh.rs`).
+//! Until the first session (recording by the service), the events of the process go to its sink, at the same cost as
+//! without this module. From the first session on, the backend is chosen for each event (`refresh.rs`).
 //!
 //! # When not
 //!
-//! Android has its own rules for finding a service. So nothing is done there. Nor is anything done in a program with
-//! elevated rights, because another user may have set the properties; if `ATRACE_BACKEND` or `ATRACE_MARKER` already
-//! says where events should go; or in the command `atrace`, which is not traced.
+//! Android has its own rules for finding a service. So this module does nothing on Android. On a host, it does nothing
+//! in a program with elevated rights, because another user may have set the properties; in a program whose variable
+//! `ATRACE_BACKEND` or `ATRACE_MARKER` chooses where events go; and in the command `atrace`, which is not traced.
 //!
 //! # Forks
 //!
-//! In a forked child, the first event starts the child's own thread: it finds the bit `ASK` among the wanted tags. The
-//! fork handler sets that bit: without the bit, no tag would be wanted if the parent has had no session yet, and the
-//! event would end at the gate.
+//! In a forked child, the first event starts the child's own thread: the fork handler sets the bit `ASK` among the
+//! enabled tags, and the event finds this bit. Without the bit, the event would end at the gate if the parent has had
+//! no session yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -13,9 +13,9 @@
 //! # Paths
 //!
 //! A process that never was a producer of Perfetto has one backend, its sink, so there is no choice and no cost: see
-//! `sink/first.rs`. In a producer, a tag is usually wanted by Perfetto's sessions only. This case can be seen from the
-//! two words of the gate, so it is tested first, by inlined code ([`goes_to_sessions_only`]). A function that is not
-//! inlined ([`select_slow`]) handles all other cases.
+//! `sink/first.rs`. In a producer, a tag is usually enabled by Perfetto's sessions only. The two words of the gate show
+//! this case, so inlined code tests this case first ([`goes_to_sessions_only`]). A function that is not inlined
+//! ([`select_slow`]) handles all other cases.
 //!
 //! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be
 //! written on the stack of a signal handler, whose stack is small. So a function must not reserve stack for buffers
@@ -61,7 +61,7 @@ pub(crate) struct BackendTags {
     perfetto: AtraceTag,
 }
 
-/// The tags of one backend fit in half of a 64-bit word.
+/// Checks that the tags of one backend fit in half of a 64-bit word.
 const _: () = assert!(AtraceTag::ValidMask.bits() >> 32 == 0);
 
 impl BackendTags {
@@ -86,8 +86,8 @@ impl BackendTags {
     }
 }
 
-/// Returns whether a `word` of [`Watch::backend_tags`](crate::watch::Watch::backend_tags) enables a tag. The tag may be
-/// restricted to one backend.
+/// Returns whether a tag is enabled in `word`, a value of [`Watch::backend_tags`](crate::watch::Watch::backend_tags).
+/// The tag may be restricted to one backend.
 pub fn backend_tags_enable(word: u64, tag: AtraceTag) -> bool {
     let perfetto = if tag.intersects(ONLY_ATRACE) { 0 } else { word >> 32 };
     let atrace = if tag.intersects(ONLY_PERFETTO) { 0 } else { word };
@@ -132,8 +132,8 @@ fn select_inlined(sink: &'static Sink, tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Returns true if the words of the gate show that only Perfetto's sessions want the tag. A result of false proves
-/// nothing.
+/// Returns true if the words of the gate show that the tag is enabled only by Perfetto's sessions. The result may be
+/// false even if this is so.
 #[inline(always)]
 fn is_only_in_sessions(tag: AtraceTag) -> bool {
     let is_by = |word| gate::is_by(word, valid(tag)) && !tag.intersects(ONLY_ATRACE);
@@ -169,8 +169,8 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
 /// Writes an event if its tag is enabled, and returns the backend that wrote the event. Call this only after the
 /// gate's check, whose result is `glance`, has found that the tag may be enabled.
 ///
-/// The message for the marker is built here, inlined, unless the name is a constant: events with constant names
-/// usually go to Perfetto. All other cases are handled by function calls.
+/// If the name is not a constant, inlined code builds the message for the marker; functions handle all other cases.
+/// (Events with constant names usually go to Perfetto.)
 #[inline(always)]
 pub(crate) fn emit(glance: Glance, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     if !refresh::is_enabled(glance, tag) {
@@ -261,8 +261,8 @@ pub(crate) fn emit_named(
 /// Writes an event by a backend other than the marker.
 ///
 /// The function ends in one of two calls. The first call can be compiled to a jump, so it needs no stack frame. The
-/// second call gets the fields of the event instead of a reference: with a reference, the compiler would store the
-/// event in memory even where its encoding is inlined.
+/// second call passes the fields of the event instead of a reference: with a reference, the compiler would store the
+/// event in memory even if its encoding is inlined.
 ///
 /// This function is not inlined in unoptimised builds. In such a build, each inlined part would make the caller's stack
 /// frame larger, and a signal handler's stack may be small.
@@ -289,8 +289,8 @@ fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) ->
     slow(sink, tag, kind, track, name.map(|name| name.text), name.and_then(|name| name.interned), args)
 }
 
-/// Returns true if only Perfetto's sessions want the tag, so that nothing else has to be checked. A result of false
-/// proves nothing.
+/// Returns true if the tag is certainly enabled only by Perfetto's sessions, so that nothing else has to be checked.
+/// The result may be false even if this is so.
 #[inline(always)]
 pub(crate) fn goes_to_sessions_only(sink: &'static Sink, tag: AtraceTag) -> bool {
     first::is_per_event(sink) && is_only_in_sessions(tag)
@@ -426,7 +426,7 @@ fn write_on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
     }
 }
 
-/// Ends the youngest slice of the calling thread. The begin of the slice must have been written to the sink.
+/// Ends the youngest slice of the calling thread, whose begin was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     match choice::present() {
@@ -447,8 +447,8 @@ pub(crate) fn begin_on_track(tag: AtraceTag, track: &str, name: impl Source, coo
     producer::begin_on_track(cookie.into(), valid(tag), track, text)
 }
 
-/// Ends a slice on a track, by the backend that wrote the slice's begin: Perfetto's if `tags` is not empty,
-/// otherwise the sink.
+/// Ends a slice on a track, by the backend that wrote the slice's begin: by Perfetto's backend if `tags` is not empty,
+/// otherwise by the sink.
 #[inline(never)]
 pub(crate) fn end_track(tags: AtraceTag, begun: u32, track: &str, cookie: i32) {
     if tags.is_empty() {

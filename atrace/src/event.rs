@@ -86,7 +86,7 @@ impl WriteName for &Event<'_> {
     }
 }
 
-/// An event with a separate name, which is used in place of the event's own.
+/// An event with a separate name, which is used instead of the name in the event.
 struct Named<'a, N> {
     name: N,
     event: &'a Event<'a>,

@@ -67,7 +67,7 @@ pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
 }
 
 /// Returns the mask of tags, or `None` if the property is not a number. This function is not inlined, because the value
-/// of the property takes room on the stack, which may be a signal handler's small one.
+/// of the property takes room on the stack, and the stack of a signal handler may be small.
 #[inline(never)]
 fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     match get(FLAGS) {

@@ -11,10 +11,10 @@
 //! # frame(3);
 //! ```
 //!
-//! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While it
-//! is on, an event costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event never allocates.
-//! The functions that write events never panic, block, raise a signal or change errno, whatever the name, the state
-//! of the trace buffer or the content of the properties.
+//! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While
+//! tracing is on, an event costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event never
+//! allocates. The functions that write events never panic, block, raise a signal or change errno, whatever the name,
+//! the state of the trace buffer or the content of the properties.
 //!
 //! # When is tracing on?
 //!
@@ -78,9 +78,9 @@
 //! The same functions write events for ATrace and for Perfetto. [`atrace_is_tag_enabled`] and watches consider the tags
 //! of both backends, and [`atrace_set_tracing_enabled`] disables both backends.
 //!
-//! For Perfetto, names keep all their bytes, and an event of more than a few KiB is cut. An end is dropped if its
-//! begin was not recorded in the same session. An event is lost and counted if it is written by a signal handler that
-//! interrupts another event of its thread.
+//! For Perfetto, names keep all their bytes, and an event of more than a few KiB is cut. The end of a slice is dropped
+//! if the begin was not recorded in the same session. An event is lost and counted if it is written by a signal handler
+//! that interrupts another event of its thread.
 //!
 //! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service is there, the event waits
 //! until the service has said which sessions exist, at most 5 s. An event does not wait in a signal handler, that is,

@@ -12,12 +12,11 @@
 //!   not unmap it, because there is no way to end its threads and to remove its fork handlers, thread keys, descriptors
 //!   and memory.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
-//! - With `ATRACE_BACKEND=perfetto`, the memory is prepared that the first event needs in order to connect to
-//!   the service.
+//! - With `ATRACE_BACKEND=perfetto`, memory is prepared with which the first event can connect to the service.
 //! - The memory file of the state page is prepared.
 //!
-//! If the sink could not be opened, some functions that write no events try again (`atrace_init`, `sink`,
-//! `atrace_update_tags`, a watch …).
+//! If the sink could not be opened, some functions that write no events (`atrace_init`, `sink`, `atrace_update_tags`, a
+//! watch …) try again to open the sink.
 //!
 //! # When
 //!

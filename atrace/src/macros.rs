@@ -64,8 +64,8 @@ pub mod private {
     pub use crate::name::Interned;
     pub use crate::scoped::begin_scoped_event_at;
 
-    /// Returns the path of the function in whose body the item `_marker`, named `here`, is defined. The path does not
-    /// contain `here`, nor the closures and `async` blocks around it.
+    /// Returns the path of a function. `_marker` is an item with the name `here` that is defined in the function's
+    /// body. The path does not contain `here`, nor the closures and `async` blocks around `here`.
     #[inline]
     pub fn path_of<T>(_marker: &T) -> &'static str {
         let path = std::any::type_name::<T>();

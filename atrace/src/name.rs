@@ -11,9 +11,8 @@ pub(crate) use self::source::{Source, Text};
 /// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. An event
 /// contains only a number that stands for the name.
 ///
-/// Define it as a `static`, and pass a reference to any function that takes an [`EventName`].
-/// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole
-/// text.
+/// Define a `Name` as a `static`, and pass a reference to any function that takes an [`EventName`].
+/// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole text.
 ///
 /// # Examples
 ///
@@ -92,8 +91,8 @@ mod source {
     use crate::message::WriteName;
     use crate::name::Interned;
 
-    /// The operations on a name that backends need. Other crates can't name this trait, so their types can't
-    /// be names of events.
+    /// The operations on a name that backends need. Other crates have no access to this trait, so their types can't be
+    /// names of events.
     pub trait Source: WriteName {
         /// Returns the name if it exists as text, or `None` if it must be formatted.
         fn text(&self) -> Option<Text<'_>>;

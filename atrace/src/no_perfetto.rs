@@ -16,7 +16,7 @@ pub(crate) const TRACK_NAME_MAX: usize = 1024;
 const FLOW_ROOM: usize = 10;
 pub(crate) const EXISTS: bool = false;
 
-/// The number of a callsite. In this build, it holds nothing.
+/// The number of a callsite. In this build, the value is empty.
 #[derive(Debug)]
 pub struct Number(());
 
@@ -157,7 +157,7 @@ pub(crate) enum Written {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrackKey {
     kind: Type,
-    /// Whether this is the key of an async slice, which is a track by itself.
+    /// Whether this is the key of an async slice, which has a track of its own.
     is_of_async: bool,
     cookie: i64,
 }
@@ -345,12 +345,12 @@ pub(crate) fn count(_: u64, _: &str, _: u64, _: i64) -> Option<Written> {
     None
 }
 
-/// Returns 0, the value that stands for no given time.
+/// Returns 0, which means that no time is given.
 pub fn now() -> u64 {
     0
 }
 
-/// Returns 0, the value that stands for no flow (no arrow between events).
+/// Returns 0, which means no flow (no arrow between events).
 pub fn flow_number(_: u64) -> u64 {
     0
 }

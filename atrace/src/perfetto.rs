@@ -20,12 +20,12 @@ use crate::{AtraceTag, producer, refresh, watch};
 
 /// Makes this process a producer of Perfetto's data source `track_event`, permanently.
 ///
-/// If a service runs, this waits until the service has said which sessions exist: at most 100 ms, or 5 s with
-/// `ATRACE_BACKEND=perfetto`, as under `atrace run`. If a session wants an event, and the event is written before the
-/// service has said so, the event counts as [lost](Status::lost).
+/// If a service runs, this function waits until the service has reported which sessions exist: at most 100 ms, or 5 s
+/// with `ATRACE_BACKEND=perfetto`, as under `atrace run`. An event that a session wants counts as [lost](Status::lost)
+/// if it is written before this report.
 ///
-/// From then on the process has one more thread, which runs no code of the program. Calling this again does nothing. A
-/// forked child connects at its first event, as a separate producer.
+/// After the call, the process has one more thread, which runs no code of the program. Calling this again does nothing.
+/// A forked child connects at its first event, as a separate producer.
 pub fn connect() {
     if producer::EXISTS {
         first::enable_perfetto();
@@ -73,7 +73,8 @@ pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
 ///
 /// The kernel cuts the name of a thread at 15 bytes, and an event can't ask std for the name. So each thread with a
 /// longer name has to call this once, before its first event: at the start of the thread, or by `on_thread_start` of
-/// tokio's `runtime::Builder`. The call does nothing if the kernel has another name for the thread.
+/// tokio's `runtime::Builder`. The call has no effect if the kernel's name for the thread is not the beginning of that
+/// name.
 ///
 /// The function may allocate, so a signal handler must not call it.
 ///

@@ -25,7 +25,7 @@ pub(crate) use atrace_sys::thread::note_name;
 
 use crate::AtraceTag;
 
-/// Whether a process can be a producer of Perfetto's service in this build.
+/// Whether this build of the crate can write events for Perfetto's service.
 pub(crate) const EXISTS: bool = true;
 
 /// Returns the tags that Perfetto's sessions want. In a forked child, the first call connects the child to

@@ -1,8 +1,8 @@
 //! Reads which tags are enabled, and publishes them in the words of the gate.
 //!
-//! This code runs for an event if the gate can't be sure that the event's tag is off: the serial has changed, the
-//! gate is claimed, or the tag's bit is set. [`is_enabled`] reads nothing if the words of the gate are valid;
-//! otherwise it calls [`read`], which reads the properties.
+//! This code runs for an event if the check at the gate does not show that the event's tag is off: the serial has
+//! changed, the gate is claimed, or the tag's bit is set. [`is_enabled`] reads nothing if the words of the gate are
+//! valid; otherwise it calls [`read`], which reads the properties.
 //!
 //! # Where the tags come from
 //!
@@ -181,7 +181,7 @@ pub(crate) fn choose_per_event() {
     gate::forget();
 }
 
-/// Lets the gate read the tags of Perfetto's sessions as its foreign word, unless that word is libcutils'
+/// Makes the gate's foreign word the word with the tags of Perfetto's sessions, unless the foreign word is libcutils'
 /// mask.
 fn see_sessions(sink: &'static Sink) {
     if !matches!(sink, Sink::Cutils(_))
@@ -197,9 +197,8 @@ pub(crate) fn follow_sessions() {
     producer::on_change(&SESSIONS_CHANGED);
 }
 
-/// Lets the gate read the tags of Perfetto's sessions, and reads the property [`PREFER`]. This function is
-/// not inlined, because the value of the property takes room on the stack, which may be a signal handler's
-/// small one.
+/// Makes the tags of Perfetto's sessions visible at the gate, and reads the property [`PREFER`]. This function is not
+/// inlined, because the value of the property takes room on the stack, and the stack of a signal handler may be small.
 #[cold]
 #[inline(never)]
 fn follow_perfetto(sink: &'static Sink) {
@@ -215,7 +214,7 @@ fn follow_perfetto(sink: &'static Sink) {
 /// Reads which tags are enabled for ATrace, publishes them at the gate, and returns them. An event may call
 /// this.
 fn read() -> AtraceTag {
-    /// A serial with which nothing can be published, so that every event reads the tags again.
+    /// A serial that prevents a publication of the tags, so that every event reads the tags again.
     const UNSURE: Serial = Serial { word: None, value: 0, is_property: false };
 
     static FAILED: fn() = state::publish;

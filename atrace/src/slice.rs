@@ -23,7 +23,7 @@ use crate::message::Kind;
 use crate::name::{EventName, Interned};
 use crate::producer::{self, Site, Track, TrackKey, Type, Written};
 
-/// Says where the begin of a slice was written: the process, the backend and, for Perfetto's backend, the tags. The
+/// The origin of a slice: the process and the backend that wrote the begin and, for Perfetto's backend, the tags. The
 /// end must be written by the same backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SliceOrigin(NonZeroU64);
@@ -128,7 +128,7 @@ impl Slice {
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
     }
 
-    /// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name; it is
+    /// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name, and is
     /// called only if the tag may be enabled.
     #[inline(always)]
     pub(crate) fn begin_at(tag: AtraceTag, interned: &Interned, name: impl FnOnce() -> &'static str) -> Self {
@@ -186,7 +186,7 @@ pub struct TrackSlice {
     by: Option<Generation>,
     /// The tags of the slice if the begin is in Perfetto's memory; otherwise no tags.
     tags: AtraceTag,
-    /// How many sessions of Perfetto's had begun when the slice began.
+    /// The number of Perfetto sessions that had begun in this process before the slice began.
     begun: u32,
 }
 
@@ -269,8 +269,8 @@ impl<'a> NamedTrack<'a> {
         Self::hashed(name, Self::hash_of(name), cookie)
     }
 
-    /// Returns the track with this name and this cookie. `hash` is what [`hash_of`](Self::hash_of) returns for the
-    /// name.
+    /// Returns the track with this name and this cookie. `hash` must be the result of [`hash_of`](Self::hash_of) for
+    /// the name.
     #[inline(always)]
     pub const fn hashed(name: &'a str, hash: u64, cookie: i32) -> Self {
         Self { name, hash, cookie }

@@ -2,9 +2,9 @@
 //! doctor`.
 //!
 //! The page has one `key value` per line. The process writes it again after it has read the properties, when events
-//! can't be written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when
-//! Perfetto's sessions or the connection change. So an event writes the page only if it is the first event after a
-//! switch of tracing, or if it can't be written.
+//! can't be written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when Perfetto's
+//! sessions or the connection change. So an event writes the page only if the event is the first one after a switch of
+//! tracing, or if the event itself can't be written.
 //!
 //! The keys:
 //!

@@ -1,5 +1,4 @@
-//! Tags: each tag names the part of the system to which an event belongs. Tracing is switched on for each
-//! tag.
+//! Tags: each tag names the part of the system to which an event belongs. Each tag is switched on and off separately.
 //!
 //! [`AtraceTag`] is both in this module and at the top of the crate. AOSP's `libatrace_rust` has it in both places, so
 //! code that was written for `libatrace_rust` compiles with this crate.
@@ -69,8 +68,7 @@ bitflags! {
         /// Camera.
         #[doc(alias = "ATRACE_TAG_CAMERA")]
         const Camera = c::ATRACE_TAG_CAMERA;
-        /// Hardware modules. Combine this tag with that of the hardware's purpose, such as
-        /// [`Camera`](Self::Camera).
+        /// Hardware modules. Combine this tag with the tag of the hardware's purpose, such as [`Camera`](Self::Camera).
         #[doc(alias = "ATRACE_TAG_HAL")]
         const Hal = c::ATRACE_TAG_HAL;
         /// Programs. The tag is enabled in processes whose name matches a pattern of `debug.atrace.app_*`.

@@ -1,5 +1,5 @@
 //! The interface for tracers. A *tracer* is code that passes the events of another library, such as `tracing`, to this
-//! crate. By this interface, a tracer can check a tag once for several events, keep slices that know whether their
+//! crate. With this interface, a tracer can check a tag once for several events, store slices that know whether their
 //! begin was written, describe callsites, and encode arguments itself.
 //!
 //! `examples/log.rs` is a small tracer, for the crate `log`.
@@ -17,7 +17,7 @@
 //!
 //! For Perfetto, a tracer can describe its callsites once and encode arguments with their types:
 //!
-//! 1. The tracer has a static [`Number`] for each callsite, and a type that implements [`About`]: it returns the
+//! 1. The tracer has a static [`Number`] for each callsite, and a type that implements [`About`]: this type returns the
 //!    callsite's target, source location and names of arguments. A [`Site`] combines the two.
 //! 2. For each event the tracer encodes the arguments with an [`Encoder`], under the keys of [`Site::key`].
 //! 3. The tracer passes the site and the encoded arguments to the functions of [`Enabled`] that end in `_at`,

@@ -1,5 +1,5 @@
-//! Tests that an event allocates no memory, whether tracing is on or off, and that reading changed properties
-//! allocates none either.
+//! Tests that an event allocates no memory, whether tracing is on or off, and that reading changed properties does not
+//! allocate memory either.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Tests how the libraries of each Android version handle events. Small stand-ins take the place of these
 //! libraries.
 //!
-//! The API level comes from the same property as on Android: `ro.build.version.sdk`.
+//! As on Android, the libraries get the API level from the property `ro.build.version.sdk`.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -32,7 +32,8 @@ mod cases {
         println!("SINK {}", sink());
     }
 
-    /// Returns the calls that the library received, and the text that was written to the marker.
+    /// Runs the test case with this library. Returns the calls that the library received, and the text that was written
+    /// to the marker.
     fn through(
         name: &str,
         backend: &str,
@@ -74,8 +75,8 @@ mod cases {
         }
     }
 
-    /// `atrace_async_for_track_end_body` takes a name in Android 13, and none in later versions. Only the API level
-    /// tells the two forms apart.
+    /// Tests both signatures of `atrace_async_for_track_end_body`, which takes a name in Android 13 and no name in
+    /// later versions. Only the API level shows which signature is right.
     #[test]
     fn an_end_on_a_track_is_the_same_in_every_libcutils() {
         let name = case!({ every_kind() });
@@ -102,8 +103,8 @@ mod cases {
         }
     }
 
-    /// The API level is older than the function itself. So the function's parameters are unknown, and it is
-    /// not called.
+    /// Tests an API level that is lower than that of the version in which the function was added. So the function's
+    /// parameters are unknown, and it is not called.
     #[test]
     fn an_end_on_a_track_of_unknown_form_is_written_in_its_place() {
         let name = case!({
@@ -115,7 +116,8 @@ mod cases {
         assert_eq!((calls, beside.as_str()), (vec![], "H|PID|row|7"));
     }
 
-    /// The API level of a VNDK library is the number in its directory's name, whatever the device's level is.
+    /// Tests that the API level of a VNDK library is the number in its directory's name, whatever the device's level
+    /// is.
     #[test]
     fn a_vendors_libcutils_has_a_level_of_its_own() {
         let name = case!({
@@ -145,7 +147,8 @@ mod cases {
         }
     }
 
-    /// Asks libandroid until it has given the same answer for long enough, if nothing changes meanwhile.
+    /// Asks libandroid until its answer is settled (the same answer was given over some milliseconds), if nothing
+    /// changes meanwhile.
     fn settle() {
         for _ in 0..2 {
             let _ = atrace_get_enabled_tags();
@@ -154,8 +157,8 @@ mod cases {
         let _ = atrace_get_enabled_tags();
     }
 
-    /// In libcutils, the first thread that sees a new serial stores it, and reads the properties only afterwards. In
-    /// the meantime all other threads get the old tags. No thread may cache them.
+    /// Tests that no thread caches old tags. In libcutils, the first thread that sees a new serial stores the serial,
+    /// and reads the properties only afterwards; in the meantime all other threads get the old tags.
     #[test]
     fn libandroid_is_asked_until_it_is_sure() {
         let name = case!({

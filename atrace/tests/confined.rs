@@ -46,7 +46,8 @@ mod cases {
         }
     }
 
-    /// The child's work. It reports its progress in `step`, and waits there until it may go on.
+    /// Does the work of the child. The child reports its progress in the word `step`, and waits at each step until the
+    /// parent lets it continue.
     fn confined(step: &AtomicU32, also: &[libc::c_long]) -> ! {
         let reach = |number| {
             step.store(number, Ordering::SeqCst);
@@ -115,7 +116,8 @@ mod cases {
         assert_eq!(place.messages(), expected(ran.said("CHILD")[0]));
     }
 
-    /// If the marker is a regular file, an event after a switch must check the limit of the size of files.
+    /// Tests a marker that is a regular file. An event after a switch of tracing must then check the limit of the size
+    /// of files.
     #[test]
     fn a_switch_looks_at_the_limit_of_a_file() {
         let name = case!({ is_followed(&[libc::SYS_prlimit64]) });

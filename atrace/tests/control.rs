@@ -262,7 +262,7 @@ fn a_process_of_any_name_can_be_switched() {
     }
 }
 
-/// Uses a program with a long path, as `cargo test` creates them.
+/// Tests a program with a long path, as `cargo test` creates it.
 #[test]
 fn a_program_deep_in_the_file_system_can_be_switched() {
     let name = case!({
@@ -280,7 +280,7 @@ fn a_program_deep_in_the_file_system_can_be_switched() {
     assert_eq!(place.text(), format!("B|{pid}|xE|{pid}"));
 }
 
-/// Another process switches this one through its store.
+/// Tests that a process can switch tracing of another process through the property store.
 #[test]
 fn another_process_switches_this_one() {
     let name = case!({
@@ -333,7 +333,7 @@ fn threads_that_switch_at_once_lose_nothing() {
     Place::file().run(&name);
 }
 
-/// Starts the case several times at once. Each process gets a number: see [`number`].
+/// Starts several processes of the test case at once. Each process gets a number: see [`number`].
 fn at_once(place: &Place, case: &str, times: usize) {
     let start = |number: usize| {
         place.command(case).env("NUMBER", number.to_string()).env("GO", place.path("go")).spawn()
@@ -346,7 +346,7 @@ fn at_once(place: &Place, case: &str, times: usize) {
     }
 }
 
-/// Returns the number of this process, as soon as all of them may start.
+/// Returns the number of this process, as soon as all processes of the case may start.
 fn number() -> usize {
     let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
     common::until("all start", || go.exists());
@@ -394,7 +394,7 @@ fn processes_that_switch_themselves_leave_nothing_on() {
     assert!(switched.to_string().starts_with("debug.atrace.app_0: "), "{switched}");
 }
 
-/// The patterns of other processes stay listed exactly once, at whatever point the process that changes the
+/// Tests that the patterns of other processes stay listed exactly once, at whatever point the process that changes the
 /// list is killed.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "there is no lock between processes")]
@@ -431,7 +431,7 @@ fn a_switch_that_is_killed_is_whole_or_mended_by_the_next() {
     }
 }
 
-/// Forks. The child's exit status tells whether its part succeeded.
+/// Runs `body` in a forked child, whose exit status is 0 if `body` returns true.
 #[allow(unsafe_code)]
 fn in_child(body: impl FnOnce() -> bool) {
     // SAFETY: the child calls `body` and ends. The test is alone in its process.
@@ -504,7 +504,7 @@ fn a_control_takes_its_mapping_with_it() {
     Place::file().run(&name);
 }
 
-/// If the last part of a switch fails, the earlier parts are undone.
+/// Tests that if the last part of a switch fails, the earlier parts are undone.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_fails_halfway_is_put_back() {
@@ -549,7 +549,8 @@ fn errno_is_kept() {
     Place::file().run(&name);
 }
 
-/// libcutils reads a missing pattern as an empty one, and an empty pattern matches an empty name.
+/// Tests a program with an empty name. libcutils reads a missing pattern as an empty pattern, which matches the empty
+/// name.
 #[test]
 fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     let name = case!({
@@ -564,8 +565,8 @@ fn a_program_without_a_name_is_meant_by_a_pattern_that_is_not_set() {
     assert_eq!(place.run(&name).said("ON"), ["false"]);
 }
 
-/// No process takes the lock from the process that holds it. If the properties can't be changed in time, they are
-/// not changed, and the caller gets an error.
+/// Tests a lock that another process does not release in time: the properties are not changed, and the caller gets an
+/// error.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
@@ -603,7 +604,7 @@ fn sleeps() -> i64 {
     usage.ru_nvcsw
 }
 
-/// The first event opens the store of a user, while root is giving it to that user.
+/// Tests a first event that opens the store of a user while root is giving the store to that user.
 #[test]
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]

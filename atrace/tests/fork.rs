@@ -13,7 +13,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Forks. The child calls `body` and ends. Returns the child's process id if the child succeeded.
+    /// Calls `body` in a forked child, and returns the child's process id. Panics if the child fails.
     ///
     /// In general, a forked child of a program with threads may only call async-signal-safe functions. In these tests
     /// the child calls other functions, too.
@@ -77,7 +77,7 @@ mod cases {
         assert_eq!(place.text(), expected.map(|(name, pid)| format!("I|{pid}|{name}")).concat());
     }
 
-    /// Before Linux 4.14 the kernel wipes nothing in a child.
+    /// Tests a kernel before Linux 4.14, which can't wipe pages in a child.
     #[test]
     #[cfg(target_os = "linux")]
     #[cfg(not(no_tracing))]
@@ -107,7 +107,7 @@ mod cases {
         assert_eq!(place.text(), expected.concat());
     }
 
-    /// The parent has written no event before the fork, so the child writes the first one.
+    /// Tests a child whose event is the first event, because the parent has written none before the fork.
     #[test]
     fn a_child_may_be_the_first() {
         let name = case!({
@@ -172,7 +172,7 @@ mod cases {
         assert_eq!(place.text(), format!("I|{}|childI|{}|end", ran.said("PARKED")[0], ran.pid));
     }
 
-    /// Another thread may be in the middle of any operation during the fork. The child must not wait for it.
+    /// Tests forks while another thread is in the middle of any operation. The child must not wait for that thread.
     #[test]
     fn a_child_of_busy_threads_never_hangs() {
         let name = case!({
@@ -203,7 +203,7 @@ mod cases {
             STOP.store(true, Ordering::Relaxed);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
 
-            /// Does work in a child that allocates nothing and takes no lock, unless `atrace` takes one.
+            /// Writes events in a child. The child's own code allocates nothing and takes no lock.
             fn in_clone_or_fork() {
                 in_fork(|| {
                     atrace_set_tracing_enabled(true);

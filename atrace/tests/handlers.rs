@@ -14,12 +14,12 @@ mod cases {
     use crate::common::{self, Place, case};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The number of children in each case. A fault that each child shows with a probability of one half is missed once
-    /// in a million runs.
+    /// The number of children in each case. If a fault appears in a child with a probability of one half, the test
+    /// misses the fault once in a million runs.
     const CHILDREN: u32 = 20;
     /// The number of signals in a child.
     const SIGNALS: u32 = 1000;
-    /// The time limit for a child. A child that needs longer hangs, or the machine is very busy.
+    /// The time limit for a child. A child that needs more time hangs, unless the machine is very busy.
     const PATIENCE: Duration = Duration::from_secs(40);
 
     /// Calls `handler` after 20 µs, and again whenever the handler calls [`next`].
@@ -56,7 +56,7 @@ mod cases {
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
     }
 
-    /// Lets the kernel end a process that hangs, by a signal without a handler.
+    /// Makes the kernel end this process if it hangs, by a signal without a handler.
     fn end_if_it_hangs() {
         // SAFETY: sets a limit of processor time for this process, which its children inherit.
         unsafe {
@@ -122,7 +122,8 @@ mod cases {
         next();
     }
 
-    /// The child's first event starts the thread that connects.
+    /// Tests a child whose first event is in a signal handler. This event starts the thread that connects to the
+    /// service.
     #[test]
     fn a_child_of_a_connected_process_may_write_its_first_event_in_a_handler() {
         let name = case!({
@@ -139,7 +140,8 @@ mod cases {
         common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", place.path("nobody")));
     }
 
-    /// The library could open no file when it was loaded. No event tries to open a file again, or formats an error.
+    /// Tests a library that could open no file when it was loaded. No event tries to open a file again, or formats an
+    /// error.
     #[test]
     fn events_in_a_handler_without_descriptors_do_no_harm() {
         let name = case!({
@@ -156,7 +158,7 @@ mod cases {
         common::run(&mut common::without_descriptors(&place.command(&name)));
     }
 
-    /// The marker is closed and can't be opened again. Each event tries to write to it.
+    /// Tests a marker that is closed and can't be opened again. Each event tries to write to the marker.
     #[test]
     fn events_in_a_handler_whose_marker_is_gone_do_no_harm() {
         let name = case!({
@@ -178,7 +180,7 @@ mod cases {
         place.run(&name);
     }
 
-    /// The id of the process that [`fork_here`] forked. In that process the value is 0, and there is no timer.
+    /// The id of the process that [`fork_here`] forked. In that process the value is 0, and no timer runs.
     static CHILD: AtomicI32 = AtomicI32::new(-1);
 
     /// Returns whether all signals have arrived.
@@ -187,8 +189,8 @@ mod cases {
         (child == 0 && written > 5000) || (child > 0 && SIGNALED.load(Ordering::Relaxed) > 60)
     }
 
-    /// A signal handler that forks once, in the middle of the code that the signal interrupts. It returns in the parent
-    /// and in the child.
+    /// A signal handler that forks once, in the middle of the code that the signal interrupts. The handler returns in
+    /// the parent and in the child.
     extern "C" fn fork_here(_: libc::c_int) {
         // Not before the first events are written.
         if SIGNALED.fetch_add(1, Ordering::Relaxed) == 50 {
@@ -198,7 +200,8 @@ mod cases {
         next();
     }
 
-    /// The child continues the event, in memory that it does not share with its parent.
+    /// Tests a child that is forked in the middle of an event. The child continues the event in memory that it does not
+    /// share with its parent.
     #[test]
     fn a_handler_may_fork_in_the_middle_of_an_event() {
         let name = case!({
@@ -227,7 +230,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// A child may record itself after its parent's recording was interrupted.
+    /// Tests that a child which is forked during a recording of its parent can record itself.
     #[test]
     fn a_child_of_a_handler_can_record_itself() {
         let name = case!({
@@ -261,7 +264,8 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// If the system refuses the system call `membarrier`, the library works without it.
+    /// Tests that the library works even if the system starts to refuse the system call `membarrier` during a
+    /// recording.
     #[test]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn a_filter_may_deny_the_barrier_of_a_recording_that_runs() {
@@ -311,7 +315,7 @@ mod cases {
         }
     }
 
-    /// Runs a round of the storm: chooses the backend of its process and its duration.
+    /// Runs one round of random signal handlers and forks, with a random backend and duration.
     fn storm(seed: u64) {
         static CHANCE: AtomicU32 = AtomicU32::new(1);
         // glibc's fork() takes the locks of its allocator. If the signal interrupted the allocator, fork() itself
@@ -393,7 +397,7 @@ mod cases {
         drop(recording);
     }
 
-    /// Runs random signal handlers and forks, for ten minutes in the long tests. No process may die or hang.
+    /// Runs random signal handlers and forks, for ten minutes in the long tests. No process may crash or hang.
     #[test]
     fn a_storm_of_handlers_and_forks_ends_nobody() {
         let name = case!({

@@ -111,7 +111,8 @@ fn first_names(text: &str) -> Vec<String> {
     names
 }
 
-/// Returns the names that follow `root` in the code, as in `crate::name` and `crate::{name, other::name}`.
+/// Returns the names that follow `root` in the code. For example, `name` and `other` follow `crate::` in `crate::{name,
+/// other::item}`.
 fn named_after(code: &str, root: &str) -> Vec<String> {
     let is_path =
         |at: usize| !code[..at].ends_with(|before| is_name(before) || before == ':' || before == '$');
@@ -125,8 +126,8 @@ fn named_after(code: &str, root: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the names that the crate's root re-exports, with their modules. `None` stands for a glob, from which all
-/// other names come.
+/// Returns the names that the crate's root re-exports, each with its module. The name `None` means a glob (`*`): all
+/// names that are not listed come from its module.
 fn root_names(code: &str) -> BTreeMap<Option<String>, String> {
     let mut names = BTreeMap::new();
     for part in code.split("pub use ").skip(1) {
@@ -175,7 +176,7 @@ fn dependencies(sources: &Path) -> BTreeSet<(String, String)> {
     found
 }
 
-/// Returns the dependencies that do not point down in this order.
+/// Returns the dependencies on a module that is not lower in this order.
 fn upward(found: &BTreeSet<(String, String)>, order: &[&str]) -> Vec<String> {
     let place = |module: &String| {
         order.iter().position(|name| name == module).unwrap_or_else(|| panic!("`{module}` is in no list"))

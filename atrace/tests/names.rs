@@ -1,5 +1,5 @@
-//! Tests names that could damage a trace, on the whole way from the event to the trace. (`atrace/src/message` has the
-//! tests of the encoder alone.)
+//! Tests that names which could damage a trace do not, from the event's function to the trace. (`atrace/src/message`
+//! has the tests of the encoder alone.)
 
 mod common;
 

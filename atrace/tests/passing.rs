@@ -86,8 +86,8 @@ mod cases {
         assert_eq!(place.text(), expected);
     }
 
-    /// Only the watch tries again: a subscriber that its watch notifies writes no events while tracing is
-    /// off.
+    /// Tests that the watch itself tries again. A subscriber with a watch calls no other function of this library while
+    /// tracing is off.
     #[test]
     fn a_watch_asks_by_itself() {
         let name = case!({

@@ -53,7 +53,7 @@ mod cases {
     }
 
     /// Loads the library, calls `prepare` and writes an event on two threads, and unloads it, many times. The second
-    /// thread ends after that, when a child has been forked.
+    /// thread ends after the library was unloaded and a child was forked.
     fn load_and_unload(prepare: Option<&CStr>) {
         for _ in 0..ROUNDS {
             let plugin = Plugin::load();
@@ -86,7 +86,8 @@ mod cases {
         }
     }
 
-    /// Runs the case under a session of Perfetto's. Returns how many events were written and lost.
+    /// Runs the test case while a session of Perfetto's records it. Returns the number of written events and the number
+    /// of lost events.
     fn recorded(case: &str) -> (u64, u64) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -101,7 +102,8 @@ mod cases {
         (report.counts.events, report.lost.iter().map(atrace_cli::service::Lost::events).sum())
     }
 
-    /// The program's copy begins and ends a slice, and the plugin's copy writes an event in it, on the calling thread.
+    /// Begins and ends a slice on the calling thread by the program's copy of the library. Within the slice, writes an
+    /// event by the plugin's copy.
     fn write_by_both(event: extern "C" fn()) {
         let _outer = begin_scoped_event(AtraceTag::App, "outer");
         // The two copies read two clocks, whose difference is far less.
@@ -111,8 +113,8 @@ mod cases {
         std::thread::sleep(pause);
     }
 
-    /// In Perfetto, a process is one track and each thread is one track, no matter how many copies of the library write
-    /// events, and even in a forked child.
+    /// Tests that in Perfetto a process has one track and each thread has one track, no matter how many copies of the
+    /// library write events, and even in a forked child.
     #[test]
     fn the_program_and_the_plugin_write_to_the_same_tracks() {
         let name = case!({

@@ -31,14 +31,15 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Returns the case as a producer of the service at this socket.
+    /// Returns the command that runs the test case as a producer of the service at this socket.
     fn producer(place: &Place, program: &Path, case: &str, socket: &Path) -> Command {
         let mut command = place.command_of(program, case);
         command.env("PERFETTO_PRODUCER_SOCK_NAME", socket);
         command
     }
 
-    /// Runs the case, recorded by a service of this user. Returns its result and the names of its events.
+    /// Runs the test case while a service of this user records it. Returns the result of the case and the names of its
+    /// events.
     fn recorded(case: &str) -> (Ran, Vec<String>) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -121,7 +122,7 @@ mod cases {
         assert!((1..=16).contains(&pages), "{pages} pages");
     }
 
-    /// A program with more rights than its caller ignores a socket that its caller names.
+    /// Tests that a program with more rights than its caller ignores a socket that its caller names.
     #[test]
     fn elevated_rights_ignore_the_name_of_a_socket() {
         let name = case!({
@@ -158,7 +159,8 @@ mod cases {
         }
     }
 
-    /// If the system forbids the process to read the processor's counter, an attempt would end the process.
+    /// Tests a process that the system forbids to read the processor's counter. An attempt to read it would end the
+    /// process.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_refused_counter_is_not_read() {
@@ -189,15 +191,15 @@ mod cases {
         assert_eq!(events.len(), 6, "{events:?}");
     }
 
-    /// A child that libc does not know of has no socket thread, and must not write events under its parent's
-    /// id.
+    /// Tests a child that libc has not created. This child has no socket thread, and must not write events under its
+    /// parent's id.
     #[test]
     fn the_child_of_a_bare_clone_is_off() {
         let name = case!({ parent_of_a_bare_clone() });
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// Before Linux 4.14 the kernel wipes nothing in a child.
+    /// Tests a kernel before Linux 4.14, which can't wipe pages in a child.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_is_off_on_an_old_kernel() {
@@ -208,7 +210,7 @@ mod cases {
         assert_eq!(recorded(&name).1, ["parent", "parent again"]);
     }
 
-    /// Even on an old kernel, a child that libc does not know of may connect itself.
+    /// Tests that a child that libc has not created can connect to the service, even on an old kernel.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_child_of_a_bare_clone_may_connect_on_an_old_kernel() {
@@ -264,8 +266,8 @@ mod cases {
         assert_eq!(status, 0, "the child failed, or hung until its alarm");
     }
 
-    /// The socket thread reads the system's clock once a second. In between, timestamps come from the processor's
-    /// counter.
+    /// Tests that timestamps stay close to the system's clock. The socket thread reads that clock once a second; in
+    /// between, timestamps come from the processor's counter.
     #[test]
     fn the_clock_stays_with_the_systems() {
         let name = case!({
@@ -303,7 +305,7 @@ mod cases {
         assert!(ns <= 1000, "{ns} ns");
     }
 
-    /// A first event waits for a session, which a silent service never begins. In a signal handler it does not wait.
+    /// Tests first events with a service that never begins a session. Such an event waits, but not in a signal handler.
     #[test]
     fn a_handler_does_not_wait_for_a_session() {
         /// `RUSAGE_THREAD`, which the crate `libc` does not have for Android.
@@ -352,7 +354,7 @@ mod cases {
         assert!((0..50).contains(&sleeps(true)));
     }
 
-    /// Runs a program whose service is busy, and begins to serve only after the program has waited for a while.
+    /// Runs a program whose service is busy: the service begins to serve only after the program has waited for a while.
     fn recorded_late(case: &str, kind: &str, seconds: u64) -> (Ran, Report, Vec<Event>) {
         let place = Place::file();
         let socket = place.path("socket");
@@ -385,7 +387,7 @@ mod cases {
         }
     }
 
-    /// The first events wait for a late service, in every thread and process.
+    /// Tests that the first events wait for a late service, in every thread and process.
     #[test]
     fn first_events_wait_for_a_busy_service() {
         let name = case!({
@@ -423,8 +425,8 @@ mod cases {
         }
     }
 
-    /// Events that can't wait, because they are in a signal handler, are counted as lost. The service learns the
-    /// count, even from a program that ends at once.
+    /// Tests that events which can't wait, because they are in a signal handler, are counted as lost. The service gets
+    /// the count, even from a program that ends at once.
     #[test]
     fn what_does_not_wait_for_a_busy_service_is_counted() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -454,7 +456,8 @@ mod cases {
         }
     }
 
-    /// A thread that has waited for the maximum time waits no more. Its next events are counted as lost.
+    /// Tests that a thread which has waited for the maximum time does not wait again. Its next events are counted as
+    /// lost.
     #[test]
     fn a_service_that_is_very_late_is_told_what_was_lost() {
         let name = case!({
@@ -467,7 +470,7 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
     }
 
-    /// A service ends in the middle of a session, and another starts. The new service learns how many events were
+    /// Tests a service that ends in the middle of a session. The next service gets the number of events that were
     /// written while there was no service.
     #[test]
     fn what_is_written_between_two_services_is_counted() {
@@ -518,7 +521,7 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
     }
 
-    /// A slice is open when the session begins. Its begin was lost, so its end is lost, too.
+    /// Tests a slice that is open when the session begins. The begin of the slice was lost, so the end is lost, too.
     #[test]
     fn a_slice_that_began_too_early_is_lost_whole() {
         extern "C" fn on_signal(_: libc::c_int) {
@@ -541,7 +544,7 @@ mod cases {
         assert_eq!((events.len(), report.counts.lost), (3, 4), "{ran:?} {report:?}");
     }
 
-    /// With a service that starts no session, no event counts as lost.
+    /// Tests that no event counts as lost with a service that starts no session.
     #[test]
     fn without_a_session_nothing_is_lost() {
         let name = case!({

@@ -1,11 +1,11 @@
 //! Tests random programs against a model: a trace contains exactly the events that the program wrote, except those that
 //! the program knows to be lost.
 //!
-//! The memory is small and the events come in bursts, so that many are lost and there is room again. The program knows
-//! which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost) before and after each
-//! event. All other events must be in the service's trace, in their order, with their arguments. While the program
-//! runs, it begins and ends recordings of itself. Each of these must contain all events that were written during the
-//! recording.
+//! The shared memory is small and events come in bursts, so many events are lost, and between the bursts there is room
+//! again. The program knows which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost)
+//! before and after each event. All other events must be in the service's trace, in their order, with their arguments.
+//! While the program runs, it begins and ends recordings of itself. Each of these must contain all events that were
+//! written during the recording.
 
 #![cfg(not(no_tracing))]
 
@@ -35,7 +35,7 @@ mod cases {
 
     const TAGS: [AtraceTag; 3] =
         [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
-    /// How many levels deep threads start other threads.
+    /// The number of levels of threads: threads of one level start those of the next.
     const LEVELS: usize = 3;
 
     static NAMES: [Name; LEVELS] = [Name::new("L0 a name"), Name::new("L1 a name"), Name::new("L2 a name")];
@@ -70,7 +70,7 @@ mod cases {
     struct Program {
         random: Rng,
         directory: PathBuf,
-        /// The number of the service's sessions. With several sessions, every event that any of them could contain is
+        /// The number of the service's sessions. With several sessions, every event that any session could contain is
         /// expected, because it is unknown which session lost which event.
         sessions: u64,
         /// The events that must be in the service's trace, and those that must be in the program's recording of itself.
@@ -209,7 +209,7 @@ mod cases {
             }
         }
 
-        /// Writes an event that is complete by itself.
+        /// Writes an event that is neither the begin nor the end of a slice.
         fn other(&mut self, level: usize) {
             let (name, tag) = (self.name(level), TAGS[self.random.u64(..3) as usize]);
             let number = i64::from(self.serial) - 1000;
@@ -239,7 +239,7 @@ mod cases {
             }
         }
 
-        /// While tracing is disabled, no slice begins, but open slices end.
+        /// Disables tracing for a while. Meanwhile no slice begins, but open slices end.
         fn disabled(&mut self, level: usize, open: &mut Vec<(Open, bool)>) {
             atrace_set_tracing_enabled(false);
             let before = lost();
@@ -256,7 +256,7 @@ mod cases {
             atrace_set_tracing_enabled(true);
         }
 
-        /// Events of a child do not appear in its parent's slices.
+        /// Forks a child, which writes events. These events do not appear in the parent's slices.
         fn fork(&mut self, open: &mut Vec<(Open, bool)>) {
             // SAFETY: the child traces, which it may, and ends.
             unsafe {
@@ -430,7 +430,7 @@ mod cases {
         assert_eq!(found, expected.iter().map(Vec::len).sum::<usize>(), "of some threads nothing came");
     }
 
-    /// Runs the case, recorded into `trace` by a service with this many sessions.
+    /// Runs the test case while a service with this many sessions records it.
     fn recorded(place: &Place, case: &str, seed: u64, sessions: u32) -> Report {
         let socket = place.path(&format!("socket {seed}"));
         let file = File::create(place.path("trace")).unwrap();
@@ -459,7 +459,7 @@ mod cases {
         }
     }
 
-    /// A name that is too long is cut. Nothing is lost while there is room.
+    /// Tests names of all lengths. A name that is too long is cut, and no event is lost while there is room.
     #[test]
     fn names_of_any_length_are_there() {
         let name = case!({
@@ -503,7 +503,7 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// The end of a slice goes to the recording of its begin.
+    /// Tests that the end of a slice goes to the recording that has the begin.
     #[test]
     fn a_slice_whose_name_takes_long_ends_where_it_began() {
         let name = case!({
@@ -540,8 +540,8 @@ mod cases {
         }
     }
 
-    /// A recording begins while a thread is stopped somewhere in a slice on a track. Wherever the thread was stopped,
-    /// the recording has an end only if it has the begin.
+    /// Tests a recording that begins while a thread is stopped at a random point of a slice on a track. The recording
+    /// has an end only if it has the begin.
     #[test]
     fn a_recording_that_begins_within_a_slice_on_a_track_has_both_ends_or_none() {
         let name = case!({
@@ -610,7 +610,8 @@ mod cases {
         fs::write(directory.join("lost"), lost().to_string()).unwrap();
     }
 
-    /// Returns the program's notes: the lines of each level, its process id, and the number of lost events.
+    /// Returns the data that [`program`] has written down: the lines of each level, the process id, and the number of
+    /// lost events.
     fn noted(place: &Place) -> ([Vec<String>; LEVELS], u64, u64) {
         let said = |name: &str| fs::read_to_string(place.path(name)).unwrap();
         let lines = |level| said(&format!("expected {level}")).lines().map(str::to_owned).collect();
@@ -685,7 +686,8 @@ mod cases {
         }
     }
 
-    /// Each of several sessions loses different events. In each of them, the slices nest as the program made them.
+    /// Tests several sessions, each of which loses different events. In each session, the slices nest as the program
+    /// made them.
     #[test]
     fn each_of_several_sessions_has_slices_as_the_program_made_them() {
         let name = case!({ program() });

@@ -1,8 +1,8 @@
 //! Tests a producer behind Perfetto's relay, which forwards bytes, but no descriptors, to the service of another
-//! machine. That service gets the bytes of the chunks in the commits.
+//! machine. That service gets the contents of the chunks as a part of the commit requests.
 //!
-//! The service in this test is a stand-in that shares no code with the service of this workspace. It answers as
-//! Google's service does on a TCP socket, and stores chunks by the same rules.
+//! The service in this test shares no code with the service of this workspace. It answers as Google's service does on a
+//! TCP socket, and stores chunks by the same rules.
 
 #![cfg(not(no_tracing))]
 
@@ -47,7 +47,7 @@ mod cases {
     const INSTANCE: u64 = 7;
     const BUFFER: u64 = 300;
 
-    /// A chunk as the service has it: the number of its finished packets, and the bytes behind its header.
+    /// A chunk as the service has received it: the number of its finished packets, and the bytes behind its header.
     #[derive(Debug)]
     struct Chunk {
         is_complete: bool,
@@ -58,7 +58,7 @@ mod cases {
     /// The data that the service has received on one connection.
     #[derive(Debug, Default)]
     struct Host {
-        /// The number of the request whose replies are commands.
+        /// The number of the request to which the service's commands are sent as replies.
         commands: u64,
         registered: Vec<u64>,
         /// The chunks, by the number of the writer and the number of the chunk.
@@ -241,7 +241,7 @@ mod cases {
             self.send(wire::reply_to(&mut bytes, request, true, Some(command)).unwrap());
         }
 
-        /// Asks the producer to commit all events that it has written, and waits until it has done so.
+        /// Asks the producer to commit all events that it has written, and waits until the producer has done this.
         fn flush(&self, request: u64) {
             self.command(5, |flush| _ = flush.number(1, INSTANCE).number(2, request));
             until("the flush is answered", || self.host.lock().unwrap().flushed == request);
@@ -298,7 +298,8 @@ mod cases {
         until(name, || steps.join(name).exists());
     }
 
-    /// Starts a service, and the case as its producer, which offers memory of the size that `offers` names.
+    /// Starts a service, and the test case as its producer. If `offers` is given, the producer offers shared memory of
+    /// this size (`ATRACE_SHMEM_KB`).
     fn start(place: &Place, case: &str, offers: Option<&str>) -> (Service, Child) {
         let socket = place.path("socket");
         let service = Service::start(&socket);
@@ -315,7 +316,8 @@ mod cases {
         all_arrive(&name, None);
     }
 
-    /// The relay ends the connection on which the memory's descriptor arrives.
+    /// Tests a producer that offers shared memory. The relay ends the connection on which the memory's descriptor
+    /// arrives.
     #[test]
     fn all_events_arrive_through_a_relay_if_memory_is_offered() {
         let name = case!({ write_rounds() });
@@ -374,7 +376,7 @@ mod cases {
         assert!(host.chunks.values().all(|chunk| chunk.is_complete));
     }
 
-    /// The open chunks of a process that has ended can't be read any more.
+    /// Tests the end of a program: the service can't read the open chunks of a process that has ended.
     #[test]
     fn a_program_that_ends_sends_its_last_events() {
         let name = case!({
@@ -392,7 +394,7 @@ mod cases {
         service.had_one_connection(0);
     }
 
-    /// The service asks again and again for the events that busy threads have written so far. It never gets a chunk
+    /// Tests a service that requests a flush again and again while threads write events. The service never gets a chunk
     /// before the previous chunk of the same thread ([`Host::take`] checks that).
     #[test]
     fn flushes_of_busy_threads_leave_no_gap() {

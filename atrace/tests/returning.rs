@@ -1,4 +1,4 @@
-//! Tests a service that restarts or hangs: what that costs its producers, and what they report.
+//! Tests the costs and the reported state of producers whose service restarts or hangs.
 
 #![cfg(not(no_tracing))]
 
@@ -40,7 +40,7 @@ mod cases {
         })
     }
 
-    /// Each time threads write into the service's memory until the service ends.
+    /// Tests a service that ends and returns many times. Threads write into the service's memory until each end.
     #[test]
     fn a_service_that_comes_back_again_and_again_costs_no_memory() {
         const WARM_UP: u32 = 5;
@@ -93,7 +93,7 @@ mod cases {
         }
     }
 
-    /// A process records itself many times. The recordings use the same memory, one after the other.
+    /// Tests that the recordings that a process makes of itself use the same memory, one after the other.
     #[test]
     fn recordings_use_their_memory_again() {
         let name = case!({
@@ -142,7 +142,8 @@ mod cases {
         producer.wait().unwrap();
     }
 
-    /// If a service closes each connection, the program connects less and less often, as if there were no service.
+    /// Tests a service that closes each connection. The program tries to connect less and less often, as if there were
+    /// no service.
     #[test]
     fn a_service_that_accepts_and_closes_is_left_alone() {
         let name = case!({
@@ -187,7 +188,7 @@ mod cases {
         standing(process).is_some_and(|how| how.contains("connected, "))
     }
 
-    /// A first event waits a limited time for a service that accepts no connection.
+    /// Tests that a first event waits only a limited time for a service that accepts no connection.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({

@@ -28,7 +28,7 @@ mod cases {
         descriptor_of(&marker()).expect("the marker is open")
     }
 
-    /// Replaces the marker's descriptor by one of the host's.
+    /// Makes the marker's descriptor, `at`, refer to the file of the program's descriptor `own`.
     fn put(own: RawFd, at: RawFd) {
         // SAFETY: the number is that of atrace's descriptor, which is under test.
         assert_eq!(unsafe { libc::dup2(own, at) }, at);
@@ -101,8 +101,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// If only one number is free, a file of the program may get the marker's number. If two are free, one is
-    /// left for the marker.
+    /// Tests the highest free descriptor numbers. If only one number is free, a file of the program may get the
+    /// marker's number; if two are free, one of them is left for the marker.
     #[test]
     fn the_number_is_the_highest_that_the_limit_allows() {
         let name = case!({
@@ -180,7 +180,7 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()) + astray, 12_001);
     }
 
-    /// An error that no marker returns is noticed at once, and the event is written to the marker instead.
+    /// Tests that an error which no marker returns is noticed at once. The event is then written to the marker.
     #[test]
     fn an_answer_that_no_marker_gives_is_found_out_at_once() {
         let name = case!({
@@ -248,8 +248,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 4001);
     }
 
-    /// This includes threads that end soon, because each thread checks at its first event. On Android, threads whose
-    /// stacks are at the same address share a check.
+    /// Tests that each thread notices a wrong descriptor, even a thread that ends soon, because each thread checks at
+    /// its first event. On Android, threads whose stacks are at the same address share a check.
     #[test]
     fn each_thread_and_each_child_finds_it_out() {
         let name = case!({
@@ -289,8 +289,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()) + astray, 1 + 600 + 8000 + 2000 + 1);
     }
 
-    /// Events are never again written to a number that no longer belongs to the library, even if no descriptor can be
-    /// opened.
+    /// Tests that no events are written to a descriptor that no longer belongs to the library, even if no descriptor
+    /// can be opened.
     #[test]
     fn without_a_descriptor_to_be_had_events_are_dropped() {
         let name = case!({
@@ -313,7 +313,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
-    /// A size limit is set later. Events stop before they would raise a signal, and go on after the limit is removed.
+    /// Tests a size limit that is set while events are written. Events are dropped before they would raise a signal,
+    /// and written again after the limit is removed.
     #[test]
     fn a_size_limit_that_comes_later_ends_events_not_the_program() {
         let name = case!({

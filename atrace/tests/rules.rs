@@ -224,7 +224,8 @@ fn parking_before_the_first_event_holds_also_where_there_is_no_marker() {
     assert_eq!(place.text(), format!("B|{pid}|on"));
 }
 
-/// The last call that enables or disables wins, even while other threads read the tags.
+/// Tests that the last call of `atrace_set_tracing_enabled` determines whether tracing is enabled, even while other
+/// threads read the tags.
 #[test]
 fn parking_is_exact_while_threads_update() {
     let name = case!({
@@ -351,7 +352,7 @@ fn a_store_that_is_damaged_while_it_is_read_harms_nothing() {
     assert!(place.text().starts_with(&format!("B|{}|before", ran.pid)));
 }
 
-/// The store's file is deleted. Processes that have it open keep using it, and write to no other file.
+/// Tests a store whose file is deleted. Processes that have the file open keep using it, and write to no other file.
 #[test]
 #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
 fn a_deleted_store_stays_as_it_was() {

@@ -128,7 +128,8 @@ mod cases {
         assert!(ran.stderr.contains("file size limit"), "{}", ran.stderr);
     }
 
-    /// The limit also applies to the memory file in which the process publishes its tracing state.
+    /// Tests a limit of the size of files, which also applies to the memory file in which the process publishes its
+    /// tracing state.
     #[test]
     fn a_size_limit_does_not_keep_events_from_the_kernel() {
         let name = case!({
@@ -144,7 +145,7 @@ mod cases {
         assert_eq!(place.messages().len(), 300);
     }
 
-    /// Lets the child inherit a descriptor with the same number.
+    /// Makes the child inherit the descriptor of `file`, with the same number.
     fn inherit(command: &mut std::process::Command, file: &File) {
         let number = file.as_raw_fd();
         // SAFETY: fcntl may be called between fork and exec. The file stays open here as long as the command is used.
@@ -327,7 +328,7 @@ mod cases {
         assert_eq!(ran.stderr, "");
     }
 
-    /// A mount of a test. Dropping this unmounts it, even if the test fails.
+    /// A mounted file system of a test. Dropping the `Mounted` unmounts it, even if the test fails.
     struct Mounted(std::ffi::CString);
 
     impl Drop for Mounted {
@@ -504,7 +505,7 @@ mod cases {
         assert_eq!(place.messages().len(), 203);
     }
 
-    /// The marker was removed, or another file has its path. No message must be written to that file.
+    /// Tests a marker that was removed, or whose path leads to another file. No message must be written to that file.
     #[test]
     fn a_marker_that_was_replaced_is_not_opened_again() {
         let name = case!({
@@ -645,7 +646,7 @@ mod cases {
         assert_eq!(place.text(), format!("I|{pid}|lowI|{pid}|none leftI|{pid}|end"));
     }
 
-    /// A program with more rights than its caller must ignore its caller's environment.
+    /// Tests that a program with more rights than its caller ignores its caller's environment.
     #[test]
     fn elevated_rights_ignore_the_environment() {
         let name = case!({
@@ -685,8 +686,8 @@ mod cases {
         assert_eq!(place.text(), "");
     }
 
-    /// The C library's `write` and `open` are cancellation points. A cancelled thread must not end in a function of
-    /// atrace.
+    /// Tests that a cancelled thread does not end in a function of `atrace`. The C library's `write` and `open` are
+    /// cancellation points.
     #[test]
     #[cfg(target_env = "gnu")]
     fn a_cancelled_thread_ends_at_its_own_cancellation_point() {

@@ -9,8 +9,9 @@
 //!
 //! # How it works
 //!
-//! A filter has a [`Follower`], which answers by the tags that a [`watch`](atrace::watch) reported last. After a
-//! switch, the watch calls a [`Rebuilder`], which makes `tracing` ask the subscribers about all callsites again:
+//! A filter has a [`Follower`], which answers according to the enabled tags that a [`watch`](atrace::watch) reported
+//! last. After a switch, the watch calls a [`Rebuilder`], which makes `tracing` ask the subscribers about all callsites
+//! again:
 //!
 //! - One of our dispatchers is the default during a rebuild, because if there is only a single dispatcher, `tracing`
 //!   asks the current default dispatcher only.
@@ -321,7 +322,7 @@ impl Rebuilder {
     }
 }
 
-/// The lower limit of the maximum level of `log`: the level of the program's own logger.
+/// The level of the program's own logger. The maximum level of `log` is never set below this level.
 #[cfg(feature = "log-bridge")]
 pub(crate) static OWN_LEVEL: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
@@ -367,8 +368,8 @@ pub(crate) enum Answer {
     Ask,
 }
 
-/// The part of a filter that answers the queries of `tracing`, by whether the filter's tag is enabled. The tag may be
-/// restricted to one backend.
+/// The part of a filter that answers the queries of `tracing`. The answer depends on whether the filter's tag is
+/// enabled. The tag may be restricted to one backend.
 #[derive(Debug)]
 pub(crate) struct Follower {
     watches: bool,
@@ -412,8 +413,8 @@ impl Follower {
         if backend_tags_enable(ways, tag) { Answer::On } else { Answer::Off }
     }
 
-    /// Returns the answer of a filter for a subscriber or a whole stack: its answer can be cached, because no other
-    /// filter can be queried in between.
+    /// Returns the answer of a filter for a subscriber or for a whole stack. This answer can be cached, because only
+    /// filters of single layers lose spans when they are cached (tokio-rs/tracing#2519).
     pub(crate) fn interest(&self, tag: AtraceTag) -> Interest {
         match self.answer(tag) {
             Answer::On => Interest::always(),

@@ -1,5 +1,5 @@
-//! Answers and counts the queries by which `tracing` asks a filter about a callsite. From the count it is known, after
-//! a switch of tracing, whether an old answer may still be cached later.
+//! Answers and counts the queries by which `tracing` asks a filter about a callsite. After a switch of tracing, the
+//! count shows whether an answer from before the switch may still be cached.
 //!
 //! A query increments the count and then reads the tags. A switch of tracing stores the tags and then reads the count.
 //! The query and the switch each have a fence between their two steps (Dekker's algorithm, the "store buffering"

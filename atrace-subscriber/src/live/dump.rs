@@ -16,7 +16,7 @@ use super::thread::Thread;
 
 /// Returns the live spans of all [`LiveLayer`](super::LiveLayer)s of this process.
 ///
-/// A span that is in two layers appears twice. A layer is included once it is part of a dispatcher or has a
+/// A span that is in two layers appears twice. A layer is included as soon as it is part of a dispatcher or has a
 /// [handle](super::LiveLayer::handle).
 pub fn dump() -> Dump {
     let layers: Vec<_> = spans::all().iter().filter_map(Weak::upgrade).collect();
@@ -230,8 +230,8 @@ impl Dump {
         }
     }
 
-    /// Writes these spans and the spans below them. `written` marks a span as written, and returns whether it was
-    /// marked before; marked spans are skipped.
+    /// Writes these spans and all their descendants, but each span only once: `written` marks a span as written, and
+    /// returns whether the span was marked before.
     fn write_trees(
         &self,
         f: &mut fmt::Formatter<'_>,

@@ -62,7 +62,7 @@ pub struct LiveLayer {
     sanitised: bool,
     hidden: Vec<Cow<'static, str>>,
     depth: usize,
-    /// How return addresses are found. `None` means [`Walk::of_this_program`].
+    /// The method by which return addresses are found. `None` means [`Walk::of_this_program`].
     walk: Option<Walk>,
     spans: OnceLock<Arc<LiveSpans>>,
 }
@@ -140,8 +140,8 @@ impl LiveLayer {
         self.changed()
     }
 
-    /// Adds prefixes, such as `"axum::"`, to those of [`with_sanitised`](Self::with_sanitised), which leaves out
-    /// functions whose path begins with one of them.
+    /// Makes [`with_sanitised`](Self::with_sanitised) also leave out the functions whose paths begin with one of these
+    /// prefixes, such as `"axum::"`.
     #[must_use]
     pub fn with_hidden<T: Into<Cow<'static, str>>>(mut self, paths: impl IntoIterator<Item = T>) -> Self {
         self.hidden.extend(paths.into_iter().map(Into::into));

@@ -47,7 +47,7 @@ const NAMES: [&str; 13] = [
 /// The rules by which functions are left out of a backtrace.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// The number that identifies these rules.
+    /// A number that identifies these rules among all rules of the process.
     pub(super) number: u32,
     sanitised: bool,
     /// Prefixes of the paths of further functions that are left out.

@@ -25,7 +25,7 @@ pub(super) struct LiveSpans {
     pub(super) rules: Arc<Rules>,
     /// How the layer makes backtraces, or `None` if it stores none.
     pub(super) backtraces: Option<Backtraces>,
-    /// The generation of the process in whose list ([`ALL`]) these spans are.
+    /// The generation (a number that changes at each fork) of the process whose list, [`ALL`], contains these spans.
     listed_by: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl LiveSpans {
         Self { table, rules: Arc::new(rules), backtraces, listed_by: AtomicU64::new(0) }
     }
 
-    /// Adds these spans to the list of this process, if they are not in the list yet.
+    /// Adds these spans to the list of this process ([`ALL`]), if they are not in the list yet.
     #[inline]
     pub(super) fn list(self: &Arc<Self>) {
         if self.listed_by.load(Ordering::Relaxed) != generation().number() {

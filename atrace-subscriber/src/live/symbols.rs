@@ -1,8 +1,8 @@
 //! Finds the functions to which return addresses belong.
 //!
-//! A lookup takes long, and the first one of a binary reads its debug information. So each address is looked up once,
-//! and each whole backtrace is assembled once, for all dumps. The caches have room for a large program. When they are
-//! full, they are cleared.
+//! A lookup takes long, and the first lookup in a binary reads the binary's debug information. So each address is
+//! looked up once, and each whole backtrace is assembled once, for all dumps. The caches have room for a large program.
+//! When they are full, they are cleared.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,12 +81,12 @@ pub(super) type Frames = Arc<[Arc<Frame>]>;
 /// The generation of a process, and how many of its threads are looking up symbols. Such a thread holds a lock of the
 /// crate `backtrace`, or waits for it.
 ///
-/// A forked child may find here that threads of its parent were looking up symbols. One of them may have held the
-/// lock, and does not exist in the child, so the lock is [`LOST`] there.
+/// A forked child may find here that threads of its parent were looking up symbols. One of these threads may have held
+/// the lock, and does not exist in the child, so the lock is [`LOST`] there.
 static LOOKING: AtomicU64 = AtomicU64::new(0);
 
 const THREADS: u64 = 0xffff;
-/// A value that takes the place of the number of threads. It says that the lock will never be released in this process.
+/// A value in place of the number of threads. This value means that the lock will never be released in this process.
 const LOST: u64 = THREADS;
 
 /// Returns the generation of this process, in the bits above the number of threads.
@@ -97,7 +97,8 @@ fn process() -> u64 {
 struct Looking(u64);
 
 impl Looking {
-    /// Counts the calling thread. Returns `None` if the lock will never be released in this process.
+    /// Counts the calling thread as one that looks up symbols. Returns `None` if the lock will never be released in
+    /// this process.
     fn new() -> Option<Self> {
         let process = process();
         let more = |looking: u64| match looking & THREADS {

@@ -43,7 +43,8 @@ impl fmt::Display for Thread {
 }
 
 thread_local! {
-    /// The calling thread, with the generation of its process, because the thread has another id in a forked child.
+    /// The calling thread, with the generation of its process (a number that changes at each fork): in a forked child,
+    /// the thread has another id.
     static THIS: RefCell<Option<(Generation, Arc<Thread>)>> = const { RefCell::new(None) };
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }

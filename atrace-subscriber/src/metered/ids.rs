@@ -35,7 +35,7 @@ const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
 
-/// The position of a word: its set, and its index there.
+/// The position of a word: its set, and its index in that set.
 #[derive(Clone, Copy)]
 pub(super) struct Place(usize, usize);
 
@@ -119,7 +119,7 @@ impl Ids {
     }
 }
 
-/// Returns the bits of a word that are bits of the id.
+/// Returns the bits of an id that its word contains, at their position in the word.
 #[inline(always)]
 fn rest(id: u64) -> u64 {
     id >> SMALL_BITS << NUMBER_BITS

@@ -6,24 +6,24 @@
 //! callsite is the position to which the address of its metadata is hashed. So the line is found without a lookup in
 //! the table of callsites. The last word of the line is the address of the metadata, and confirms that the line belongs
 //! to the callsite. For a span, a table finds the number of the callsite by the span's id. The counter of a kind of
-//! call also tells whether to time the call (`counter`), so a call that is not timed writes only this word. All other
-//! cases are handled by [`State::time_slowly`].
+//! call also shows whether the call has to be timed (`counter.rs`), so a call that is not timed writes only this word.
+//! All other cases are handled by [`State::time_slowly`].
 //!
 //! # A timed call
 //!
-//! During a timed call, the thread has no lane. So all calls that are nested in the timed call are handled by
-//! `time_slowly`, are timed as well, and their times are subtracted.
+//! During a timed call, the thread has no lane (its own set of counters). So all calls that are nested in the timed
+//! call are handled by `time_slowly`. They are timed as well, and their times are subtracted.
 //!
 //! # A long call
 //!
 //! During a call of more than 10 µs (a *long* call), the thread may have waited or lost the processor. For a long call,
 //! the thread's processor time counts instead of the elapsed time, so the processor time has to be read before and
 //! after the call. Reading it is a system call, which takes longer than most calls, and which makes the calls after it
-//! slower. So the processor time is read for one of 32 samples, and for eight more samples after each long call: so
-//! that reading the processor time takes less time than the long calls. The estimate for long calls is the product of
-//! two values: their share among the samples for which the processor time was not read, and their mean processor time
-//! in the samples for which it was read. (A thread that has just read its processor time loses the processor more
-//! often, so the latter samples would give a wrong share.)
+//! slower. So the processor time is read only for one of 32 samples, and for eight more samples after each long call.
+//! In this way, reading the processor time takes less time than the long calls. The estimate for long calls is the
+//! product of two values: their share among the samples for which the processor time was not read, and their mean
+//! processor time in the samples for which it was read. (A thread that has just read its processor time loses the
+//! processor more often, so the latter samples would give a wrong share.)
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -40,18 +40,18 @@ use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
 const FIRSTS: u64 = 16;
-/// One of this many calls of a kind is timed.
+/// Of this many calls of a kind, one is timed.
 const ONE_IN: u32 = 128;
 /// The number of calls that are made to measure what metering itself costs. If every call is timed, a tenth of this
 /// number of calls is made.
 const TRIES: u32 = 1000;
-/// The number that is used for all calls whose callsite is unknown.
+/// The callsite number that is used for all calls whose callsite is unknown.
 const UNKNOWN: usize = callsites::FIRST_NUMBERS;
 /// The duration from which a call is *long*: its processor time counts instead of the elapsed time.
 const LONG: Duration = Duration::from_micros(10);
 
-/// The index of the word with the address of the metadata, in a thread's line of a callsite. The words before this word
-/// are the counters of the kinds of calls.
+/// The index, in a thread's line of counters for a callsite, of the word with the address of the callsite's metadata.
+/// The words before that word count the calls of each kind.
 const ADDRESS: usize = 7;
 
 /// Returns the index of the counter for a kind of call. New spans and events share a counter, because no
@@ -114,7 +114,8 @@ impl Sum {
 }
 
 impl Timed {
-    /// Returns whether to read the processor time for the next sample. The first calls are often long.
+    /// Returns whether to read the processor time for the next sample. `calls` is the number of calls so far: the first
+    /// calls are often long.
     fn reads(&self, calls: u64) -> bool {
         let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let [without, longs] = [&self.short.number, &self.longs].map(number);
@@ -441,7 +442,7 @@ impl State {
         self.ticks.now().wrapping_sub(start)
     }
 
-    /// Returns the counter of the calls that are tried.
+    /// Returns the counter of the calls that [`try_calls`](Self::try_calls) makes.
     fn try_counter(&self) -> &'static AtomicU64 {
         let line = UNKNOWN * (LANES + 1) + thread::with(Thread::line);
         &self.lines[line].0[place_of(Call::Enter)]
@@ -526,7 +527,7 @@ pub(super) struct Timing {
     /// subtracted.
     timed: Option<&'static Timed>,
     is_first: bool,
-    /// The thread's `nested` and `reads` before this call.
+    /// The values of the thread's fields `nested` and `reads` before this call.
     outer: (u64, bool),
     /// The thread's processor time before the call, if it was read.
     processor: Option<u64>,

@@ -12,10 +12,10 @@ use atrace_sys::{fork, thread, timer};
 
 /// The number of lanes: this many threads have counters of their own.
 pub(super) const LANES: usize = 64;
-/// The value for a thread that has made no metered call yet, or is in a timed call. No lane and no line has this
-/// number.
+/// The lane of a thread that has made no metered call yet, or is in a timed call. No lane and no line of counters has
+/// this number.
 pub(super) const NONE: usize = usize::MAX / 2;
-/// The value for a thread that shares its counters. No line has this number.
+/// The lane of a thread that shares its counters with other threads. No line of counters has this number.
 const SHARED: usize = NONE + 1;
 
 /// The owner of each lane: the generation of the process and the number of the thread that has the lane, or 0 if the
@@ -28,7 +28,7 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 pub(super) struct Thread {
     /// The number of the thread's lane; [`NONE`] during a timed call; [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// The number of the thread's lane, even during a timed call.
+    /// The number of the thread's lane. It does not change during a timed call.
     own: Cell<usize>,
     /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,
@@ -66,7 +66,7 @@ impl Thread {
         self.end_timing();
     }
 
-    /// Returns the position of the thread's line among the lines of a callsite.
+    /// Returns the position of the thread's line of counters among all lines of a callsite.
     pub(super) fn line(&self) -> usize {
         self.own.get().min(LANES)
     }

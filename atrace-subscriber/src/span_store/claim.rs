@@ -50,8 +50,8 @@ impl Claim {
         self.0.load(Ordering::Relaxed) == pair(generation, UNBEGUN)
     }
 
-    /// Claims the life. Returns true for only one thread, which must then begin the life. The caller must be a holder
-    /// of the span, or must have closed it.
+    /// Claims the life. Returns true for only one thread. That thread must then begin the life. The caller must be a
+    /// holder of the span, or must have closed it.
     pub(crate) fn take(&self, generation: u32) -> bool {
         let (from, to) = (pair(generation, UNBEGUN), pair(generation, BEGINS));
         self.0.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()

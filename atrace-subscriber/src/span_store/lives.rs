@@ -3,8 +3,8 @@
 //! # Which spans are asynchronous
 //!
 //! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right
-//! after it was left. Its slice on its thread shows all of it, so it has no life. Every other span that is entered is
-//! asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known to be
+//! after it was left. Its slice on its thread shows the whole span, so it has no life. Every other span that is entered
+//! is asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known to be
 //! asynchronous:
 //!
 //! - when the span is entered again;
@@ -78,15 +78,15 @@ const ENTERED: u32 = 1;
 const AGAIN: u32 = 2;
 /// The span was left.
 const LEFT: u32 = 4;
-/// A tick has found that no thread is in the span.
+/// A [`tick`] has found that no thread is in the span.
 const SEEN: u32 = 8;
 /// The arguments of the span contain its number.
 const IDENTIFIED: u32 = 16;
 /// The spans of the callsite are presumed to be synchronous, so the thread does not report when it leaves the
 /// span.
 const PRESUMED: u32 = 32;
-/// The lowest of the bits that count the ticks since the creation of a span that is presumed to be
-/// synchronous: see [`PATIENCE`].
+/// The lowest of the bits that count the ticks since the creation of a span that is presumed to be synchronous (see
+/// [`tick`], [`PATIENCE`]).
 const TICK: u32 = 64;
 /// After this many ticks, a span gets a life even if it is presumed to be synchronous.
 const PATIENCE: u32 = 8;

@@ -5,8 +5,8 @@
 //! process run the case, and a private tracefs instance and property store. Only root can create an instance; other
 //! users see that the test is skipped.
 //!
-//! Android has one property store for all processes. A test with a [`Place`] has the store's lock, and tests of this
-//! and other programs wait for it.
+//! Android has one property store for all processes. A test that has a [`Place`] holds the store's lock, and other
+//! tests, even of other programs, wait for the lock.
 
 #![allow(
     dead_code,
@@ -33,7 +33,7 @@ pub(crate) use self::cases::{case, is_case, name_of, until};
 
 const ROLE: &str = "SUBSCRIBER_TEST_ROLE";
 
-/// Installs the subscriber in the role of the case, with these options.
+/// Installs the subscriber with these options, in the [`Role`] that was selected for this process.
 macro_rules! install {
     ($($options:tt)*) => {{
         use tracing_subscriber::layer::SubscriberExt as _;
@@ -53,7 +53,7 @@ macro_rules! install {
 }
 pub(crate) use install;
 
-/// The ways in which a program may use the subscriber.
+/// How a program uses the subscriber: alone, or as a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `AtraceSubscriber`, without a registry.
@@ -71,7 +71,7 @@ pub fn role() -> Role {
     ROLES.into_iter().find(|it| format!("{it:?}") == role).unwrap_or(Role::Alone)
 }
 
-/// A ring buffer and a property store. Dropping the `Place` removes both.
+/// The private ring buffer and property store of a test. Dropping the `Place` removes both.
 pub struct Place(cases::Place);
 
 impl Place {
@@ -122,7 +122,7 @@ impl Place {
         command
     }
 
-    /// Runs the case, which must succeed. Returns its output.
+    /// Runs the test case in a separate process, which must succeed. Returns the output of the process.
     pub fn run(&self, case: &str, role: Role) -> String {
         said(&cases::run(&mut self.command(case, role)))
     }
@@ -133,8 +133,8 @@ fn said(ran: &cases::Ran) -> String {
     format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr)
 }
 
-/// Runs the case in every role, each time in a new place and with tracing on. Passes the role and the texts
-/// of the messages to `look`.
+/// Runs the test case in every [`Role`], each time in a new [`Place`] and with tracing on. Passes the role and the
+/// texts of the messages to `look`.
 pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -144,7 +144,7 @@ pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     }
 }
 
-/// Runs the case in every role, with tracing off at first. The case itself switches tracing.
+/// Runs the test case in every [`Role`], with tracing off at first. The case itself switches tracing.
 pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
     for role in ROLES {
         let Some(place) = Place::new(case) else { return };
@@ -171,7 +171,7 @@ pub fn end_of(child: Child) -> (bool, String) {
     (ran.status.success(), said(&ran))
 }
 
-/// Returns the subscriber with a filter, in the role of the case.
+/// Returns the subscriber with a filter, in the [`Role`] that was selected for this process.
 pub fn filtered() -> Dispatch {
     match role() {
         Role::Alone => AtraceSubscriber::default().with_filter().into(),
@@ -186,7 +186,8 @@ pub fn install_filtered() {
     tracing::dispatcher::set_global_default(filtered()).unwrap();
 }
 
-/// Waits until `tracing`'s interest cache says that tracing is on, or off.
+/// Waits until callsites are enabled in `tracing`'s interest cache or, if `on` is false, disabled. Returns how long
+/// this took.
 pub fn settled(on: bool) -> Duration {
     until("the caches follow", || {
         enabled!(Level::TRACE) == on && (LevelFilter::current() == LevelFilter::OFF) != on

@@ -85,7 +85,8 @@ void atrace_async_end_body(const char* name, int32_t cookie);
 /// Writes `G|pid|track|name|cookie`.
 void atrace_async_for_track_begin_body(const char* track, const char* name, int32_t cookie);
 
-/// Writes `H|pid|track|cookie`. Android 13's function of the same name takes a name between the two.
+/// Writes `H|pid|track|cookie`. Android 13's function of the same name takes a name between the track and
+/// the cookie.
 void atrace_async_for_track_end_body(const char* track, int32_t cookie);
 
 /// Writes `I|pid|name`.
@@ -101,13 +102,13 @@ void atrace_int_body(const char* name, int32_t value);
 void atrace_int64_body(const char* name, int64_t value);
 
 // libcutils defines it as an atomic_bool, a type that C++ does not have in a C header; both are one byte.
-/// Always false today, so that programs built long ago call `atrace_setup` each time.
+/// Always false, so that old programs call `atrace_setup` at each event.
 extern bool atrace_is_ready;
 
-/// The enabled tags as last read: `ATRACE_TAG_NOT_READY` at first.
+/// The enabled tags as they were last read, or `ATRACE_TAG_NOT_READY` before they were read for the first time.
 extern uint64_t atrace_enabled_tags;
 
-/// The descriptor that messages are written to, -1 without one.
+/// The descriptor to which messages are written, or -1 if there is none.
 extern int atrace_marker_fd;
 
 // What programs call: the tag is tested before any argument is looked at.

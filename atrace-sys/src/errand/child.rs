@@ -17,7 +17,7 @@ const FILE: u64 = 1 << 20;
 /// The maximum number of descriptors of the child.
 const DESCRIPTORS: u64 = 256;
 
-/// Runs the child process. It never returns.
+/// Runs the child process. This function never returns.
 pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> Vec<u8>) -> ! {
     let done = catch_unwind(AssertUnwindSafe(|| {
         if become_user(user, maker, pipe).is_none() {

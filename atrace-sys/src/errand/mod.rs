@@ -8,11 +8,11 @@
 //!
 //! # How
 //!
-//! The child is forked, irrevocably changes its ids to those of that user, and sends its answer, some bytes, through a
-//! pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe, no capability, no
-//! terminal, no environment. The child can't be traced and leaves no core file. Whatever happens to the child, the
-//! parent gets an answer or an error within the time that the parent has set. The parent parses the answer as untrusted
-//! [bytes](Words).
+//! The child is forked, irrevocably changes its user and group ids to those of that user, and sends its answer, a
+//! sequence of bytes, through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor
+//! except the pipe, no capability, no terminal, no environment. The child can't be traced and leaves no core file.
+//! Whatever happens to the child, the parent gets an answer or an error within the time that the parent has set. The
+//! parent parses the answer as untrusted [bytes](Words).
 //!
 //! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
 //! read, and the user could trace the child after an `exec`.
@@ -20,9 +20,9 @@
 //! # Limits
 //!
 //! After the fork, the work allocates memory, although the parent may have threads. The C libraries allow this. If
-//! another thread held some other lock during the fork, the lock stays held in the child, and an errand that needs
-//! this lock runs out of time. The parent gets a SIGCHLD, as for every child. The answer arrives even if the parent
-//! ignores that signal or reaps the child elsewhere.
+//! another thread held a lock of the program during the fork, this lock stays held in the child, and an errand that
+//! needs the lock runs out of time. The parent gets a SIGCHLD, as for every child. The answer arrives even if the
+//! parent ignores that signal or reaps the child elsewhere.
 
 mod child;
 
@@ -209,8 +209,8 @@ impl Drop for Errand {
     }
 }
 
-/// Waits for the answers of all errands, for each until its own time is over. Returns each answer, and how
-/// long it took.
+/// Waits for the answers of all errands, but for each errand only until its own time is over. Returns each answer, and
+/// how long the errand took.
 pub fn answers(mut errands: Vec<Errand>) -> Vec<(Result<Vec<u8>, Failure>, Duration)> {
     let mut results: Vec<_> = errands.iter().map(|_| None).collect();
     loop {
@@ -355,7 +355,7 @@ mod tests {
         assert!(matches!(stays, Err(Failure::Ended(0))), "{stays:?}");
     }
 
-    /// The time that a slow errand takes is not part of the time that is reported for a quick errand.
+    /// Tests that the time which is reported for a quick errand does not include the time of a slow errand.
     #[test]
     fn one_that_does_not_answer_holds_no_other_up() {
         let start = |is_slow| {
@@ -375,8 +375,8 @@ mod tests {
         }
     }
 
-    /// While errands run, the command holds guards that undo its changes when they are dropped. A child must
-    /// not drop them. Errands are the only forks of the command without an exec.
+    /// Tests that the child does not drop its parent's guards. The command `atrace` holds guards that undo its changes
+    /// when they are dropped, and errands are its only forks without an exec.
     #[test]
     fn no_guard_of_the_makers_is_dropped_in_the_child() {
         struct Guard(std::path::PathBuf);

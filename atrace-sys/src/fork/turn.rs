@@ -8,7 +8,7 @@ const AGAIN: u64 = 1;
 /// Work that only one thread of a process does at a time, and for which no thread waits.
 ///
 /// If a thread arrives while another thread works, it only sets a bit, and the working thread does the work once more.
-/// So the last run of the work sees everything that any thread did before that thread arrived. The work itself may call
+/// So the last run of the work sees everything that each thread did before it called `run`. The work itself may call
 /// `run`, and so may a signal handler that interrupts the work: the work is then done once more. If a thread of the
 /// parent was working during a fork, a thread of the child can do the work nevertheless.
 ///

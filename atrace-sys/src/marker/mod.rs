@@ -90,7 +90,7 @@ impl MarkerError {
     }
 }
 
-/// The callback that is called after failed writes.
+/// The function that is called after failed writes to a marker.
 static ON_FAILURE: AtomicRef<fn()> = AtomicRef::new(&IGNORE);
 static IGNORE: fn() = || {};
 
@@ -109,7 +109,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 enum Source {
     Path(CString),
-    /// A descriptor that was open when the program was executed.
+    /// The marker is a descriptor that was open when the program was executed.
     Inherited(i32),
 }
 
@@ -119,7 +119,7 @@ enum Source {
 /// never dropped.
 #[derive(Debug)]
 pub struct Marker {
-    /// The descriptor. If all of its bits are inverted, the descriptor must be checked before the next write.
+    /// The descriptor. Its bits are inverted if the descriptor must be checked before the next write.
     fd: AtomicI32,
     kind: MarkerKind,
     source: Source,
@@ -266,7 +266,7 @@ impl Drop for Marker {
     }
 }
 
-/// Returns the descriptor that the value `fd` of the field [`Marker::fd`] stands for, without the inversion of bits.
+/// Returns the descriptor for a value of the field [`Marker::fd`], whose bits may be inverted.
 fn number_of(fd: i32) -> i32 {
     if fd < 0 { !fd } else { fd }
 }

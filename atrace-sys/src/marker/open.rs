@@ -24,7 +24,7 @@ pub(super) struct Opened {
     pub(super) identity: Identity,
 }
 
-/// The identity that stands for a file of tracefs whose attributes (device, inode) the system does not show to this
+/// The identity that is used for a file of tracefs if the system does not show the file's device and inode to this
 /// process.
 const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
@@ -65,7 +65,7 @@ pub(super) enum Found {
     /// The descriptor refers to the marker. The marker is a regular file, to which no message must be written while
     /// there is a file size limit.
     Limited,
-    /// The descriptor refers to another file, or to none.
+    /// The descriptor refers to another file, or is closed.
     Another,
 }
 

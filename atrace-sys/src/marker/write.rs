@@ -156,9 +156,9 @@ fn is_due() -> bool {
 }
 
 /// Returns whether the calling thread should check the descriptor: at its first message and at every 256th message
-/// after it. The messages are counted by the address of the thread's stack, because a thread-local would need a
-/// call and an allocation: Android has no native thread-locals before version 10. On Android, stacks are at least
-/// 1 MiB apart. Threads that share a counter check more often.
+/// after it. The address of the thread's stack selects the counter of messages, because a thread-local would need a
+/// call and an allocation: Android has no native thread-locals before version 10. On Android, stacks are at least 1 MiB
+/// apart. Threads that share a counter check the descriptor more often.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {
@@ -218,8 +218,8 @@ mod tests {
     use super::persist;
     use std::cell::RefCell;
 
-    /// Simulates writing: each write returns the next of `answers`, and each search for a descriptor returns the
-    /// next of `found`. Returns the result, and the descriptors that were written to.
+    /// Simulates the write of a message. Each `write(2)` returns the next value of `answers`, and each search for a
+    /// descriptor returns the next value of `found`. Returns the result, and the descriptors that were written to.
     fn play(first: isize, found: &[Option<i32>], answers: &[isize]) -> (Result<(), i32>, Vec<i32>) {
         let (mut found, answers) = (found.iter(), RefCell::new(answers.iter()));
         let tried = RefCell::new(Vec::new());

@@ -30,7 +30,7 @@ const STOP_POLL: Duration = Duration::from_secs(30);
 /// The interval at which a thread checks for a change, on versions whose bionic has no function that waits.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The interval at which a thread tries again to get the right to write.
+/// The interval at which a thread tries again to get the right to write properties ([`Turn`]).
 const TURN_POLL: Duration = Duration::from_millis(1);
 
 /// The maximum number of attempts to read a property. An attempt fails if a writer changes the property meanwhile.
@@ -54,7 +54,7 @@ unsafe extern "C" {
 type Collect = unsafe extern "C" fn(Property<'static>, cookie: *mut c_void);
 
 type AreaSerial = extern "C" fn() -> u32;
-/// The name, the serial and the value of a property.
+/// The name, the serial and the value of a property, as a callback receives them.
 type Received = (&'static CStr, u32, Value);
 /// A callback that gets the name, the value and the serial of a property. The name stays valid as long as the property
 /// exists.
@@ -82,7 +82,7 @@ impl<F: Copy> Symbol<F> {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()), _type: PhantomData }
     }
 
-    /// Returns an address that stands for a missing function; no function has it.
+    /// Returns an address that no function has. It is stored in place of the address of a missing function.
     fn missing(&self) -> *mut c_void {
         (&raw const self.address).cast_mut().cast()
     }
@@ -160,7 +160,8 @@ impl Store {
         })
     }
 
-    /// Makes the threads of this process take turns. Android has no lock between processes.
+    /// Waits until this thread has the right to write, which one thread of this process has at a time. Android has no
+    /// lock between processes.
     pub(super) fn begin(&self, patience: Duration) -> Result<Turn, Error> {
         static TURN: PerProcess<Mutex<()>> = PerProcess::new();
         let turn = TURN.get_or_make(Mutex::default);
@@ -220,7 +221,7 @@ impl Store {
         agreed(&area.serial, || self.area_serial())
     }
 
-    /// Wakes threads that sleep on the serial of `property`. Threads that sleep in bionic wake up, too, and sleep
+    /// Wakes threads that sleep on the serial of `property`. A thread that sleeps in bionic wakes up, too, and sleeps
     /// again.
     pub(super) fn wake(&self, property: Option<Property<'_>>) {
         if let Some(word) = self.word_of(property) {
@@ -274,7 +275,7 @@ impl Store {
     }
 }
 
-/// Returns `word` if its value equals the serial that bionic's function `told` returns, and `None` otherwise.
+/// Returns `word` if its value equals the serial that `told`, a function of bionic, returns. Otherwise returns `None`.
 fn agreed(word: &'static AtomicU32, told: impl Fn() -> u32) -> Option<&'static AtomicU32> {
     // More than one attempt, because it may be changing right now.
     for _ in 0..ATTEMPTS {
@@ -307,8 +308,8 @@ impl Area {
     /// The version of the area's layout. Bionic has used it since Android 5.
     const VERSION: u32 = 0xfc6e_d0ab;
 
-    /// Maps the area whose serial is that of the whole store. Bionic has mapped the same area, but does not make
-    /// the address public.
+    /// Maps the area that holds the serial of the whole store. Bionic has mapped the same area, but does not publish
+    /// the address.
     fn map() -> Option<Mapped<Self>> {
         // The second path is for Android 5 and 6, which have a single file.
         [c"/dev/__properties__/properties_serial", c"/dev/__properties__"].into_iter().find_map(|path| {
@@ -329,7 +330,7 @@ impl Area {
 pub(super) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
 
 impl Turn {
-    /// False: other processes can set a property while this process has the right to write.
+    /// Whether no other process can set a property while this process has the right to write: false on Android.
     pub(super) const IS_ALONE: bool = false;
 
     pub(super) fn set(&self, _: &Store, key: &Key, value: &Value) -> Result<(), Error> {

@@ -52,7 +52,7 @@ impl Error {
         Self(Box::new(Inner { kind, path: None, message: message.to_string(), source: None }))
     }
 
-    /// Adds the path of the file to the error.
+    /// Adds the path of the store's file to the error.
     #[cfg(target_os = "linux")]
     pub(crate) fn at(mut self, path: &std::path::Path) -> Self {
         self.0.path = Some(path.to_owned());

@@ -145,7 +145,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// True: while one writer has the right to write, no other writer can set a property.
+    /// Whether no other process can set a property while this process has the right to write: true on a host.
     pub(super) const IS_ALONE: bool = true;
 
     pub(super) fn set(&self, store: &Store, key: &Key, value: &Value) -> Result<(), Error> {

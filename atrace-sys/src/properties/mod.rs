@@ -51,7 +51,7 @@ use crate::word::OnceRef;
 /// The default time to wait for another process that is in the middle of a change.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Says which property store is to be opened.
+/// A property store that can be opened.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only a host has several stores"))]
 pub(crate) enum Which<'a> {
@@ -176,8 +176,8 @@ impl Properties {
         self.0.path()
     }
 
-    /// Checks that other processes which open the path of this store find the same file, and that this process may
-    /// write to it.
+    /// Checks that the path of this store still leads to the file that was opened, and that this process may write to
+    /// the file.
     ///
     /// The check takes a few system calls. On Android it does nothing.
     ///
@@ -299,8 +299,8 @@ impl Properties {
 
     /// Returns the word that holds the area serial, or `None` if the word can't be loaded directly.
     ///
-    /// On a host this is always `Some`. On Android, init changes the word, and it is returned only if its value was
-    /// found to equal the result of `__system_property_area_serial`.
+    /// On a host this is always `Some`. On Android, init changes the word, and the word is returned only if its value
+    /// equals the result of `__system_property_area_serial`.
     ///
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust guarantees nothing for other loads
     /// there. If later reads depend on the serial, call [`area_serial`](Self::area_serial), which has the
@@ -383,7 +383,7 @@ impl fmt::Debug for Properties {
     }
 }
 
-/// A property of a store. The value is valid as long as the store is open, because properties are never removed.
+/// A property of a store. A `Property` is valid as long as the store is open, because properties are never removed.
 ///
 /// The property belongs to the store in which it was found, even if the file of the store is deleted.
 ///
@@ -411,8 +411,8 @@ impl<'a> Property<'a> {
 
     /// Returns the word that holds the serial, or `None` if the word can't be loaded directly.
     ///
-    /// On a host this is always `Some`. On Android, the word is internal to bionic, and it is returned only if its
-    /// value was found to equal the result of `__system_property_serial`.
+    /// On a host this is always `Some`. On Android, the word is internal to bionic, and is returned only if its value
+    /// equals the result of `__system_property_serial`.
     ///
     /// Only relaxed loads are allowed: the memory is mapped read-only, and Rust guarantees nothing for other loads
     /// there. Compare the word with the serial that [`read`](Self::read) returned. If they differ, call `read` again,
@@ -442,10 +442,9 @@ impl fmt::Debug for Property<'_> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Wait<'a> {
-    /// Any property of the store is set or created. The serial to wait for is the area
-    /// serial.
+    /// Waits until any property of the store is set or created, that is, until the area serial changes.
     Any,
-    /// This property is set. The serial to wait for is that of the property.
+    /// Waits until this property is set, that is, until the property's serial changes.
     Property(Property<'a>),
 }
 
@@ -468,7 +467,7 @@ pub(crate) enum ReadError {
     Busy,
 }
 
-/// A transaction. Dropping it ends the transaction.
+/// The right to set properties without other writers in between. Dropping the `Transaction` ends the transaction.
 ///
 /// A transaction belongs to the thread that began it. A child that is forked during the transaction can't set
 /// a property with it ([`ErrorKind::Busy`] on a host), and dropping the child's copy does not end the

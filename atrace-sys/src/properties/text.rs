@@ -121,8 +121,8 @@ impl Value {
         Ok(Self { bytes })
     }
 
-    /// Creates a value from the bytes before the first NUL, or from the first [`VALUE_MAX`] bytes if there is no NUL
-    /// among them. Returns the value, and whether a NUL follows these bytes.
+    /// Creates a value from the bytes before the first NUL, but from at most [`VALUE_MAX`] bytes. Returns the value,
+    /// and whether a NUL follows these bytes.
     pub(crate) fn until_nul(source: impl Iterator<Item = u8>) -> (Self, bool) {
         let mut bytes = [0; VALUE_MAX + 1];
         for (index, byte) in source.take(VALUE_MAX + 1).enumerate() {

@@ -88,7 +88,7 @@ pub fn prepare() {
 
 /// Publishes the text that `compose` writes as the state of the calling process.
 ///
-/// If two threads call this function at once, only one of the two publishes; that thread then calls its own `compose`
+/// If two threads call this function at once, only one of them publishes its text. That thread then calls its `compose`
 /// once more.
 pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     #[cfg(all(target_os = "linux", not(miri)))]

@@ -32,7 +32,7 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The generation of the process that has created `PAGE`, or has tried to create it in vain.
+/// The generation of the process that has created `PAGE`, or has failed to create it.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 
@@ -44,8 +44,8 @@ unsafe impl Sync for Scratch {}
 
 static SCRATCH: Scratch = Scratch(UnsafeCell::new([0; SIZE]));
 
-/// Returns the page of this process, and creates it first if necessary. Only the thread that has the turn to
-/// publish may call this.
+/// Returns the page of this process, and creates the page first if necessary. Only the thread that is publishing at the
+/// moment may call this.
 fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     if OWNER.load(Ordering::Acquire) != this {
         let made = if is_wanted() { Page::make(scratch).map(Some) } else { Ok(None) };
@@ -62,8 +62,8 @@ fn page_of(this: u64, scratch: &mut [u8; SIZE]) -> Option<&'static Page> {
     PAGE.get()
 }
 
-/// Returns whether a state is to be published. The environment is read only once, because its lock may be
-/// held by a thread that does not exist in a forked child.
+/// Returns whether a state is to be published. The environment is read only once: in a forked child, a thread that does
+/// not exist any more may hold the environment's lock.
 pub(super) fn is_wanted() -> bool {
     static WANTED: OnceRef<bool> = OnceRef::new();
     *WANTED.get_or(|| {

@@ -1,18 +1,18 @@
-//! System calls without the C library, and *bare* threads: threads that the C library does not know.
+//! System calls without the C library, and *bare* threads: threads that were not created by the C library.
 //!
 //! # Why
 //!
 //! An event may be written in a signal handler that interrupted `malloc`, in a forked child whose parent's threads held
-//! locks, or on a thread that is about to end. Code that an event reaches must work in these situations. So it makes
+//! locks, or on a thread that is about to end. The code that writes an event must work in these situations. So it makes
 //! system calls directly. Unlike the functions of the C library, these system calls need no errno, no thread-local and
 //! no lock, and are not cancellation points.
 //!
 //! # Bare threads
 //!
 //! [`start`] starts a thread by `clone(2)` alone, on a mapped stack. The thread has **no thread-locals**. Code that
-//! runs on it must not allocate, panic, take a lock of std or use errno. Of the C library it may call only functions
-//! that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a thread-local
-//! by mistake does not change a thread-local of another thread. Only x86_64 and aarch64 have bare threads.
+//! runs on it must not allocate, panic, take a lock of std or use errno. It may call only those functions of the C
+//! library that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a
+//! thread-local by mistake does not change a thread-local of another thread. Only x86_64 and aarch64 have bare threads.
 //!
 //! Sources: `clone(2)`, `syscall(2)`; for the registers, the ABI of each architecture.
 

@@ -1,9 +1,9 @@
 //! Functions of the C library, and system calls, that are safe with every argument that their types allow. A call with
 //! an invalid number returns an error.
 //!
-//! The crate `libc` declares the same functions with raw pointers. A function with a parameter whose type exists in two
-//! widths (`off_t`, `time_t`) is called through the crate `libc`, because the C name of such a function stands for
-//! several functions.
+//! The crate `libc` declares the same functions with raw pointers. Functions with a parameter of a type that exists in
+//! two widths (`off_t`, `time_t`) are called through the crate `libc`, because such a C function has several symbols,
+//! one for each width.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, c_int, c_long, c_ulong, c_ulonglong, c_void};
@@ -92,8 +92,8 @@ impl<T> Parameter for *const T {
     }
 }
 
-/// Declares system calls, with their numbers and parameters. Where possible, they are made without the C library and
-/// leave errno unchanged.
+/// Declares system calls, with their numbers and parameters. Where possible, the calls are made without the C library
+/// and leave errno unchanged.
 macro_rules! calls {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $type:ty),*) = $number:path, [$($value:expr),*];)*) => {$(
         $(#[$attribute])*
@@ -126,7 +126,8 @@ calls! {
     futex_wait(word: &AtomicU32, expected: c_int, timeout: &libc::timespec) =
         libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAIT, expected, ptr::from_ref(timeout)];
     futex_wake(word: &AtomicU32, most: c_int) = libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAKE, most];
-    /// Version 3 of the header has three sets of 64 bits, in two halves each; other versions have fewer bits.
+    /// With version 3 of the header, the kernel fills three sets of 64 bits, in two halves each; with other versions,
+    /// it fills fewer bits.
     capget(header: &mut [u32; 2], sets: &mut [u32; 6]) =
         libc::SYS_capget, [ptr::from_mut(header).cast_const(), ptr::from_mut(sets).cast_const()];
     #[cfg(not(miri))]
@@ -145,7 +146,7 @@ calls! {
         ptr::from_mut(peer).cast_const(),
         ptr::from_mut(&mut (size_of::<libc::ucred>() as libc::socklen_t)).cast_const()
     ];
-    /// The attributes are those of the first version of the structure, which has 64 bytes.
+    /// `attributes` is the first version of the kernel's structure `perf_event_attr`, which has 64 bytes.
     perf_event_open(attributes: &[u64; 8], flags: c_int) =
         libc::SYS_perf_event_open, [ptr::from_ref(attributes), 0, -1, -1, flags];
     pidfd_open(process: c_int) = libc::SYS_pidfd_open, [process, 0];
@@ -167,7 +168,7 @@ calls! {
     /// The kernel's set of signals has eight bytes on every architecture.
     rt_sigprocmask(how: c_int, new: &u64, old: &mut u64) =
         libc::SYS_rt_sigprocmask, [how, ptr::from_ref(new), ptr::from_mut(old).cast_const(), 8];
-    /// Two zeroes are a timeout of 0, whether the kernel reads them as 32-bit or 64-bit numbers.
+    /// Two zeroes in `time` mean a timeout of 0, whether the kernel reads 32-bit or 64-bit numbers.
     rt_sigtimedwait(set: &u64, time: &[u64; 2]) =
         libc::SYS_rt_sigtimedwait, [ptr::from_ref(set), 0, ptr::from_ref(time), 8];
     sendmsg(socket: c_int, message: &libc::msghdr, flags: c_int) =
@@ -181,8 +182,8 @@ calls! {
     write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
 }
 
-/// The number of the system call, which is the same on every architecture. The crate `libc` lacks this
-/// function for some Android targets.
+/// The number of the system call `close_range`, which is the same on every architecture. The crate `libc` lacks this
+/// call for some Android targets.
 const CLOSE_RANGE: c_long = 436;
 /// The numbers of two system calls that the crate `libc` lacks for some Android targets.
 #[cfg(bare)]

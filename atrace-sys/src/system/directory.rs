@@ -1,5 +1,5 @@
-//! Files relative to an open directory, so that no process can exchange the directory meanwhile; and locks of
-//! files.
+//! Operations on files relative to an open directory, so that no process can exchange the directory meanwhile; and
+//! locks of files.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use super::file::{open_in, path_of};
 use super::{Errno, c, check};
 
-/// Opens a file of a directory; with `O_CREAT`, a new file gets the mode 0600.
+/// Opens a file of a directory. A file that is created (`O_CREAT`) gets the mode 0600.
 ///
 /// A symbolic link is refused. Opening never waits, neither for the peer of a FIFO nor for a terminal.
 pub(crate) fn open_at(directory: &File, name: &CStr, flags: libc::c_int) -> io::Result<File> {
@@ -22,7 +22,7 @@ pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
     Ok(open_in(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)?)
 }
 
-/// Gives a name to a file that has none. Returns `EEXIST` if the name already exists.
+/// Gives a name to a file that has no name. Returns `EEXIST` if the name already exists.
 pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
     // Only privileged processes may link by the descriptor itself (AT_EMPTY_PATH).
     link((libc::AT_FDCWD, &path_of(file)?), (directory.as_raw_fd(), name), libc::AT_SYMLINK_FOLLOW)

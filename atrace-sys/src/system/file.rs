@@ -122,7 +122,7 @@ fn unlinked_file(name: &CStr) -> Result<Descriptor> {
     Err(Errno(libc::EEXIST))
 }
 
-/// Writes zeroes to an empty file, so that a lack of memory is an error here. `/dev/shm` has a limited size: without
+/// Writes zeroes to an empty file, so that a lack of memory is detected now. `/dev/shm` has a limited size: without
 /// this function, a write to the mapped file could kill the process later.
 #[cold]
 fn reserve(file: &Descriptor, size: usize) -> Result<()> {
@@ -333,7 +333,7 @@ pub fn may_enter(directory: &CStr) -> bool {
     c::faccessat(libc::AT_FDCWD, directory, libc::X_OK).is_ok()
 }
 
-/// Returns whether there is a file at a path.
+/// Returns whether a file exists at a path.
 pub(crate) fn exists(path: &CStr) -> bool {
     c::faccessat(libc::AT_FDCWD, path, libc::F_OK).is_ok()
 }

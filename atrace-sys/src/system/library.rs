@@ -1,7 +1,7 @@
 //! Shared libraries. Libraries are opened at run time and never closed, because threads that their initialisers have
 //! started may still run.
 //!
-//! This crate itself may be in such a library: in a plugin, which its host may close. See [`stay_loaded`].
+//! This crate itself may be part of such a library: of a plugin, which its host may close. See [`stay_loaded`].
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -75,7 +75,8 @@ impl Library {
 // SAFETY: it is a handle of the dynamic linker, which any thread may use.
 unsafe impl Sync for Library {}
 
-/// Returns the dynamic linker's information about an address. All its pointers are null if there is none.
+/// Returns the dynamic linker's information about an address. If there is no information, all pointers of the result
+/// are null.
 fn find(address: *const c_void) -> Found {
     let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
     // SAFETY: the call accepts any address. The texts belong to the dynamic linker and are valid while the library is

@@ -1,10 +1,9 @@
-//! Bionic's list of threads, and a lock which makes sure that no thread of this library holds the list's lock
-//! while the process is forked.
+//! Makes sure that no thread of this library holds the lock of bionic's list of threads while the process is forked.
 //!
 //! `pthread_create` takes the list's lock, and so does a detached thread at its end. A child that is forked while a
 //! thread holds this lock finds the lock held and can never start a thread. So a lock of this module is held during
-//! both operations, and `fork` waits for that lock. In addition, the threads of this library are not detached: each one
-//! joins the thread that ended before it.
+//! both operations, and `fork` waits for that lock. In addition, the threads of this library are not detached: each
+//! thread, at its end, joins the thread that ended before it.
 
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 

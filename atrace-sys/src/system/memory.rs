@@ -25,7 +25,7 @@ unsafe impl Shared for AtomicU32 {}
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// The flags for private memory. Such memory consists of zeroes, and its pages take memory only once they are touched.
+/// The flags for private memory. Such memory consists of zeroes, and a page takes memory only after it was touched.
 const OWN: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// Mapped pages. Other threads or processes may change the bytes at any time. Dropping the `Region` unmaps the pages.
@@ -51,7 +51,7 @@ impl Region {
         Ok(Self { base: map(None, size, WRITABLE, libc::MAP_SHARED, file)?, size })
     }
 
-    /// Maps the start of a file over the first bytes of the region, or private memory over the whole region.
+    /// Replaces the first bytes of the region by the start of a file, or the whole region by private memory.
     ///
     /// Async-signal-safe.
     pub fn lay(&self, file: Option<(RawFd, usize)>) -> Result<()> {
@@ -71,8 +71,8 @@ impl Region {
     /// Makes sure that the first `size` bytes of a zeroed region are zeroes in every forked child. Returns false if the
     /// kernel does not support that.
     ///
-    /// An emulator, such as qemu's user mode, may accept any advice (`madvise`) and follow none. So an advice that
-    /// does not exist is tried first.
+    /// An emulator, such as qemu's user mode, may accept any advice (`madvise`) and follow none. So this function first
+    /// tries an advice that does not exist: if the kernel accepts it, the real advice can't be trusted.
     fn wipe_on_fork(&self, size: usize) -> bool {
         !self.advise(size, -1) && self.advise(size, libc::MADV_WIPEONFORK)
     }
@@ -175,7 +175,7 @@ impl<T> Mapped<T> {
         Ok(new)
     }
 
-    /// Maps zeroes, which take memory only once they are touched. If the kernel supports it, the first `wiped`
+    /// Maps zeroes. A page of them takes memory only after it was touched. If the kernel supports it, the first `wiped`
     /// bytes, which must be whole pages, read as zeroes in every forked child.
     pub fn large(wiped: usize) -> Result<Self>
     where

@@ -24,8 +24,8 @@ pub(crate) fn effective_ids() -> (u32, u32) {
     (c::geteuid(), c::getegid())
 }
 
-/// Returns whether no other user has the same id. In a user namespace that does not map all users, the kernel shows one
-/// and the same id for all unmapped users, and `user` may be that id.
+/// Returns whether no other user has the same id. A user namespace need not map all users. The kernel shows all
+/// unmapped users by the same id; if `user` is that id, this returns false.
 #[cold]
 pub(crate) fn is_known_by_number(user: u32) -> bool {
     let mut text = [0; 64];
@@ -53,8 +53,8 @@ pub fn has_elevated_rights() -> bool {
     !cfg!(miri) && auxiliary(libc::AT_SECURE) != 0
 }
 
-/// Returns the capabilities (`capabilities(7)`) that the process's first thread has or could take. They are 0 in most
-/// processes.
+/// Returns the capabilities (`capabilities(7)`) that the process's first thread has or could take. The value is 0 in
+/// most processes.
 ///
 /// Async-signal-safe.
 pub fn capabilities() -> u64 {
@@ -105,7 +105,7 @@ pub(crate) type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 pub(crate) type Resource = libc::c_int;
 
-/// The value of a resource limit that stands for no limit.
+/// The value of a resource limit that means "no limit".
 const NO_LIMIT: u64 = u64::MAX;
 
 /// Returns a soft limit of this process, or `None` if there is no limit.
@@ -131,8 +131,8 @@ pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
 /// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with
 /// `0x`, an octal number with `0`, or a decimal number.
 ///
-/// Returns the number, or `None` if it is too large; and the text behind the number, which is the whole text if there
-/// is no number.
+/// Returns the number, or `None` if it is too large, and the text after the number. If there is no number, that text is
+/// the whole text.
 pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }

@@ -53,7 +53,7 @@ pub(crate) fn mask(how: libc::c_int, signals: &Signals) -> Signals {
     Signals(before)
 }
 
-/// A guard: signals are blocked for the calling thread until the guard is dropped.
+/// A guard that blocks signals for the calling thread until the guard is dropped.
 pub(crate) struct Blocked(Signals);
 
 impl Blocked {

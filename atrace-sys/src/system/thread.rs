@@ -84,16 +84,16 @@ fn bare_here() -> u64 {
     generation().number() << 32 | number as u32 as u64
 }
 
-/// Starts a *bare* thread, which the C library does not know and on which no signal is delivered. Returns false if
-/// the thread can't be started.
+/// Starts a *bare* thread: a thread that the C library did not create, and on which no signal is delivered. Returns
+/// false if the thread can't be started.
 ///
 /// This function is for an event that must start a thread: it allocates nothing and takes no lock, so it may be called
 /// in a signal handler and in a forked child. A process has at most one bare thread, and only on x86_64 and aarch64.
 /// [`thread::prepare`](crate::thread::prepare) must have been called, in this process or an ancestor.
 ///
 /// `body` runs without thread-locals: it must not allocate, panic, or call anything that uses errno. The C library's
-/// `setuid()` does not change the ids of the thread, which keeps the [rights](crate::process::rights) of the thread
-/// that started it.
+/// `setuid()` does not change the ids of a bare thread, so the thread keeps the [rights](crate::process::rights) of the
+/// thread that started it.
 ///
 /// The thread runs the `body` of the first call in this process; later calls should pass the same `body`.
 pub fn spawn_bare(body: &'static fn()) -> bool {

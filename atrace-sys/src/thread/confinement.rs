@@ -22,7 +22,7 @@ const STATUS_MAX: usize = 8192;
 pub struct Confinement {
     own: u32,
     main: u32,
-    /// The status file of this thread, from which no byte was read yet.
+    /// The open status file of this thread. No byte was read from it yet.
     unread: Option<Descriptor>,
     is_new: bool,
 }
@@ -52,7 +52,8 @@ fn open(path: &CStr) -> Option<Descriptor> {
     file::open_number(libc::AT_FDCWD, path, libc::O_RDONLY).ok()
 }
 
-/// Returns the number of filters that a status file shows. Before Linux 5.9, returns whether there are any.
+/// Returns the number of filters that a status file shows. Before Linux 5.9, the number is not shown; this then returns
+/// 1 if there are filters, otherwise 0.
 fn filters(status: Option<&Descriptor>) -> u32 {
     let mut text = [0; STATUS_MAX];
     let read = status.and_then(|status| c::read(status.as_raw_fd(), &mut text).ok());

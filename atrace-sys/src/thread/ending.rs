@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::OnceRef;
 use crate::system::{Errno, Result, c, stay_loaded};
 
-/// The key plus 1, or 0 if there is none.
+/// The number of the thread key plus 1, or 0 if there is no key.
 static KEY: AtomicU32 = AtomicU32::new(0);
 static AT_END: OnceRef<fn(usize)> = OnceRef::new();
 

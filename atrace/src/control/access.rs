@@ -21,9 +21,9 @@ pub(super) struct Shared {
 
 #[derive(Clone, Debug)]
 pub(super) enum Owner {
-    /// The properties that this process follows, which are never closed.
+    /// The properties that this process itself reads. They are never closed.
     Process(&'static Properties),
-    /// Properties that are closed when the last value that shares them is dropped.
+    /// Properties that are closed when the last `Control` or `Switched` that shares them is dropped.
     Sharers(Arc<Properties>),
 }
 
@@ -61,15 +61,15 @@ pub(super) trait Read {
 
     /// Returns the slots of the list of app patterns.
     ///
-    /// If a pattern is removed, its slot becomes empty; the patterns after it do not move. So the list is valid at
-    /// each moment. If patterns moved, and a process were killed while it moved a pattern, that pattern would be
-    /// listed twice or not at all.
+    /// If a pattern is removed, its slot becomes empty; the patterns after it do not move. So the list is valid at each
+    /// moment. If the patterns moved instead, a process that is killed while it moves a pattern would leave that
+    /// pattern listed twice or not at all.
     fn slots(&self) -> Vec<Vec<u8>> {
         let number = flags::app_number(|key| self.value(key)).min(APPS_MAX);
         (0..number).map(|index| self.text(AppKey::new(index).as_str())).collect()
     }
 
-    /// Returns the app patterns that are in force, byte for byte.
+    /// Returns the app patterns that are in force, as bytes.
     fn patterns(&self) -> Vec<Vec<u8>> {
         self.slots().into_iter().filter(|slot| !slot.is_empty()).collect()
     }

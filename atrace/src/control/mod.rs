@@ -16,16 +16,16 @@
 //!
 //! # Simultaneous switches
 //!
-//! *Hosts.* A change is made in one step, under the lock of the property store ([`Properties::transaction`]). Processes
-//! and threads that change properties wait for each other, for at most [`Control::patience`]; no change is lost. A
-//! process holds the lock until it releases the lock or ends. A caller that does not get the lock in time gets an error
-//! and has changed nothing. If a [`Switched`] does not get the lock when it is dropped, it prints on stderr that its
-//! changes stay. If a process is killed in the middle of a change, the list of patterns is still valid, but other
-//! processes may notice the change only at the next one.
+//! *Hosts.* A change is made in one step, under the lock of the property store ([`Properties::transaction`]). So no
+//! change is lost. Processes and threads that change properties wait for each other, but at most for the time that
+//! [`Control::patience`] sets. A caller that does not get the lock in time gets an error and has changed nothing. If a
+//! [`Switched`] does not get the lock when it is dropped, it prints on stderr that its changes stay. If a process is
+//! killed in the middle of a change, the list of patterns is still valid, but other processes may notice the change
+//! only at the next one.
 //!
-//! *Android* has no such lock. The threads of one process take turns. After a change, the process checks twice, 10 ms
-//! apart, whether another process has undone the change. If so, it sets the properties again, up to eight times.
-//! Setting `debug.atrace.*` needs the rights of the shell or of root.
+//! *Android* has no such lock. Only one thread of a process changes properties at a time. After a change, the process
+//! checks twice, 10 ms apart, whether another process has undone the change. If so, it sets the properties again, up to
+//! eight times. Setting `debug.atrace.*` needs the rights of the shell or of root.
 
 mod access;
 mod error;
@@ -61,7 +61,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Opens the properties that this process itself follows.
+    /// Opens the properties that switch tracing of this process.
     ///
     /// # Errors
     ///
@@ -113,8 +113,8 @@ impl Control {
         Ok(Self { properties: Shared::new(Owner::Sharers(Arc::new(opened))) })
     }
 
-    /// Sets how long a change of the properties, and undoing the change, wait for other threads and processes
-    /// that change them at the same time. The default is two seconds.
+    /// Sets the maximum time for which a change of the properties, or undoing it, waits for other threads and processes
+    /// that change properties at the same time. The default is two seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.properties.patience = patience;
         self
@@ -125,8 +125,8 @@ impl Control {
         self.properties.properties()
     }
 
-    /// Tells the processes that look for a service of Perfetto's (see [`attach`](crate::perfetto::attach)) that one
-    /// has started. Sets a property that only these processes wait for, and enables no tag.
+    /// Announces that a Perfetto service has started to the processes that look for such a service (see
+    /// [`attach`](crate::perfetto::attach)). Sets a property for which only these processes wait, and enables no tag.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl Control {
         self.disable_where(usize::MAX, |other| other == pattern.as_bytes())
     }
 
-    /// Removes the app pattern `pattern` once, at its last place in the list. So it undoes one call of
+    /// Removes the last of the entries that contain the app pattern `pattern` from the list. This undoes one call of
     /// [`enable`](Self::enable), perhaps the call of another process.
     ///
     /// # Errors
@@ -245,7 +245,8 @@ impl Control {
         self.disable_where(1, |other| other == pattern.as_bytes())
     }
 
-    /// Removes patterns for which `gone` returns true: at most `most` of them, the last in the list first.
+    /// Removes patterns for which `gone` returns true. Removes at most `most` patterns, starting from the end of the
+    /// list.
     fn disable_where(&self, most: usize, gone: impl Fn(&[u8]) -> bool) -> Result<Switched, Error> {
         self.switch(|switched, store| {
             let listed = store.slots().into_iter().enumerate().rev();

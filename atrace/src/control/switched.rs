@@ -15,7 +15,7 @@
 //!
 //! Each step of a change is recorded as an [`Undo`]. The steps are undone in reverse order. Other processes may have
 //! changed the properties meanwhile. So a pattern is searched for again, and only the tags that this change has
-//! switched are switched back. The mask of tags gets its old text again, if that text is still right.
+//! switched are switched back. If the resulting mask equals the old mask, the property gets its old text again.
 //!
 //! # Without a lock
 //!
@@ -57,7 +57,7 @@ fn slot_key(index: usize) -> AppKey {
     AppKey::new(i32::try_from(index).unwrap_or(APPS_MAX))
 }
 
-/// A property that was set, with its values before and after.
+/// A property that was set: its key, and its values before and after.
 #[derive(Clone, Debug)]
 struct Change {
     key: String,
@@ -200,8 +200,8 @@ impl Switched {
         self.set(store, APP_NUMBER, number.to_string().as_bytes())
     }
 
-    /// Sets the mask of enabled tags. The tags of `change` are enabled and disabled, in this order; without
-    /// `change` the mask keeps its value.
+    /// Sets the mask of enabled tags. If `change` is given, its first tags are enabled and its second tags are
+    /// disabled; otherwise the mask keeps its value.
     ///
     /// Every change ends with a call of this function, because processes read the properties again only when the mask
     /// is set.

@@ -45,8 +45,8 @@ use crate::sync::AtomicRef;
 /// The bit of the local word which says that `atrace_set_tracing_enabled(false)` has disabled tracing in this
 /// process.
 pub(crate) const PARKED: u64 = 1 << 31;
-/// The bits which show that the properties must be read again. These are bits of the exclusive-or of the local word and
-/// the current serial: at least one of them is set if the serial has changed or the local word is claimed.
+/// The bits of the exclusive-or of the local word and the current serial which show that the properties must be read
+/// again: at least one of these bits is set if the serial has changed or the local word is claimed.
 const CHANGED: u64 = 0xffff_ffff << SERIAL_SHIFT | CLAIMED;
 const TAGS: u64 = AtraceTag::ValidMask.bits();
 
@@ -96,8 +96,8 @@ impl Mask {
         (found != 0).then_some(Glance(found))
     }
 
-    /// Returns whether the foreign word has one of the tags. If the result is false, the word has none of the tags
-    /// until the serial changes.
+    /// Returns whether one of the tags is set in the foreign word. If no tag is set, this stays so until the serial
+    /// changes.
     #[inline(always)]
     pub(crate) fn is_foreign(self) -> bool {
         GATE.foreign.get().load(Ordering::Relaxed) as u32 & self.foreign != 0
@@ -105,17 +105,16 @@ impl Mask {
 }
 
 impl Glance {
-    /// Returns true if the tag is certainly enabled. Returns false if the properties must be read to know the
-    /// enabled tags.
+    /// Returns true if the tag is certainly enabled. Returns false if the properties must be read first.
     #[inline(always)]
     pub(crate) fn is_sure(self) -> bool {
         self.0 & CHANGED == 0
     }
 }
 
-/// Returns true if `word` is the foreign word and enables at least one of `tags`, and the local word enables none of
-/// them. A result of false proves nothing. The caller must have found at the gate that one of the tags may be enabled:
-/// this function does not compare serials.
+/// Returns true only if `word` is the foreign word and enables at least one of `tags`, and the local word enables none
+/// of them. The caller must have found at the gate that one of the tags may be enabled, because this function does not
+/// compare serials.
 #[inline(always)]
 pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
     let local = GATE.local.load(Ordering::Acquire);
@@ -126,13 +125,13 @@ pub(crate) fn is_by(word: &'static AtomicU64, tags: u64) -> bool {
         && foreign & tags != 0
 }
 
-/// Returns the enabled tags, or `None` if the properties must be read to know them.
+/// Returns the enabled tags, or `None` if the properties must be read first.
 pub(crate) fn tags() -> Option<AtraceTag> {
     let (local, foreign) = GATE.look();
     (local & CHANGED == 0 && foreign & COMPARE == 0).then(|| tags_of(local, foreign))
 }
 
-/// Returns the enabled tags of the local word, or `None` if the properties must be read to know them.
+/// Returns the enabled tags of the local word, or `None` if the properties must be read first.
 pub(crate) fn local_tags() -> Option<AtraceTag> {
     let (local, _) = GATE.look();
     (local & CHANGED == 0).then(|| tags_of(local, 0))

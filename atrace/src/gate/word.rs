@@ -18,8 +18,8 @@
 //! 3. The thread publishes the tags by a compare-and-swap, which succeeds only if the word still has the
 //!    thread's claim.
 //!
-//! A later claim makes the earlier thread's publication fail; the later thread's result is at least as new. While the
-//! word is claimed, every event reads the properties itself. No thread waits.
+//! A later claim makes the earlier thread's publication fail; the result of the later thread is at least as new. While
+//! the word is claimed, every event reads the properties itself. No thread waits.
 //!
 //! # The serial's word
 //!
@@ -29,8 +29,8 @@
 //! more. Threads that claim later find the property.
 //!
 //! An event may load one word before this change and the other word after it. It then compares words that do not belong
-//! together. If the two words happen to be equal, the event is lost, as if tracing were off. The next event is not
-//! lost.
+//! together. If the serials in the two words happen to be equal, the event is lost, as if tracing were off. The next
+//! event is not lost.
 
 use crate::sync::AtomicRef;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,4 @@
-//! Copies a text, and scans it for *suspect* bytes: bytes that must be replaced in a message, or that may
-//! have to be.
+//! Copies a text, and scans the text for *suspect* bytes: bytes that must, or may have to, be replaced in a message.
 //!
 //! Suspect bytes are control characters (below 0x20, and 0x7f), `<`, and `|` if the caller asks for it.
 //!
@@ -20,14 +19,14 @@ pub(super) const fn is_unsafe(byte: u8) -> bool {
     byte < 0x20 || byte == 0x7f
 }
 
-/// Returns whether a byte is suspect: it must be replaced, or may have to be. `bar` makes `|` suspect.
+/// Returns whether a byte is suspect, that is, must or may have to be replaced. If `bar` is true, `|` is suspect, too.
 #[inline(always)]
 const fn is_suspect(byte: u8, bar: bool) -> bool {
     is_unsafe(byte) || byte == b'<' || (bar && byte == b'|')
 }
 
-/// Copies `from` to `to`, which must have the same length. Returns whether the text has a suspect byte; with `bar`,
-/// `|` is suspect, too.
+/// Copies `from` to `to`, which must have the same length. Returns whether the text has a suspect byte. If `bar` is
+/// true, `|` is suspect, too.
 #[inline(always)]
 pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     if from.len() < SHORT {
@@ -82,7 +81,7 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     Suspects::of(u128::from(both[0]) << 64 | u128::from(both[1]), bar).any()
 }
 
-/// Tells which of 16 bytes are suspect.
+/// Shows which of 16 bytes are suspect.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Suspects(std::arch::x86_64::__m128i);
@@ -119,7 +118,7 @@ impl Suspects {
     }
 }
 
-/// Tells whether one of 16 bytes is suspect.
+/// Shows whether one of 16 bytes is suspect.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 struct Suspects(bool);
@@ -302,8 +301,8 @@ mod tests {
         }
     }
 
-    /// Checks texts with two suspect bytes of all kinds, where the second byte could hide the first: in the same lane
-    /// of two vectors, and in two lanes of one vector.
+    /// Checks texts with two suspect bytes of all kinds, at positions at which the second byte could hide the first
+    /// byte: in the same lane of two vectors, and in two lanes of one vector.
     fn check_pairs(copy: Copy, length: usize) {
         const SUSPECTS: [u8; 4] = [b'\n', 0x7f, b'<', b'|'];
         let mut text = vec![b'a'; length];

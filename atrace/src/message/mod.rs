@@ -24,7 +24,7 @@
 //! # Speed
 //!
 //! Texts rarely need replacements. So a text is copied unchanged while it is scanned for bytes that may need a
-//! replacement ([`copy()`]). Only if there is such a byte, the text is processed again, byte by byte. Bytes of a text
+//! replacement ([`copy()`]). The text is processed again, byte by byte, only if it has such a byte. Bytes of a text
 //! that do not fit into the message are not read.
 //!
 //! The encoder is inlined into one function for each kind of event. In an unoptimised build such a function would
@@ -108,7 +108,7 @@ impl Kind {
     }
 }
 
-/// Determines which bytes of a text are replaced.
+/// The bytes of a text that are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replacement {
     /// Control characters and `|`.
@@ -119,7 +119,7 @@ enum Replacement {
     Nothing,
 }
 
-/// The positions of the track and the name in a message: the start and the end of each.
+/// The positions of the track and of the name in a message: the start and the end of each text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts {
     track: (u16, u16),
@@ -372,7 +372,7 @@ fn replace(from: &[u8], to: &mut [MaybeUninit<u8>], replacement: Replacement) ->
     has_angle
 }
 
-/// Returns the replacement of a byte, or the byte itself if it needs none.
+/// Returns the replacement of a byte, or the byte itself if it needs no replacement.
 #[inline(always)]
 fn replaced(byte: u8, replacement: Replacement) -> u8 {
     match byte {
@@ -404,7 +404,7 @@ pub struct NameWriter<'a> {
     unchecked: bool,
 }
 
-/// A value that writes the name of an event. It is a trait, not a closure, because the functions of a trait can be
+/// A value that writes the name of an event. This is a trait, not a closure, because the functions of a trait can be
 /// inlined into each caller.
 pub trait WriteName {
     /// Writes the name.
@@ -418,7 +418,7 @@ impl<F: FnOnce(&mut NameWriter<'_>)> WriteName for F {
     }
 }
 
-/// A value of [`NameWriter::first`] that is never a message's length. No piece is then scanned while it is
+/// A value of [`NameWriter::first`] that no message's length equals. With this value, no piece is scanned while it is
 /// copied.
 const NOWHERE: usize = usize::MAX;
 

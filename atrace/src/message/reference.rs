@@ -1,5 +1,5 @@
-//! A second, simple implementation of the text format, and the properties that every message must have. Tests compare
-//! the encoder with this implementation.
+//! A second, simple implementation of the text format, with which tests compare the encoder; and checks of the
+//! properties that every message must have.
 //!
 //! The tests in this folder and the fuzz target use this module. The fuzz target includes the source files of
 //! `Kind` and `Message`.
@@ -57,7 +57,7 @@ impl Event {
         self.encode_by(0, |writer, name| writer.push_str(name))
     }
 
-    /// Does the same as [`encode`](Self::encode), with the name written in pieces of `piece` characters (0: in one
+    /// Does the same as [`encode`](Self::encode), but writes the name in pieces of `piece` characters (0: in one
     /// piece).
     fn encode_by(
         &self,
@@ -119,7 +119,7 @@ impl Event {
         message.replace("</script>", "?/script>") + &number
     }
 
-    /// Checks that the encoder's message for this event has all the properties that are promised.
+    /// Checks that the encoder's message for this event has all promised properties.
     pub(crate) fn check(&self) {
         let (bytes, c_track, c_name) = self.encode();
         let (track, name, number) = self.fields();

@@ -149,7 +149,7 @@ fn after_a_cut_nothing_more_is_written() {
     assert_eq!(message.bytes(), ("B|1234|".to_owned() + &"x".repeat(1014)).as_bytes());
 }
 
-/// Checks texts of the lengths at which the method of copying changes. No copy may touch the bytes around its text.
+/// Checks texts of the lengths at which another method of copying is used. No copy may touch the bytes around its text.
 #[test]
 fn pieces_of_every_length_are_copied() {
     let text = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ".repeat(20);

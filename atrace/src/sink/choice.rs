@@ -83,8 +83,8 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
 }
 
-/// The variables that select a sink. If one of them is set and no sink can be opened, an error is printed. If none is
-/// set, it is normal that there is no sink, because only root may open the marker.
+/// The variables that select a sink. If one of these variables is set and no sink can be opened, an error is printed.
+/// If none of them is set, it is normal that there is no sink, because only root may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
 
 /// Chooses the sink by the rules in the crate's documentation.

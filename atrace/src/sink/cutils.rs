@@ -1,4 +1,4 @@
-//! libcutils as a sink: its functions write events, and its mask of tags says which tags are enabled.
+//! libcutils as a sink: the library's functions write events, and the library's mask of tags holds the enabled tags.
 //!
 //! An old libcutils lacks functions. Events for which it has no function are written to the marker, in libcutils'
 //! format, if the marker can be opened.
@@ -19,7 +19,7 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct CutilsSink {
     pub(crate) library: Cutils,
-    /// The marker, to which events are written that this libcutils has no function for.
+    /// The marker. Events for which this libcutils has no function are written to the marker.
     pub(super) marker: Option<Marker>,
     pub(super) properties: Option<&'static Properties>,
     reload: Reload,
@@ -45,8 +45,7 @@ impl CutilsSink {
         })
     }
 
-    /// Calls `read`, which calls a function that makes the library read its tags, and marks the library's
-    /// mask as out of date.
+    /// Calls `read`, which must make the library read its tags, and then marks the library's mask as out of date.
     pub(crate) fn reload(&self, read: impl Fn(&Cutils)) {
         self.reload.force(generation().number(), || read(&self.library));
     }

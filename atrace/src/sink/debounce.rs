@@ -2,8 +2,8 @@
 //!
 //! # The problem
 //!
-//! libandroid asks libcutils. In libcutils the first thread that sees a new serial stores it *before* it reads the
-//! properties. Between these two steps libcutils gives the old answer to all other threads.
+//! libandroid asks libcutils. In libcutils, the first thread that sees a new serial stores this serial *before* it
+//! reads the properties. Between these two steps libcutils gives the old answer to all other threads.
 //!
 //! # The solution
 //!
@@ -103,8 +103,8 @@ mod tests {
         assert!(ask((1 << 29) + 6, 6, true));
     }
 
-    /// The time between two answers runs from the end of the first call to the begin of the second one: a slow answer
-    /// may be as old as its question.
+    /// Tests that the time between two answers is measured from the end of the first call to the begin of the second
+    /// call: an answer may be as old as the begin of its call.
     #[test]
     fn the_time_between_the_answers_counts() {
         let answers = Debounce(AtomicU64::new(0));

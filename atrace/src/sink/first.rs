@@ -1,9 +1,9 @@
-//! The reference that an event loads first. The reference is to the sink, or to a value which says that the backend is
-//! chosen for each event.
+//! The reference that an event loads first. It refers to the sink or, if the backend has to be chosen for each event,
+//! to the value [`Sink::PerEvent`].
 //!
-//! While a process is not a producer of Perfetto's service, the reference is that of its sink, so choosing a backend
-//! costs an event nothing. In a producer, the reference is that of [`Sink::PerEvent`], and `backend.rs` chooses for
-//! each event.
+//! While a process is not a producer of Perfetto's service, the reference leads to the process's sink, so choosing a
+//! backend costs an event nothing. In a producer, the reference leads to [`Sink::PerEvent`], and `backend.rs` chooses
+//! the backend for each event.
 
 use atrace_sys::AtomicRef;
 

@@ -66,8 +66,8 @@ impl Sink {
         self.deliver(event.kind, &mut message, texts)
     }
 
-    /// Writes an event as [`write`](Self::write) does, with this name. This function is inlined only in optimised
-    /// builds; in other builds the stack frames of the callers would become large.
+    /// Writes an event as [`write`](Self::write) does, with `name` as its name. This function is inlined only in
+    /// optimised builds, because in other builds it would make the stack frames of its callers large.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write_named(&self, event: &Event<'_>, name: impl WriteName) -> Option<Written> {

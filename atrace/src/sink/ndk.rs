@@ -1,5 +1,5 @@
-//! libandroid as a sink: its functions write events and tell whether tracing is enabled. An app may load libandroid,
-//! but not libcutils.
+//! libandroid as a sink: the library's functions write events and return whether tracing is enabled. An app may load
+//! libandroid, but not libcutils.
 
 use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
@@ -16,8 +16,8 @@ use crate::message::{Kind, Message, Texts};
 #[derive(Debug)]
 pub(crate) struct NdkSink {
     library: Ndk,
-    /// The properties. A changed serial of the flags property says that the library must be asked again
-    /// whether tracing is enabled.
+    /// The properties. If the serial of the flags property has changed, the library must be asked again whether tracing
+    /// is enabled.
     pub(super) properties: &'static Properties,
     debounce: Debounce,
     loaded: Instant,
@@ -40,8 +40,8 @@ impl NdkSink {
         self.debounce.is_settled()
     }
 
-    /// Writes the event by the library's function that fits it best. Returns false if this libandroid is too
-    /// old to have that function.
+    /// Writes the event by the function of the library that is the nearest to the event's kind. Returns false if this
+    /// libandroid is too old to have that function.
     ///
     /// An instant becomes a slice without duration. A slice on a track becomes an async slice with the name of the
     /// track, because a message that ends a slice on a track has the name of the track, but not that of the slice.

@@ -1,4 +1,4 @@
-//! Opens the resources that several sinks need, the marker and the properties, as the environment variables say.
+//! Opens the resources that several sinks need, the marker and the properties, according to the environment variables.
 //! [`Failure`] is the reason why one of them can't be opened.
 
 use std::error::Error as _;

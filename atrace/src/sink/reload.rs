@@ -1,5 +1,5 @@
-//! Makes libcutils read its tags again after a switch of tracing, and tells when its mask of tags is up to
-//! date (*current*).
+//! Makes libcutils read its tags again after a switch of tracing, and determines when its mask of tags is up to date
+//! (*current*).
 //!
 //! # The problem
 //!

@@ -1,12 +1,12 @@
 //! Calls functions of the program when the enabled tags change.
 //!
 //! A program that only writes events does not need a watch, because the gate notices each switch. A watch is for code
-//! that caches something that depends on the tags, such as the interest cache of `tracing`.
+//! that caches results which depend on the tags, such as the interest cache of `tracing`.
 //!
 //! # How it works
 //!
 //! Watches share a thread, which starts with the first watch and stops with the last. The thread sleeps in the kernel
-//! until the properties change (a futex on the serial). A change of Perfetto's sessions wakes the thread, too. No
+//! (on a futex) until the serial of the properties changes. A change of Perfetto's sessions wakes the thread, too. No
 //! signal is delivered on the thread. `watch/notifier.rs` makes sure that each callback is called for the last change,
 //! that the calls are in the order of the changes, and that a callback is never called by two threads at once.
 //!
@@ -170,8 +170,8 @@ pub fn on_tick(body: &'static fn()) {
     start_ticks();
 }
 
-/// Starts a watching thread for the ticks, unless there is one, if a tracer has called [`on_tick`] and this process may
-/// have sessions.
+/// If a tracer has called [`on_tick`] and this process may have sessions, starts a watching thread for the ticks,
+/// unless such a thread exists.
 pub(crate) fn start_ticks() {
     static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
     if ON_TICK.get().is_some() && first::is_perfetto_enabled() {
@@ -202,8 +202,8 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether the calling thread was started for a watch. If so, no function of the program is among the callers
-/// of the callback.
+/// Returns whether the calling thread is a watching thread. The callback on such a thread is not called by a function
+/// of the program.
 pub fn on_watching_thread() -> bool {
     WATCHING.get()
 }
@@ -239,7 +239,7 @@ fn sessions_changed() {
     }
 }
 
-/// One of the two watching threads with its callbacks. A forked child has its own.
+/// One of the two watching threads with its callbacks. A forked child has watching threads of its own.
 struct WatchThread {
     present: PerProcess<Watchers>,
     detached: bool,
@@ -260,7 +260,7 @@ struct Watchers {
     /// Whether the thread must stop, or the tags of Perfetto's sessions have changed. The thread must not sleep while
     /// this is set.
     is_nudged: AtomicBool,
-    /// The handle of the thread, for waking it. It is set only in a process without properties.
+    /// The handle by which the thread is woken in a process without properties. In other processes it is not set.
     sleeper: OnceLock<std::thread::Thread>,
     /// The callbacks, and the flag that tells the thread to stop.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
@@ -391,10 +391,10 @@ fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
 }
 
 /// Wakes a thread that must stop, again and again until the thread has dropped its reference to `stop`. A single wake
-/// may come just before the thread falls asleep.
+/// does not suffice, because it may come just before the thread falls asleep.
 ///
-/// The thread ends within a few milliseconds. If it is the calling thread, or if the system is unable to wake it, it
-/// ends a little later, and this function does not wait for it.
+/// The thread ends within a few milliseconds. If the thread is the calling thread, or if the system is unable to wake
+/// the thread, it ends a little later, and this function does not wait for it.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {

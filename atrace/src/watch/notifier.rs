@@ -14,7 +14,7 @@ pub(super) struct Notifier<T, C, S>(pub(super) Mutex<Registered<T, C, S>>);
 pub(super) struct Registered<T, C, S> {
     pub(super) callbacks: Vec<(u64, C)>,
     pub(super) next_id: u64,
-    /// The value that the callbacks were last called with.
+    /// The value that was last passed to the callbacks.
     pub(super) last: T,
     /// Whether a thread is calling the callbacks.
     pub(super) notifying: bool,
@@ -62,8 +62,8 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         Ok(id)
     }
 
-    /// Removes a callback. Returns the callback and, if it was the last one, the watching thread, which the
-    /// caller must stop.
+    /// Removes a callback. Returns the callback and, if no callback is left, the watching thread, which the caller must
+    /// stop.
     pub(super) fn remove(&self, id: u64) -> (Option<C>, Option<S>) {
         let mut state = self.lock();
         let found = state.callbacks.iter().position(|(other, _)| *other == id);

@@ -1,9 +1,10 @@
-//! A ring buffer of the kernel. It is removed with the process that created it, no matter how that process ends.
+//! A ring buffer of the kernel (a tracefs *instance*). The buffer is removed at the end of the process that created it,
+//! no matter how the process ends.
 //!
-//! A killed process removes nothing, and an instance can't be removed while another process has one of its files
-//! open. So each instance has a shell that removes it when the test no longer needs it, or when the shell's input
-//! ends because the test's process has ended. Only the shell removes the instance, so no other process can have
-//! created one with the same name before.
+//! A killed process removes nothing, and an instance can't be removed while another process has one of its files open.
+//! So each instance has a shell, which removes the instance when the test no longer needs it, or when the shell's input
+//! ends because the test's process has ended. Only the shell removes the instance, so no other process can have created
+//! one with the same name before.
 
 use std::io::{self, Write as _};
 use std::ops::Deref;

@@ -5,8 +5,8 @@
 //! variable that makes the process run the case, and a private marker and property store. The tests that need the
 //! kernel's marker create a tracefs instance each. Only root can do that; other users see that these tests are skipped.
 //!
-//! Android has one property store for all processes. A test with a [`Place`] has the store's lock, and tests of this
-//! and other programs wait for it.
+//! Android has one property store for all processes. A test that has a [`Place`] holds the store's lock, and other
+//! tests, even of other programs, wait for the lock.
 
 #![allow(
     dead_code,
@@ -37,8 +37,8 @@ use self::buffer::Buffer;
 
 const CASE: &str = "ATRACE_TEST_CASE";
 
-/// How long a test may take. No test needs this long, even on a machine that emulates another or is busy, so a
-/// test that takes longer hangs, and fails.
+/// How long a test may take. No test needs so much time, even on a busy or emulated machine. So a test that takes
+/// longer hangs, and fails.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// If this process was started to run the case of this test, runs the block and returns. Otherwise evaluates to
@@ -59,9 +59,9 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// Executes this case once more, under a seccomp filter that refuses `MADV_WIPEONFORK` as a kernel before 4.14 does,
-/// unless the filter is already in force. The filter must exist when the program starts, because the library asks the
-/// kernel before `main`.
+/// Executes this test case once more under a seccomp filter, unless the filter is already in force. The filter refuses
+/// `MADV_WIPEONFORK` as a kernel before 4.14 does. The filter must exist when the program starts, because the library
+/// asks the kernel before `main`.
 #[allow(
     dead_code,
     unsafe_code,
@@ -116,7 +116,7 @@ enum Marker {
     Kernel(Buffer),
 }
 
-/// A directory with a property store and a marker. Dropping this removes all of them.
+/// A directory with a property store and a marker. Dropping the `Place` removes all of them.
 pub struct Place {
     directory: tempfile::TempDir,
     marker: Marker,
@@ -124,7 +124,7 @@ pub struct Place {
 }
 
 /// Takes and returns the lock of Android's single property store. The lock is held until all [`Place`]s of this thread
-/// are dropped. A case uses the lock of its test.
+/// are dropped. The process of a test case uses the lock of the process that started it.
 fn turn() -> Option<Arc<File>> {
     thread_local!(static TURN: RefCell<Weak<File>> = const { RefCell::new(Weak::new()) });
     if cfg!(not(target_os = "android")) || std::env::var_os(CASE).is_some() {
@@ -222,7 +222,7 @@ impl Place {
         messages.map(|marker| String::from_utf8(marker.payload).unwrap()).collect()
     }
 
-    /// Returns the command that runs the case in a process.
+    /// Returns the command that runs the test case in a process of its own.
     pub fn command(&self, case: &str) -> Command {
         self.command_of(&std::env::current_exe().unwrap(), case)
     }
@@ -246,7 +246,7 @@ impl Place {
         command
     }
 
-    /// Runs the case in a process of its own. Panics if the case fails.
+    /// Runs the test case in a process of its own. Panics if the case fails.
     pub fn run(&self, case: &str) -> Ran {
         run(&mut self.command(case))
     }
@@ -278,13 +278,14 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Returns the lines that the case printed after this word.
+    /// Returns the rest of each output line that begins with this word.
     pub fn said(&self, word: &str) -> Vec<&str> {
         // The test harness has not ended its own line when the case prints its first.
         self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
     }
 
-    /// Returns how many events were written and how many were lost, from the command's output.
+    /// Returns the number of events that were written and the number of events that were lost. The command `atrace` has
+    /// printed these numbers.
     pub fn told(&self) -> (u64, u64) {
         let line = self.stderr.lines().find(|line| line.contains(" events written")).unwrap();
         let (written, lost) = line.split_once(" events written, ").unwrap();
@@ -297,7 +298,7 @@ impl Ran {
     }
 }
 
-/// Runs the command of a case. Panics if the case fails.
+/// Runs the command of a test case. Panics if the case fails.
 pub fn run(command: &mut Command) -> Ran {
     let ran = end_of(command.spawn().unwrap());
     assert!(ran.status.success(), "{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr);
@@ -305,7 +306,7 @@ pub fn run(command: &mut Command) -> Ran {
     ran
 }
 
-/// Waits for the end of a case, whether it succeeds or not.
+/// Waits until the process of a test case has ended, whether the case succeeds or not.
 pub fn end_of(mut child: Child) -> Ran {
     fn reader(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
         std::thread::spawn(move || {
@@ -360,7 +361,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// Returns a control of the properties that this process follows.
+/// Returns a [`Control`] of the properties that switch tracing of this process.
 pub fn control() -> Control {
     Control::open().unwrap()
 }
@@ -406,8 +407,8 @@ pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: li
     unsafe { command.pre_exec(move || limit(of, soft, hard)) }
 }
 
-/// Returns a program that starts with a single free descriptor, which its loading needs. So the library can open
-/// nothing when it is loaded.
+/// Returns a command that starts the same program with a single free descriptor. Loading the program needs that
+/// descriptor, so the library can open nothing when it is loaded.
 pub fn without_descriptors(command: &Command) -> Command {
     // The shell has no other descriptors than these.
     let script = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null && ulimit -Sn 8 && exec \"$0\" \"$@\"";
@@ -469,12 +470,12 @@ pub fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of this process's descriptor for the file.
+/// Returns this process's descriptor for the file.
 pub fn descriptor_of(path: &Path) -> Option<i32> {
     descriptors().into_iter().find(|(_, other)| other == path).map(|(number, _)| number)
 }
 
-/// Prints that a test, or a part of it, was skipped. Writes past the test harness, which hides the output of tests
+/// Prints that a test, or a part of a test, was skipped. Writes past the test harness, which hides the output of tests
 /// that pass.
 pub fn skipped(test: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;

@@ -60,7 +60,7 @@ const FURTHER: usize = 512;
 
 /// A walk along the frames of a stack: its present position and its bounds.
 struct Walker<R> {
-    /// The address of the next frame, which is not checked yet.
+    /// The address of the next frame. This address has not been checked yet.
     at: usize,
     /// The end of the last frame, below which the next frame must not begin.
     low: usize,

@@ -40,13 +40,12 @@ use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
 /// The method by which return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walk {
-    /// By following frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is
-    /// used.
+    /// Follows frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is used.
     ///
     /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program
     /// for 64-bit ARM always has them.
     FramePointers,
-    /// By the unwinder, with the tables that panics need. This takes far longer.
+    /// Uses the unwinder, with the tables that panics need. This takes far longer than following frame pointers.
     Unwinding,
 }
 
@@ -73,8 +72,8 @@ const PROBED: usize = 8;
 thread_local! {
     /// The part of this thread's stack that a walk may read, and the frame at which it must end.
     static STACK: Cell<KnownStack> = const { Cell::new(KnownStack::NONE) };
-    /// The bounds of this thread's stack; (0, 0) if the system was not asked yet, and (1, 1) if the system does not
-    /// know them.
+    /// The bounds of this thread's stack; (0, 0) if they were not read from the system yet, and (1, 1) if the system
+    /// can't report them.
     static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 

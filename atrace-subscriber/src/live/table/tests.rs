@@ -24,8 +24,8 @@ fn room(table: &SpanTable) -> usize {
     table.shards().iter().map(|shard| shard.0.lock().unwrap().room()).sum()
 }
 
-/// Ids that differ only in the high bits, which hold a thread's id or a generation, are distributed over the shards,
-/// and so are small numbers.
+/// Tests that ids are distributed over the shards: ids that differ only in the high bits, which hold a thread's id or a
+/// generation, and ids that are small numbers.
 #[test]
 fn ids_are_spread_over_the_shards() {
     for shift in [0, 5, 20, 38, 51] {
@@ -143,8 +143,8 @@ fn threads_leave_as_often_as_they_entered() {
     }
 }
 
-/// The table is used while the same thread is already using it, as by a signal handler, or by an allocator
-/// that traces.
+/// Tests calls of the table while the same thread is already using the table, as a signal handler or an allocator that
+/// traces may do. Such calls have no effect.
 #[test]
 fn who_comes_again_goes_away_again() {
     let (send, receive) = mpsc::channel();

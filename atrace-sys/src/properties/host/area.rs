@@ -86,8 +86,8 @@ impl Area {
         self.entries.iter().take(acquire(&self.count) as usize)
     }
 
-    /// Finds a property. An error means that the property was not found and that the store is damaged: the text says
-    /// how.
+    /// Finds a property. Returns an error if the property was not found and the store is damaged. The error's text
+    /// describes the damage.
     #[inline(never)]
     pub(super) fn find(&self, key: &Key) -> Result<Option<&Entry>, &'static str> {
         let mut fault = self.count().err();
@@ -167,7 +167,7 @@ impl Entry {
 /// The reason why a property could not be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetError {
-    /// The store is damaged; the text says how.
+    /// The store is damaged. The text describes the damage.
     Damaged(&'static str),
     /// There is no room for another property.
     Full,
@@ -186,8 +186,7 @@ impl<'a> Writable<'a> {
     /// Sets a property, and creates it if it does not exist. Returns the futex words on which sleeping
     /// threads must be woken.
     ///
-    /// The process may be killed between any two stores: after that, either the old or the new value is
-    /// current.
+    /// If the process is killed between any two memory stores, either the old or the new value is current.
     pub(super) fn set(&self, key: &Key, value: &Value) -> Result<[&'a AtomicU32; 2], SetError> {
         let area = self.0;
         area.validate().map_err(SetError::Damaged)?;
@@ -225,7 +224,7 @@ impl<'a> Writable<'a> {
         Ok([&entry.serial, &area.serial])
     }
 
-    /// Fills that value of an entry which is not current.
+    /// Writes `value` to the one of an entry's two values that is not current.
     fn fill(bytes: &[AtomicU8; VALUE_ROOM], value: &Value) {
         // A reader that sees one of these bytes must also see the serial that made the other value current. Another
         // process may have stored that serial; the lock orders its store before this fence.

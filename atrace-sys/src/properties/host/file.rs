@@ -40,7 +40,7 @@ pub(super) struct Location {
 enum Owner {
     /// This user owns the directory and the file; both are created for this user.
     User(u32),
-    /// The caller must own the file; if the caller is root, the owner of the directory may own it instead. The
+    /// The file must belong to the caller or, if the caller is root, may belong to the owner of the directory. The
     /// directory must exist.
     Caller,
 }
@@ -121,7 +121,7 @@ impl Location {
         self.foreign(&self.path, &format_args!("this file {what}"), "remove it, or name another path").into()
     }
 
-    /// Creates the error which says that the store is damaged.
+    /// Creates an error of the kind [`ErrorKind::Damaged`] about this store.
     #[cold]
     #[inline(never)]
     pub(super) fn damaged(&self, what: &dyn fmt::Display) -> Error {
@@ -385,7 +385,7 @@ impl Location {
         }
     }
 
-    /// Gives a directory that root has created to its user.
+    /// Gives a directory that root has created to the user of the store.
     fn give(&self, directory: &Path, uid: u32) -> Result<(), Error> {
         lchown(directory, Some(uid), None)
             .map_err(|error| self.io("can't give the directory to its user", error))
@@ -497,8 +497,8 @@ impl Location {
 
 /// The right to write to a store. The right ends when the process that took the lock drops this value.
 ///
-/// The lock belongs to the open file, which a forked child shares with its parent. The child can neither use the lock
-/// nor release it.
+/// The lock belongs to the open file, which a forked child shares with its parent. The child can neither use nor
+/// release the lock.
 pub(super) struct Lock {
     file: File,
     by: Generation,
@@ -556,7 +556,8 @@ mod tests {
         assert!(Location::of_path(Path::new("relative")).unwrap().path.is_absolute());
     }
 
-    /// If a file can't be created without a name, it is created with a temporary name, which does not remain.
+    /// Tests the creation of a file on file systems that can't create a file without a name: the file gets a temporary
+    /// name, which does not remain.
     #[test]
     #[cfg_attr(miri, ignore = "no files")]
     fn a_named_file_is_moved_into_place() {

@@ -152,8 +152,8 @@ fn unterminated_texts_are_faults_that_setting_repairs() {
     assert!(matches!(result, Err(ReadError::Damaged(_))));
 }
 
-/// Readers race with a writer. Under Miri, the test also explores orders of memory accesses that the present
-/// hardware may never show.
+/// Tests that readers which race with a writer see only whole values. Under Miri, the test also explores orders of
+/// memory accesses that the present hardware may never show.
 #[test]
 fn values_are_never_torn() {
     let area = area();
@@ -185,8 +185,8 @@ fn values_are_never_torn() {
     });
 }
 
-/// A reader that sees a new count of properties also finds the new property, and a reader that sees a new area serial
-/// also finds the change.
+/// Tests that a reader which sees a new count of properties also finds the new property, and that a reader which sees a
+/// new area serial also finds the change.
 #[test]
 fn what_is_announced_is_there() {
     let rounds = if cfg!(miri) { 2 } else { 40 };
