@@ -66,7 +66,7 @@ mod cases {
         then();
     }
 
-    /// Handles signals on a stack of the promised size.
+    /// Runs signal handlers on a stack of the promised size, and checks how much of the stack they use.
     ///
     /// The kernel reports the maximum size of the data that it stores on the signal stack. The kernel stores less while
     /// not all registers of the processor are in use. So the part of the stack that the signal handler uses is
@@ -123,7 +123,8 @@ mod cases {
         println!("{} bytes", Place::file().run(&name).said("NEEDED")[0]);
     }
 
-    /// The C library needs a part of the stack for itself, which grows with the size of pages and registers.
+    /// Tests a thread with little stack that notices a switch of tracing. The C library needs a part of the stack for
+    /// itself; this part grows with the size of pages and registers.
     #[test]
     fn a_thread_with_little_stack_notices_a_switch() {
         let name = case!({

@@ -32,13 +32,13 @@ mod cases {
 
     static IS_STOPPED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
-    /// How many calls of event functions by the thread have returned.
+    /// The number of event functions that the thread has called and that have returned.
     static RETURNED: AtomicU64 = AtomicU64::new(0);
-    /// The number of the handler's events that were lost.
+    /// The number of lost events of the signal handler.
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 
-    /// Stops the thread if it is in the middle of an event. In that case the handler's own event is lost and counted.
-    /// Does nothing during the first events.
+    /// Handles a signal: stops the thread if it is in the middle of an event. The handler detects this by writing an
+    /// event, which is then lost and counted. Does nothing during the first events.
     extern "C" fn stop(_: libc::c_int) {
         let lost = perfetto::status().lost();
         atrace_instant(TAG, "by the handler");
@@ -53,7 +53,7 @@ mod cases {
         }
     }
 
-    /// Starts a thread that writes events, and stops it in the middle of one.
+    /// Starts a thread that writes events, and stops the thread in the middle of an event.
     fn stopped() -> JoinHandle<()> {
         // SAFETY: the handler makes only async-signal-safe calls.
         unsafe { libc::signal(libc::SIGUSR1, stop as extern "C" fn(libc::c_int) as libc::sighandler_t) };

@@ -87,7 +87,8 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
     assert!(begins > 100, "hardly anything was traced: {begins}");
 }
 
-/// The kernel cuts the name of a thread at 15 bytes.
+/// Tests `note_thread_name`, for threads whose names have more than 15 bytes: the kernel cuts the name of a thread at
+/// 15 bytes.
 #[test]
 fn a_thread_that_notes_its_name_has_its_whole_name() {
     let name = case!({
@@ -301,8 +302,8 @@ fn nothing_is_lost_while_it_stays_on() {
     assert!(next.values().all(|count| *count == 2000), "{next:?}");
 }
 
-/// Threads end, and destructors of their thread-local values trace, even after other thread-local values were
-/// destroyed.
+/// Tests events in destructors of thread-local values, at the end of a thread, when other thread-local values were
+/// already destroyed.
 #[test]
 fn a_thread_traces_to_its_very_end() {
     let name = case!({

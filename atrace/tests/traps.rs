@@ -2,8 +2,8 @@
 //! C library: every kind of event, in every state, with every backend.
 //!
 //! A library that is loaded before all others (`traps/traps.c`) counts the calls of these functions by a thread that
-//! asks for it. Calls by libcutils and libandroid themselves are not counted; the stand-ins in this test make no such
-//! calls.
+//! has switched counting on. (The real libcutils and libandroid may call such functions; their replacements in this
+//! test do not.)
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -29,7 +29,7 @@ mod cases {
     const TAG: AtraceTag = AtraceTag::App;
     static NAME: Name = Name::new("a name");
 
-    /// Every kind of event, by name. Slices include their ends.
+    /// Every kind of event, with its name. A function that begins a slice also ends it.
     const KINDS: &[(&str, fn())] = &[
         ("is it on", || {
             atrace_is_tag_enabled(TAG);
@@ -185,7 +185,7 @@ mod cases {
         trapped_times(event, 1);
     }
 
-    /// Ends the process with status 3 if the event calls a forbidden function.
+    /// Writes the event this many times. Ends the process with status 3 if the event calls a forbidden function.
     fn trapped_times(event: fn(), times: u32) {
         let (arm, disarm) = traps();
         arm();
@@ -215,8 +215,8 @@ mod cases {
         }
     }
 
-    /// Tests every kind in every state, each in a child of a process that has written nothing. `before` prepares the
-    /// child.
+    /// Tests every kind of event in every state. Each test runs in a child of a process that has written nothing;
+    /// `before` prepares the child.
     fn all(before: fn()) {
         traps();
         let mut faults = Vec::new();
@@ -268,7 +268,7 @@ mod cases {
         command
     }
 
-    /// The library counts calls. If it counted none, the other tests would always pass.
+    /// Tests that the library really counts calls. Otherwise the other tests would always pass.
     #[test]
     fn the_traps_trap() {
         let name = case!({
@@ -323,7 +323,7 @@ mod cases {
         }
     }
 
-    /// Each child process records itself (`perfetto::record_to`).
+    /// Tests events in child processes that record themselves (`perfetto::record_to`).
     #[test]
     fn by_a_recording() {
         let name = case!({
@@ -339,7 +339,7 @@ mod cases {
         Service::start(UnixListener::bind(place.path("socket")).unwrap(), user, keep).unwrap()
     }
 
-    /// Each child process connects to a Perfetto service with its first event.
+    /// Tests events in child processes that connect to a Perfetto service with their first event.
     #[test]
     fn by_a_service() {
         let name = case!({ all(|| ()) });
@@ -350,7 +350,7 @@ mod cases {
         common::run(&mut command);
     }
 
-    /// Runs the events without a Perfetto service, and with a service that never answers.
+    /// Tests events without a Perfetto service, and with a service that never answers.
     #[test]
     fn without_a_service() {
         let name = case!({
@@ -364,7 +364,7 @@ mod cases {
         common::run(command.env("PERFETTO_PRODUCER_SOCK_NAME", place.path("socket")));
     }
 
-    /// Sessions begin and end while events are written.
+    /// Tests events that are written while sessions begin and end.
     #[test]
     fn while_sessions_come_and_go() {
         let name = case!({

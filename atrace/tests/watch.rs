@@ -84,7 +84,7 @@ fn calls_of_this_process_are_told_at_once() {
     Place::file().run(&name);
 }
 
-/// The last of many changes is reported, in order, and callbacks never overlap.
+/// Tests that the last of many changes is reported, that reports are in order, and that callbacks never overlap.
 #[test]
 fn of_many_changes_the_last_is_told() {
     let name = case!({
@@ -228,8 +228,8 @@ fn a_callback_may_do_what_it_likes() {
     Place::file().run(&name);
 }
 
-/// Tests a watch without descriptors. It writes no event, and does not make other threads write to a descriptor
-/// that they do not have.
+/// Tests a watch without descriptors. The thread of this watch writes no event, and does not make other threads write
+/// to a descriptor that they do not have.
 #[test]
 fn a_thread_without_descriptors_disturbs_no_other() {
     let name = case!({
@@ -261,7 +261,7 @@ fn a_thread_without_descriptors_disturbs_no_other() {
     assert_eq!(place.text(), format!("I|{pid}|beforeI|{pid}|after"));
 }
 
-/// Signals to the program go to its own threads.
+/// Tests that signals to the program are delivered to the program's own threads.
 #[test]
 fn no_signal_lands_on_the_watching_thread() {
     let name = case!({
@@ -282,7 +282,7 @@ fn no_signal_lands_on_the_watching_thread() {
     Place::file().run(&name);
 }
 
-/// While a callback runs, other threads that ask the watch for its tags get the same tags as the callback.
+/// Tests that while a callback runs, other threads get the same tags from the watch as the callback got.
 #[test]
 fn a_callback_finds_in_the_watch_what_it_is_told() {
     let name = case!({
@@ -308,8 +308,8 @@ fn a_callback_finds_in_the_watch_what_it_is_told() {
     Place::file().run(&name);
 }
 
-/// A thread that is not woken sleeps for ten seconds, so many such threads together would exceed the time limit
-/// of a case.
+/// Tests that a watching thread which must stop is woken. A thread that is not woken sleeps for ten seconds, so many
+/// such threads together would exceed the time limit of a test.
 #[test]
 fn a_thread_that_is_to_stop_is_woken() {
     let name = case!({
@@ -350,8 +350,8 @@ fn a_callback_may_own_a_watch_and_change_errno_at_its_end() {
     Place::file().run(&name);
 }
 
-/// A child's watches are its own. A child may be forked while a callback of its parent runs, and does not continue
-/// it.
+/// Tests that a child has only its own watches. A child that is forked while a callback of its parent runs does not
+/// continue the callback.
 #[test]
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn a_child_has_watches_of_its_own() {
@@ -389,8 +389,8 @@ fn a_child_has_watches_of_its_own() {
     Place::file().run(&name);
 }
 
-/// Ticks come at their interval even if the threads also wake for other reasons, and however many threads
-/// there are.
+/// Tests that ticks are called at their interval, even if there are two watching threads and they also wake for other
+/// reasons.
 #[test]
 fn ticks_have_their_time_between_them() {
     let name = case!({

@@ -278,7 +278,8 @@ fn a_scoped_event_ends_exactly_if_it_began() {
 }
 
 mod methods {
-    //! Uses `trace_method!` where a module named `atrace` hides the crate, and the crate has another name.
+    //! Uses `trace_method!` in a module in which the crate has another name, and a module named `atrace` hides the
+    //! crate.
 
     extern crate atrace as renamed;
     use super::common;
@@ -286,7 +287,7 @@ mod methods {
 
     #[allow(dead_code)]
     mod atrace {
-        //! This module has none of the items that the macro uses.
+        //! A module that hides the crate `atrace`. It has none of the items that the macro uses.
     }
     #[allow(dead_code)]
     struct Option;

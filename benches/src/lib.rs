@@ -13,9 +13,9 @@
 //!   processes, on several threads, and as whole programs. Also counts instructions.
 //! - [`report`]: makes a report of all measurements. It only uses rows.
 //!
-//! This is the path of a number: a loop (`subjects/events.rs`) is timed beside other loops (`measure/paired.rs`),
-//! its rounds become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole programs), and the row
-//! is written (`harness/output.rs`), read (`report/input.rs`) and shown (`report/content`).
+//! A measured number takes this path: a loop (`subjects/events.rs`) is timed beside other loops (`measure/paired.rs`),
+//! its rounds become a row (`measure/paired.rs`, or `measure/workload/results.rs` for whole programs), and the row is
+//! written (`harness/output.rs`), read (`report/input.rs`) and shown (`report/content`).
 
 pub mod catalogue;
 pub mod harness;

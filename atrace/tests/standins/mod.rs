@@ -1,9 +1,11 @@
-//! Small libraries that stand in for those of an Android version. They are built when a test needs one.
+//! Small libraries that tests use in place of the libraries of an Android version. A library is built when a test needs
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds the stand-in for `libcutils` or `libandroid` with this API level in `directory`.
+/// Builds a replacement of `libcutils` or `libandroid` (`library`) in `directory`, with the functions that the Android
+/// version with this API level has.
 pub fn build(library: &str, api_level: u32, directory: &Path) -> PathBuf {
     // The tests of several crates include this file.
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();

@@ -1,5 +1,5 @@
-//! The cases that a bench measures with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`, work
-//! as in any bench that uses Criterion.
+//! Measures the cases of a bench with Criterion. Criterion's flags, such as `--save-baseline` and `--baseline`, work as
+//! in any bench that uses Criterion.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Measures what tracing costs a program with many small tasks, for several implementations of a task.
 //!
 //! The workload is that of a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively in
-//! floating point. The tasks run one after the other, in a thread each, in a coroutine each, or in one coroutine that
-//! yields after each task. The C++ cases, which are not traced, are in the crate `cc-bench`, which compiles them with
-//! g++ and with clang++ if both are installed. The Rust cases, which are traced, are a loop, `std::thread`, boxed
-//! futures polled by hand, a future that yields, and tokio tasks. All cases compute the Fibonacci numbers with the
-//! indices 5, 15 and 25, on all cores and on one core.
+//! floating point. The tasks run one after the other; or each task has a thread or a coroutine of its own; or one
+//! coroutine runs all tasks and yields after each of them. The C++ cases, which are not traced, are in the crate
+//! `cc-bench`, which compiles them with g++ and with clang++ if both are installed. The Rust cases, which are traced,
+//! are a loop, `std::thread`, boxed futures polled by hand, a future that yields, and tokio tasks. All cases compute
+//! the Fibonacci numbers with the indices 5, 15 and 25, on all cores and on one core.
 //!
 //! - The parts of a task (creation, resume, destruction) are timed for batches of a thousand tasks, as in the original,
 //!   because one clock reading takes as long as one part. A Rust case runs in six modes. If the case would take more
@@ -20,8 +20,8 @@
 //! - The time of the clock readings within a part is subtracted from the time of the part. The count `clock_ns` is the
 //!   duration of a reading in nanoseconds, and `clock_readings` is the number of readings for a task.
 //! - A thread sleeps until all threads are created. The threads of the original benchmark waited actively (they spun),
-//!   which slowed down the creation of the others. The original measured creation only after a coroutine's frame was
-//!   allocated; here, the measurement includes the allocation.
+//!   which slowed down the creation of the other threads. The original measured creation only after a coroutine's frame
+//!   was allocated; here, the measurement includes the allocation.
 //!
 //! When traced, each task has a span. A thread or a loop iteration enters the span around its computation. A future
 //! is instrumented with `.instrument`, so each resume enters and leaves the span, and so does dropping the future.

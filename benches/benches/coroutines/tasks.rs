@@ -86,12 +86,13 @@ pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
     if place.one_core { case.one_core() } else { case }
 }
 
-/// Reports the messages of `n` tasks whose spans are entered once.
+/// Returns the report of `n` tasks whose spans are entered once: how many messages they write.
 fn entered(n: u64) -> Done {
     Done::new().messages(2 * n)
 }
 
-/// Reports the messages of `n` tasks whose spans are entered once, perhaps long after the spans were created.
+/// Returns the report of `n` tasks whose spans are entered once, perhaps long after the spans were created: how many
+/// messages they write.
 fn awaited(n: u64) -> Done {
     entered(n).lives(0..=n)
 }
@@ -102,7 +103,8 @@ fn polled(n: u64) -> Done {
     Done::new().messages(4 * n).lives(n..=n)
 }
 
-/// Makes a closure that runs batches. `written` reports the messages of `n` tasks.
+/// Makes a closure that runs batches of tasks. `written` returns the report with the number of messages that `n` tasks
+/// write.
 fn batches(
     runner: Runner,
     place: Place,
@@ -187,7 +189,7 @@ impl Batch {
     }
 }
 
-/// Checks the report of 60 tasks in two batches against known values.
+/// Checks that the report of 60 tasks in two batches is made correctly from known times and counts.
 pub(crate) fn prove() {
     let nanos = Duration::from_nanos;
     let coroutine = |kind| Runner::Cc(cc::Compiler::Gcc, kind);

@@ -329,8 +329,7 @@ fn off(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Compares the vector code in atrace's `message/copy.rs`, which copies and checks a text, with a plain loop that does
-/// the same.
+/// Compares two ways to copy and check a text: the vector code in atrace's `message/copy.rs`, and a plain loop.
 fn copies(paired: &mut Paired<'_>) {
     let name = text(1000);
     paired.case("rust/text_of_1000", move |n| {

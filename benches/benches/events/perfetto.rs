@@ -52,8 +52,8 @@ const SHARED: AtraceTag = AtraceTag::Hal;
 
 /// The size in bytes of the memory that is shared with the service.
 const MEMORY: u64 = 1 << 20;
-/// The maximum number of bytes that the events of a slice take in the shared memory. The warm-up before a slice may
-/// take the same number.
+/// The maximum number of bytes that the events of a slice (a period of measuring) take in the shared memory. The
+/// warm-up before a slice may take the same number of bytes.
 const PART: u64 = 128 << 10;
 /// The size of the largest chunk in bytes. The service reads a chunk that is not full only once a second.
 const CHUNK: u64 = 8 << 10;
@@ -109,7 +109,7 @@ impl Room {
         Ok(Self { reading: Reading::begin()?, written, used, open, excused })
     }
 
-    /// Waits until there is room for a slice.
+    /// Waits until the shared memory has room for the events of a slice (a period of measuring).
     fn make(&self) {
         if self.used.load(Relaxed) + 2 * PART > MEMORY * 3 / 4 {
             self.empty();
@@ -129,7 +129,7 @@ impl Room {
         self.open.store(CHUNK / size.least + 1, Relaxed);
     }
 
-    /// Returns the maximum number of operations in a slice.
+    /// Returns the maximum number of operations in a slice (a period of measuring).
     fn most(&self, messages: u64, size: Size) -> u64 {
         PART / (messages * size.most * u64::from(self.reading.sessions()))
     }
@@ -222,8 +222,8 @@ pub(crate) fn measure(session: &Session, switch: &Switch) -> io::Result<Vec<Row>
     Ok(rows)
 }
 
-/// Returns an error if the events of the tag `MARKED` do not go to the marker, or if the events of the tag `SHARED` do
-/// not go to the consumer.
+/// Checks that both backends are on. Returns an error if the events of the tag `MARKED` do not go to the marker, or if
+/// the events of the tag `SHARED` do not go to the consumer.
 fn both_are_on(session: &Session, room: &Room) -> io::Result<()> {
     const EVENTS: u64 = 3;
     let write = |tag| (0..EVENTS).for_each(|_| atrace_begin(tag, "which way"));

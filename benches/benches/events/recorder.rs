@@ -11,7 +11,7 @@ use perfetto_recorder::{
     EVENTS_PER_SPAN, ThreadTraceData, TraceBuilder, current_thread_reserve, scope, start,
 };
 
-/// Adds the case, with at most `most` operations in a slice.
+/// Adds the case, with at most `most` operations in a slice (a period of measuring).
 pub(crate) fn add(paired: &mut Paired<'_>, most: u64) {
     start().expect("it is built with its recording");
     assert!(recorded(10) > recorded(0), "perfetto-recorder records the events");

@@ -45,8 +45,8 @@ pub(crate) fn connect(memory: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the case, with at most `most` operations in a slice. `wrote` is called with the number of written events, and
-/// `before` waits until the shared memory has room.
+/// Adds the case, with at most `most` operations in a slice (a period of measuring). `wrote` is called with the number
+/// of written events, and `before` waits until the shared memory has room.
 pub(crate) fn add<'a>(
     paired: &mut Paired<'a>,
     most: u64,

@@ -1,5 +1,6 @@
-//! Measures what a watch (the thread that notices changed properties) costs the events of a process that had only one
-//! thread. Each measurement runs in a process of its own, because a process that once had two threads stays slower.
+//! Measures how much a watch (a thread that notices changed properties) slows down the events of a process that had
+//! only one thread. Each measurement runs in a process of its own, because a process that once had two threads stays
+//! slower.
 
 use std::io;
 

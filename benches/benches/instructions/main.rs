@@ -139,8 +139,8 @@ fn connect() -> Service {
     service.expect("a service can run")
 }
 
-/// Prepares a case that this process records itself. `first` runs after the recording has begun, and the size of the
-/// recording shows that events arrive.
+/// Prepares a case whose events this process records into a file of its own. `first` runs after the recording has
+/// begun. The size of the recording shows that events arrive.
 fn recorded(what: &str, mut run: Run, first: impl FnOnce()) -> Prepared {
     let directory = tempfile::tempdir().expect("a directory for files can be created");
     let path = directory.path().join("trace");

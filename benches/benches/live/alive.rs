@@ -17,18 +17,19 @@ use crate::{Body, modes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A task that waits for a delay that does not end.
+    /// One task, which waits for a delay that never ends.
     Delay,
-    /// A task that awaits 10,000 delays of 10 ms, one after the other.
+    /// One task, which awaits 10,000 delays of 10 ms, one after the other.
     Delays,
-    /// A thousand tasks, each of which waits for a delay that does not end.
+    /// A thousand tasks, each of which waits for a delay that never ends.
     Tasks,
 }
 
 impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::Delay, Self::Delays, Self::Tasks];
 
-    /// Returns the id of the case that dumps these tasks, with or without the frames of each span's creation.
+    /// Returns the id of the case that dumps these tasks. If `fetched` is true, the case also fetches the frames of
+    /// each span's creation.
     pub(crate) fn id(self, fetched: bool) -> String {
         let name = match self {
             Self::Delay => "long_delay",
@@ -151,7 +152,7 @@ pub(crate) fn together(team: &Team, body: Body, n: u64) -> Result<(u64, Duration
     })
 }
 
-/// Checks that the times of both threads are added up, with a body that takes at least `LONG`.
+/// Checks that the times of both threads are added up. For the check, the body takes at least `LONG`.
 pub(crate) fn prove(runtime: fn() -> Result<Runtime, Wrong>) {
     const LONG: Duration = Duration::from_millis(5);
     let sleeps = |_: &Runtime, n| {

@@ -46,8 +46,8 @@ struct Live;
 /// body ran.
 type Body = fn(&Runtime, u64) -> u64;
 
-/// A body, its spans, and the messages of one operation while tracing is on: two for each poll, and two when a future
-/// in a span is dropped.
+/// A body and its spans, with the number of messages of one operation while tracing is on: two messages for each poll,
+/// and two when a future in a span is dropped.
 struct Creation {
     name: &'static str,
     body: Body,
@@ -92,7 +92,7 @@ fn runtime() -> Result<Runtime, Wrong> {
     Builder::new_current_thread().build().map_err(|e| e.to_string())
 }
 
-/// The number of frames between the case `creation` and its spans.
+/// The number of function calls between the case `creation` and the creation of its spans.
 const DEEP: u32 = 10;
 
 #[inline(never)]

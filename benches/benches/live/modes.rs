@@ -15,10 +15,10 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 /// The mode in which the layer has no options. The other modes with a layer are compared with this mode.
 pub(crate) const DEFAULT: &str = "DEFAULT";
 
-/// Whether the layer of this process stores backtraces. It is not set if there is no layer.
+/// Whether the layer of this process stores backtraces. The value is not set if there is no layer.
 static KEEPS: OnceLock<bool> = OnceLock::new();
 
-/// The expected content of a dump.
+/// The content that a dump is expected to have.
 pub(crate) struct Expected {
     pub(crate) spans: u64,
     pub(crate) backtraces: bool,

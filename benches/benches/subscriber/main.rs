@@ -138,8 +138,8 @@ fn layers(results: &Results) -> Vec<Judged> {
     promises::of("layers").into_iter().filter_map(judge).collect()
 }
 
-/// Judges the promise about a span's fields by the Perfetto backend, compared with an event's fields. The two did
-/// not run in the same turns.
+/// Judges the promise about how much more a span with fields costs than an event with fields, with the Perfetto
+/// backend. The two cases were not measured side by side.
 fn fields_by_perfetto(results: &Results) -> Option<Judged> {
     let row = |case: TracingCase| results.row(case.name(), "perfetto_on");
     let (span, event) = row(TracingCase::SpanArgs).zip(row(TracingCase::EventArgs))?;

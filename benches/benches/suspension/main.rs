@@ -11,10 +11,10 @@
 //!   channel and a sum. When traced, the two tasks are within 0, 1 or 2 spans (`.instrument`). The capacity of the
 //!   channels is 0 (rendezvous), 1, 8 or 32 elements.
 //! - `ChannelSinkNoAllocations`: 100,000 units pass through one channel. When traced, the sender is within a span.
-//! - Both channel cases also run with a rendezvous channel of this crate whose ends store their handlers `inline`
-//!   or `boxed`; flume has no such choice. There, the two tasks of `ChannelSink` also run with 1 or 2 task-local values
-//!   (`LocalKey::scope`) instead of spans. A task-local value does the same as Kotlin's thread-local context element:
-//!   it is set before each resume, and the earlier value is put back after it.
+//! - Both channel cases also run with a rendezvous channel of this crate whose ends store their handlers `inline` or
+//!   `boxed`; flume has no such choice. With this channel, the two tasks of `ChannelSink` also run with 1 or 2
+//!   task-local values (`LocalKey::scope`) instead of spans. A task-local value does the same as Kotlin's thread-local
+//!   context element: it is set before each resume, and the earlier value is put back after it.
 //!
 //! The runtime is `tokio::runtime::Builder::new_current_thread()` without drivers. The channels are flume's for all
 //! capacities, although tokio has channels for some of them, so that only the capacity changes. The semaphore is
@@ -58,10 +58,10 @@ const KEEP: u64 = 4;
 const UNITS: u64 = 100_000;
 /// The capacities of the channels. A capacity of 0 is a rendezvous.
 const CAPACITIES: [usize; 4] = [0, 1, 8, 32];
-/// The name of the count that says how many times the two ends of a channel have waited.
+/// The name of a count: how many times the two ends of a channel have waited.
 const WAITS: &str = "waits";
-/// The number of acquires over which allocations are counted, as many as an operation of the original
-/// has.
+/// The number of acquires over which allocations are counted. An operation of the original benchmark has the same
+/// number of acquires.
 const ACQUIRES: u64 = 1_000_000;
 
 struct Suspension;
@@ -377,7 +377,7 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
 /// A function that returns the id of a case from the name of its handler.
 type IdOf = fn(&str) -> String;
 
-/// The cases that have handlers: a count, and the function that makes the ids of the cases.
+/// The cases that have handlers. Each entry is the name of a count, and the function that makes the ids of the cases.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
     ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),

@@ -1,4 +1,4 @@
-//! The clients: threads that start operations (threads or tasks) one after the other.
+//! The clients: threads that run operations one after the other. An operation starts and joins a thread or a task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use super::jobs::Work;
 /// The number of clients, as in the original.
 pub(crate) const CLIENTS: usize = 2;
 
-/// The work that a client has done in a slice.
+/// The work that a client has done in a slice (a period of measuring).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) ops: u64,
@@ -68,9 +68,8 @@ impl Clients {
         Ok(Self { crew, next, until: 0 })
     }
 
-    /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end at about the
-    /// same time. With `each`, each client runs a single operation: after that, every client has done the work that
-    /// a thread does only once.
+    /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end at about the same
+    /// time. If `each` is true, each client runs a single operation, and so does the work that a thread does only once.
     pub(crate) fn run(&mut self, n: u64, each: bool) -> Result<[Share; CLIENTS], Wrong> {
         self.next.store(self.until, Relaxed);
         self.until += n;
@@ -120,7 +119,7 @@ pub(crate) fn stay(place: usize) -> Option<Pin> {
     cpu::of_place(place).and_then(Pin::to).ok()
 }
 
-/// The roles of this process' threads, by thread id.
+/// The roles of this process's threads, by thread id.
 pub(crate) mod roles {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};

@@ -244,7 +244,7 @@ fn state_name(role: &str, state: ThreadState) -> String {
 
 /// The prefix of the names for samples in a kernel function.
 const FRAME: &str = "frame ";
-/// The role that stands for all threads.
+/// The role under which the samples of all threads together are listed.
 const ALL: &str = "all";
 
 /// Samples the states of the threads of the uninstrumented workload, which runs in this process.
@@ -313,7 +313,7 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     }
 }
 
-/// Judges the promise that the kernel threads were really started, which the original did not show.
+/// Judges the promise that a kernel thread was really started for each operation, which the original did not show.
 fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;

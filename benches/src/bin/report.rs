@@ -1,4 +1,4 @@
-//! Makes one report of what the benches have measured; see [`atrace_benches::report`].
+//! Makes one report from the results of all benches; see [`atrace_benches::report`].
 
 use std::process::ExitCode;
 

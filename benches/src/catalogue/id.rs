@@ -18,8 +18,7 @@ pub enum Who {
     Ffi,
     /// This workspace, with events that go to the memory that it shares with Perfetto's service.
     Perfetto,
-    /// Rust code like that of AOSP's wrapper of libcutils: it calls C for each event, and makes a C string
-    /// for each name.
+    /// Rust code like AOSP's wrapper of libcutils, which calls C for each event and makes a C string for each name.
     AospLike,
     /// A crate of another project, `peer-<crate>`, or a name that this version does not know.
     Other(String),
@@ -68,7 +67,7 @@ impl State {
     }
 }
 
-/// What a row measures.
+/// The operation that a row measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     /// A kind of event: `tracing_off_begin/10`.
@@ -163,7 +162,7 @@ impl Id {
         Some(Self { who: self.who.clone(), what })
     }
 
-    /// Returns whether tracing is on, or `None` if the id does not say.
+    /// Returns whether tracing is on, or `None` if the id has no state.
     pub fn state(&self) -> Option<State> {
         match &self.what {
             What::Event(state, _) | What::Threads(state, ..) | What::Name(state, _) => Some(*state),

@@ -70,7 +70,7 @@ pub static EVENTS: [Event; 14] = [
     Event { name: "method", label: "trace_method!", messages: 2, cc: None },
 ];
 
-/// The kinds whose name is a static string at a callsite. The Perfetto backend sends such a name only once.
+/// The kinds of event whose name is a static string at a callsite. The Perfetto backend sends such a name only once.
 pub static LITERALS: [Event; 4] = [
     Event { name: "begin_literal/10", label: "begin, a literal of 10", messages: 1, cc: None },
     Event { name: "instant_literal", label: "instant, a literal", messages: 1, cc: None },
@@ -126,8 +126,8 @@ const fn of(
     Subscriber { peer: None, mode, kind, way, state, compared_to, counted }
 }
 
-/// The modes with which the subscriber is compared while a Perfetto session records: the marker backend and, depending
-/// on Cargo features, the alternatives in `subjects/subscribers.rs` that keep a trace.
+/// The modes with which this workspace's subscriber is compared while a Perfetto session records: the marker backend
+/// and, depending on Cargo features, the alternatives in `subjects/subscribers.rs` that keep a trace.
 const ON: &[&str] = &[
     "on",
     #[cfg(feature = "peer-tracing-perfetto-file")]

@@ -46,9 +46,9 @@ fn parse(line: &'static str) -> Option<Promise> {
     Some(Promise { name, id: Id::of(id), base: Id::of(base), at_most: at_most.parse().ok()? })
 }
 
-/// Returns whether an operation is promised not to allocate. All operations of this workspace have this promise,
-/// except a layer's span while tracing is on; with the Perfetto backend, only a layer's span with fields is an
-/// exception.
+/// Returns whether an operation is promised not to allocate. This is promised of all operations of this workspace, with
+/// an exception: while tracing is on, a layer's span may allocate (with the Perfetto backend, only a layer's span with
+/// fields).
 pub fn must_not_allocate(id: &Id) -> bool {
     let case = match &id.what {
         What::Tracing(kind, case) if kind == "layer_on" => Some(case),
@@ -65,7 +65,7 @@ pub fn must_not_allocate(id: &Id) -> bool {
 mod tests {
     use super::*;
 
-    /// Checks the ids of the promises. A promise with a misspelt id would match no row, and would not be
+    /// Checks that the ids in the promises exist. A promise with a misspelt id would match no row, and would not be
     /// judged.
     #[test]
     fn promises_are_of_rows_that_exist() {

@@ -14,9 +14,9 @@ const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confi
 /// The parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
-    /// Whether to run every case once and measure nothing. As with Criterion, this is the default without `--bench`,
-    /// which only `cargo bench` passes. On Android, benches are started by hand or by a runner and never by `cargo
-    /// test`. There, a bench measures unless `--test` is given.
+    /// Whether to run every case once and measure nothing. As with Criterion, this is the default without the flag
+    /// `--bench`, which only `cargo bench` passes. On Android, a bench measures unless `--test` is given, because
+    /// `cargo test` never starts benches there.
     pub test: bool,
     /// Whether to measure for less time, with less precision.
     pub quick: bool,
@@ -24,8 +24,8 @@ pub struct Args {
     pub list: bool,
     /// Whether to print the help and run nothing.
     pub help: bool,
-    /// The filters. A case runs only if its id, or its name in the original benchmark, contains one of these texts.
-    /// Without filters, all cases run.
+    /// The filters. If there are filters, a case runs only if its id, or its name in the original benchmark, contains
+    /// one of these texts.
     pub filters: Vec<String>,
     /// Whether a filter must equal the whole id.
     pub exact: bool,
@@ -50,7 +50,7 @@ environment: ATRACE_BENCH_SINK (tracefs, file, null), ATRACE_OVERHEAD_DIR (where
   ATRACE_BENCH_ORIGINAL (1: `coroutines` has as many tasks at once as its original)";
 
 impl Args {
-    /// Parses this process' command line.
+    /// Parses the command line of this process.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::row::Row;
 /// The prefix of a line of stdout that carries rows.
 const REPORT: &str = "atrace-benches rows: ";
 
-/// A process that takes requests on its stdin and answers with lines on its stdout. Dropping this value ends the
+/// A process that gets requests on its stdin and answers with lines on its stdout. Dropping the `Helper` ends the
 /// process.
 #[derive(Debug)]
 pub struct Helper {

@@ -1,5 +1,5 @@
-//! The surroundings of a measuring process: its command line, its sink (the file to which events go), its output,
-//! and the cleanup after the process has ended in any way.
+//! The environment of a measuring process: its command line, its sink (the file to which events go), its output, and
+//! the cleanup after the process has ended, however it ended.
 
 pub mod args;
 pub mod child;

@@ -1,8 +1,8 @@
 //! The output of a bench. On a terminal, all output is shown; otherwise it goes to a file beside the rows, and
 //! one line goes to stdout.
 //!
-//! So the output of a whole `cargo bench` in a pipe fits on a screen, and the details are in files. A test, and a run
-//! of selected cases, print all output.
+//! So if the output of a whole `cargo bench` goes to a pipe, it fits on a screen, and the details are in files. A test,
+//! and a run of selected cases, print all output.
 //!
 //! This module also has the progress line of a terminal, the exit code of a bench, and replacements for `println!` and
 //! `eprintln!`, which panic when the reader of a pipe has gone.
@@ -32,7 +32,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Decides where the output of the bench goes.
+    /// Decides whether the output of the bench goes to a file.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Output {
     }
 }
 
-/// Redirects the output of this process and its children to a file until this is dropped.
+/// Redirects the output of this process and its children to a file until the `Aside` is dropped.
 #[derive(Debug)]
 struct Aside {
     path: PathBuf,
@@ -179,7 +179,7 @@ pub(crate) fn begin(bench: &'static str, quick: bool) {
     }
 }
 
-/// Shows which case runs now. It is called between slices, so that it does not disturb a
+/// Shows which case runs now. Call this only between slices (periods of measuring), so that it does not disturb a
 /// measurement.
 pub fn step(what: &str) {
     let mut progress = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);

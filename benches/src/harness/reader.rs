@@ -4,8 +4,8 @@
 //! measured programs to a file in memory, and empties this file whenever it is large. The parent of this process has a
 //! [`Reader`] as its handle. The process ends when its parent ends, for whatever reason. A measured process that is
 //! started with the reader's [environment variables](Reader::env) connects to the reader by [`Reading::begin`]. From
-//! then on, the reader records the events of the measured process. That process can ask the reader how many events have
-//! arrived; this number proves that tracing was on.
+//! then on, the reader records the events of the measured process. The measured process can ask the reader how many
+//! events have arrived; this number proves that tracing was on.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -32,7 +32,7 @@ const PRODUCERS: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 /// The environment variable with the number of the reader's sessions.
 const SESSIONS: &str = "ATRACE_BENCH_SESSIONS";
 const READY: &str = "ready";
-/// The size of the recorded data, in bytes, from which it is discarded.
+/// The size, in bytes, at which the recorded data is discarded.
 const KEPT: u64 = 64 << 20;
 /// The time limit for the start of a session and for the arrival of events. The service reads a chunk that is
 /// not full only once a second.
@@ -168,7 +168,7 @@ impl Reading {
     }
 }
 
-/// Returns how many events this process knows to be lost.
+/// Returns how many events of this process were lost, as counted by this process.
 fn lost() -> u64 {
     atrace::perfetto::status().lost()
 }
@@ -190,12 +190,12 @@ fn sessions() -> io::Result<u32> {
     std::env::var(SESSIONS).map_or(Ok(1), |n| n.parse()).map_err(io::Error::other)
 }
 
-/// Returns the address for questions to the reader that listens at `place`.
+/// Returns the address of the socket on which the reader at the address `place` answers questions about arrived events.
 fn questions(place: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{}-questions", place.trim_start_matches('@')))
 }
 
-/// Runs as the reader. Ends only when the process is ended.
+/// Does the work of the reader's process, which runs until it is killed.
 pub(super) fn run() -> io::Result<std::convert::Infallible> {
     let place = std::env::var(PRODUCERS).map_err(io::Error::other)?;
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(place.trim_start_matches('@'))?)?;

@@ -1,4 +1,4 @@
-//! The session of a measuring process: its command line, and its sink, from which the bench knows which events arrived.
+//! The session of a measuring process: its command line, and its sink, which shows the bench which events have arrived.
 //! If the process has the necessary rights, the sink is a separate tracefs instance.
 
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::harness::args::Args;
 use crate::harness::output::say;
 use crate::row::{Sink, environment};
 
-/// The environment variable of a child: the id of the process that started it.
+/// The environment variable that holds, in a child, the id of the process that started the child.
 pub(crate) const CHILD: &str = "ATRACE_BENCH_CHILD";
 
 /// The command line and the sink of a child.
@@ -74,8 +74,8 @@ impl Session {
     /// Runs `f` with an empty sink, and returns how much has arrived: the number of events in a ring buffer, or of
     /// bytes in a file. Returns `None` if the sink can't be read.
     ///
-    /// Every row depends on this check: tracing is on if the events of an operation arrive in the sink, and
-    /// off if they do not.
+    /// Every row depends on the results of this function: tracing is on if the events of an operation arrive in the
+    /// sink, and off if they do not.
     ///
     /// # Errors
     ///
@@ -153,10 +153,10 @@ pub(super) const PREFIX: &str = "atrace-bench";
 pub(super) const SINK: &str = "ATRACE_BENCH_SINK";
 pub(super) const MARKER: &str = "ATRACE_MARKER";
 
-/// The places where libcutils looks for the kernel's ring buffer.
+/// The directories in which libcutils looks for the kernel's ring buffer.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The prepared sink. Dropping this removes the sink.
+/// The prepared sink. Dropping the `Prepared` removes the sink.
 pub(super) struct Prepared {
     pub(super) sink: Sink,
     pub(super) marker: PathBuf,
@@ -250,7 +250,7 @@ fn instance() -> io::Result<Instance> {
     Instance::create(PREFIX)
 }
 
-/// Returns the command that runs this bench on the real marker.
+/// Returns the command by which a user can run this bench with the kernel's marker.
 fn real(args: &Args) -> String {
     let exe = std::env::current_exe().unwrap_or_default();
     let mount = tracefs::root().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);

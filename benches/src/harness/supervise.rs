@@ -11,8 +11,8 @@
 //! The supervisor sets the child's environment:
 //!
 //! - `ATRACE_MARKER` names the sink: the marker of a separate instance or, without the rights to make an instance,
-//!   `/dev/null`; in a test, which writes little, it names a temporary file. `ATRACE_BENCH_SINK` (`tracefs`,
-//!   `file`, `null`) selects a sink.
+//!   `/dev/null`; in a test, which writes little, it names a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`,
+//!   `null`) selects a sink.
 //! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, the
 //!   supervisor switches off the patterns and tags that a killed bench has left in the store.
 //! - `ATRACE_BACKEND` is removed.
@@ -50,7 +50,7 @@ const DEVICE_TEMP: &str = "/data/local/tmp";
 const PATIENCE: u32 = 3;
 
 /// Runs `main_child` in a child process with its own sink. Returns the exit code of `main_child`, or 128 + n if signal
-/// n ended the child. If a signal asked this process to end, the result is as if that signal had ended it (130 for
+/// n ended the child. If a signal asked this process to end, the result is 128 + the number of that signal (130 for
 /// Ctrl-C).
 ///
 /// For `--list`, nothing is prepared, and `main_child` runs in this process.
@@ -115,8 +115,7 @@ struct Switches {
 }
 
 impl Switches {
-    /// Stores the present patterns. Returns `None` if there are no properties; tracing can't be switched then
-    /// either.
+    /// Stores the present patterns. Returns `None` if there are no properties, so that tracing can't be switched.
     fn note() -> Option<Self> {
         let control = Control::open().ok()?;
         Some(Self { before: control.patterns(), control })

@@ -94,7 +94,7 @@ pub struct Counts {
     pub frees: u64,
     /// The number of bytes of the freed blocks.
     pub freed: u64,
-    /// The maximum number of bytes that were allocated and not yet freed, relative to the beginning of the count.
+    /// The maximum number of bytes that were allocated and not yet freed, compared with the number when counting began.
     /// With several threads, allocations at the same moment may be missed. During a `realloc`, both blocks count.
     pub peak: u64,
 }

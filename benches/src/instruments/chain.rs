@@ -47,9 +47,9 @@ pub fn run<const BLOCKS: usize>(n: u64) {
 /// which are 0.2 % of the time of this chain.
 pub const BLOCKS: usize = 300;
 
-/// Returns how long a chain of [`BLOCKS`] blocks takes, in nanoseconds (about five thousand). This is the mean of the
-/// shorter two of three runs, because a run that was interrupted does not show the speed of the processor. The shortest
-/// run alone would be rounded down to a step of the clock more often than up.
+/// Returns how long a chain of [`BLOCKS`] blocks takes, in nanoseconds (about five thousand). The result is the mean of
+/// the two shortest of three runs, because a run that was interrupted does not show the speed of the processor. The
+/// shortest run alone would be rounded down to a step of the clock more often than up.
 pub fn time() -> f64 {
     let once = || {
         let start = Instant::now();

@@ -22,7 +22,7 @@ fn duration(of: ClockId) -> Duration {
 
 /// Returns the shortest time that [`Instant`] can measure: the difference of two consecutive readings.
 ///
-/// Slices must take much longer than this; [`crate::measure::paired`] makes sure that they do.
+/// A slice (a period of measuring) must take much longer than this; [`crate::measure::paired`] makes sure of that.
 pub fn timer_floor() -> Duration {
     let mut pairs: Vec<Duration> = (0..1001)
         .map(|_| {

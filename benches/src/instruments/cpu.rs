@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Keeps the calling thread, and the threads and processes that it starts, on one CPU until this is dropped.
+/// Keeps the calling thread, and the threads and processes that it starts, on one CPU until the `Pin` is dropped.
 #[derive(Debug)]
 pub struct Pin {
     before: CpuSet,

@@ -53,7 +53,7 @@ impl ThreadState {
     }
 }
 
-/// The object that a waiting thread waits for.
+/// The kind of object for which a waiting thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The thread waits for another thread: for a lock, a condition, to be unparked, or for the end of a
@@ -87,8 +87,8 @@ impl Wait {
     }
 }
 
-/// Returns the fields of a `stat` file, beginning with the third field, the state. The name before it may contain
-/// spaces and parentheses.
+/// Returns the fields of a `stat` file, beginning with the third field, the state. The field before the state, the
+/// name, may contain spaces and parentheses.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
 }
@@ -182,7 +182,7 @@ impl Started {
 /// The sums over all samples of a [`Sampler`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// The number of samples that were taken.
+    /// The number of samples (each of all threads) that were taken.
     pub looks: u64,
     /// The number of living threads, added over all samples.
     pub alive: u64,
@@ -256,8 +256,8 @@ impl Samples {
 
 /// A thread that repeatedly samples all other threads of the process, until it is [stopped](Sampler::stop).
 ///
-/// The sampler allocates and takes CPU time, so neither may be measured while the sampler runs. The sampler
-/// does not count itself.
+/// The sampler allocates and takes CPU time, so do not measure allocations or CPU time while the sampler runs. The
+/// sampler does not count itself.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Sender<()>,

@@ -12,16 +12,16 @@
 //! # Why two runs give the same
 //!
 //! - The bounds name the compiler that has produced the counted code, and apply only to that compiler.
-//! - The C library selects its copy routines by processor; `GLIBC_TUNABLES` makes the selection equal on all
-//!   processors. `atrace` has a copy routine with AVX2 and a routine without. The routine with AVX2 is counted, so
-//!   the bench refuses processors without AVX2 (older than 2013).
+//! - The C library selects its routines for copying memory by the type of processor; `GLIBC_TUNABLES` makes the
+//!   selection equal on all processors. `atrace` has a copy routine with AVX2 and a routine without. The routine with
+//!   AVX2 is counted, so the bench refuses processors without AVX2 (older than 2013).
 //! - For the Perfetto backend, the process records its own events. Counting begins when the producer reads the time
 //!   from the processor's counter: without the counter, each event calls the system's clock and takes more
-//!   instructions. To count events that are off, the process connects to a service without a session, which is a
-//!   thread of the process; callgrind counts only the thread that runs the operations.
-//! - C++ formats the process id in each message, so its cost depends on the number of digits. If the kernel allows a
-//!   PID namespace (root, or user namespaces), the processes run in a namespace in which all ids have five digits.
-//!   Otherwise the counts of C++ may vary by a few instructions. They have no bounds.
+//!   instructions. To count events while tracing is off, the process connects to a service without a session. The
+//!   service is a thread of the process, but callgrind counts only the thread that runs the operations.
+//! - C++ formats the process id in each message, so its cost depends on the number of digits of the id. If the kernel
+//!   allows a PID namespace (root, or user namespaces), the processes run in a namespace in which all ids have five
+//!   digits. Otherwise the counts of C++ may vary by a few instructions. So these counts have no bounds.
 //! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. Counts of C++ and
 //!   of the limits are for the report only.
 
@@ -80,8 +80,8 @@ pub fn of_this_commit() -> BTreeMap<String, f64> {
     rows.unwrap_or_default().into_iter().map(|row| (row.id, row.median)).collect()
 }
 
-/// Runs the bench with this process' command line. Each case runs in a process of its own. There, `run_case` must
-/// run the operations in a function whose name contains [`FUNCTION`].
+/// Runs the bench with this process' command line. Each case runs in a process of its own. In that process, `run_case`
+/// must run the operations in a function whose name contains [`FUNCTION`].
 pub fn main(run_case: impl FnOnce(&Id)) -> ExitCode {
     let args = Args::parse();
     match &args.case {

@@ -3,8 +3,8 @@
 //! A machine's speed changes within milliseconds: its clock speed, the content of its caches and its other load vary.
 //! So no case is measured alone. Every *round* runs one short slice of every case, in an order that changes each time,
 //! and a comparison of two cases uses their slices of the same round. The median over hundreds of rounds shows how the
-//! cases differ, and its confidence interval shows how certain the difference is. A disturbance of a single round has
-//! little effect on the median, and a disturbance of all rounds cancels out.
+//! cases differ, and the median's confidence interval shows how certain the difference is. A disturbance of a single
+//! round has little effect on the median, and a disturbance of all rounds cancels out.
 //!
 //! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
 //!
@@ -143,7 +143,7 @@ impl<'a> Paired<'a> {
         }
     }
 
-    /// Keeps the cases that the command line selects, and the cases that they are compared with.
+    /// Removes all cases except those that the command line selects and those with which a selected case is compared.
     pub fn select(&mut self, args: &Args) {
         self.comparisons.retain(|asked| args.selects(&asked.id));
         let needed = |id: &str| self.comparisons.iter().any(|asked| asked.base == id);

@@ -15,9 +15,9 @@ use crate::promise::Verdict;
 use crate::stats::CONFIDENCE;
 use crate::stats::sample::{self, Sample};
 
-/// The confidence with which a promise must be decided for its rounds to end early. There are up to 25 looks at the
-/// interval. If the rounds ended as soon as an interval of 95 % excludes the limit, one in six of the final intervals
-/// would be wrong for a ratio that is exactly at the limit.
+/// The confidence with which a promise must be decided for its rounds to end early. The interval is computed up to 25
+/// times during the rounds. If the rounds ended as soon as an interval of 95 % excludes the limit, one in six of the
+/// final intervals would be wrong for a ratio that is exactly at the limit.
 const DECIDED: f64 = 0.998;
 
 /// The reason why the rounds ended.
@@ -170,7 +170,7 @@ impl Config {
         Self { once: true, min_rounds: 1, max_rounds: 1, pin: false, ..Self::full() }
     }
 
-    /// Returns the configuration that the command line selects.
+    /// Returns the configuration of a full, quick or test run, as the command line requests.
     pub fn of(args: &Args) -> Self {
         match args {
             Args { test: true, .. } => Self::test(),

@@ -1,5 +1,5 @@
-//! Tests on simulated machines that promises are decided, and decided correctly. The real code runs the rounds; only
-//! the slices and the clock are simulated, so the true ratio is known.
+//! Tests on simulated machines that promises are decided, and decided correctly. The code under test runs the rounds;
+//! only the slices (the periods of measuring) and the clock are simulated, so the true ratio is known.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -42,7 +42,8 @@ fn verdicts(machine: Machine, of_limit: f64, runs: u64) -> [usize; 3] {
         .map(|verdict| all.iter().filter(|it| **it == verdict).count())
 }
 
-/// At most one run in ten may stay open, and at most one in twenty may be decided wrongly.
+/// Tests that promises are decided correctly: at most one run in ten may leave its promise open, and at most one in
+/// twenty may decide its promise wrongly.
 #[test]
 fn promises_are_decided_and_rightly() {
     for (machine, truths) in machines() {
@@ -57,8 +58,9 @@ fn promises_are_decided_and_rightly() {
     }
 }
 
-/// The rounds end as soon as the promise is decided. If an interval of 95 % could decide a promise, one in six of the
-/// final intervals would not contain the true ratio, if that ratio is at the limit.
+/// Tests that the final intervals contain the true ratio, although the rounds end as soon as the promise is decided. If
+/// an interval of 95 % could decide a promise, one in six of the final intervals would not contain a true ratio that is
+/// exactly at the limit.
 #[test]
 fn intervals_are_true_though_rounds_end_early() {
     let [mut held, mut all] = [0, 0];
@@ -88,8 +90,8 @@ fn above_of_writes(machine: Machine, micros: f64) -> f64 {
     Interval::of(&(0..15).map(ratio).collect::<Vec<_>>()).unwrap().median
 }
 
-/// A disturbance that hits one in a hundred slices of a millisecond hits one in eight slices of 12 ms. So long slices
-/// must be compared with long slices.
+/// Tests that raw writes must be measured for as long as the slice with which they are compared: a disturbance that
+/// hits one in a hundred slices of a millisecond hits one in eight slices of 12 ms.
 #[test]
 fn messages_are_written_for_as_long_as_what_they_are_compared_with() {
     let mut misjudged = 0;

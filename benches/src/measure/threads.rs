@@ -99,8 +99,8 @@ fn round<F: FnMut(u64)>(threads: usize, iters: u64, make: &(impl Fn(usize) -> F 
     nanos(total, iters * threads as u64)
 }
 
-/// Aborts the process when it is dropped, which only happens in a panic. Without this, the other threads would wait
-/// forever for the thread that has panicked.
+/// Aborts the process when the guard is dropped, which only happens in a panic. Without this, the other threads would
+/// wait forever for the thread that has panicked.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {

@@ -97,7 +97,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Makes a judged promise that is not about an exact count.
+    /// Makes a judged promise. The promise is not about an exact count, unless [`exact`](Self::exact) is called.
     pub fn new(
         promise: impl Into<String>,
         of: impl Into<String>,
@@ -253,7 +253,7 @@ pub fn counts<'a>(judged: impl IntoIterator<Item = &'a Judged>) -> [usize; 3] {
 const LINES: usize = 40;
 /// The maximum number of characters in a line.
 const WIDTH: usize = 120;
-/// The maximum number of measured values of a group in a line.
+/// The maximum number of measured values that the line of a group of promises shows.
 const SHOWN: usize = 4;
 
 /// The promises of all benches, on one screen.

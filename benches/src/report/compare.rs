@@ -13,8 +13,8 @@
 //! - The time that tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the
 //!   change of the machine, exceeds the upper bound of the saved addition by more than the largest of three
 //!   allowances: the maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
-//! - In addition, the row must have become slower by more than half a nanosecond. For a ratio, this is today's time of
-//!   the row, minus the time with which the ratio would be as before. Smaller changes can come from the placement of
+//! - In addition, the row must have become slower by more than half a nanosecond. For a ratio, the slowdown is today's
+//!   time of the row minus the time that would give the saved ratio. Smaller slowdowns can come from the placement of
 //!   the code by the linker.
 //! - **Instructions** have no intervals and no such minimum. **Allocations** must not grow by a hundredth of an
 //!   allocation.
@@ -23,7 +23,7 @@
 //!   comparison fails.
 //! - The rows of a device are compared with the saved rows of the same device.
 //!
-//! An interval covers the rounds of one process, and not the differences between processes. So after a failure,
+//! An interval shows the variation within one process, but not the differences between processes. So after a failure,
 //! run the bench once more before you look for a cause. If a comparison fails, `--save` in the same command saves
 //! nothing.
 
@@ -40,8 +40,8 @@ use crate::table::number::{count, percent, ratio, time};
 /// The largest difference of times, in nanoseconds, that is ignored, because it can come from the placement of the code
 /// by the linker.
 const FLOOR_NS: f64 = 0.5;
-/// The number of nanoseconds by which the time that tracing adds to a workload may grow. If [`ZERO_PART`] allows more,
-/// that limit counts.
+/// The number of nanoseconds by which the time that tracing adds to a workload may grow. If the limit [`ZERO_PART`]
+/// allows more, it applies instead.
 const ZERO_NS: f64 = 2.0;
 /// The fraction of a workload's time by which the time that tracing adds to the workload may grow.
 const ZERO_PART: f64 = 0.01;
@@ -94,7 +94,7 @@ pub(crate) fn save(input: &Input, measured: &Path, name: &str) -> Result<String,
     Ok(format!("saved as {name}: {rows} rows of {benches} benches, in {}", to.display()))
 }
 
-/// Makes a file name. The parts come from file names, and the replaced characters must not lead to another directory.
+/// Makes a file name from a text. Characters that could lead to another directory are replaced.
 fn file_name(name: &str) -> String {
     name.chars().map(|c| if c == '/' { '_' } else { c }).collect()
 }

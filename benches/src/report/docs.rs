@@ -1,5 +1,5 @@
 //! Writes the documentation of costs: the lines in `README.md` and `docs/costs.md`, the tables of `docs/costs.md`
-//! between their marks, and the plot, all from the same rows. A table whose bench has not run stays as it is.
+//! between their marks, and the plot, all from the same rows. A table whose bench has not run stays unchanged.
 //!
 //! `README.md` and `docs/costs.md` contain a mark with a hash of the rows, so that a test can detect when only one of
 //! the two files was updated.

@@ -1,5 +1,5 @@
 //! Writes the report as a single HTML file without scripts, fonts or network access. A plot is an SVG image in the
-//! page's colours, with several marks on a line and a logarithmic axis of nanoseconds.
+//! page's colours. Each line of a plot has several marks, and the axis of nanoseconds is logarithmic.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -8,7 +8,7 @@ use crate::row::Known;
 use crate::table;
 use crate::table::number::{coordinate as at, time};
 
-/// The colours and fonts of plots that are in a page or in a separate file.
+/// The colours and fonts of plots, both in the page and in separate files.
 const PLOT_STYLE: &str = include_str!("plot.css");
 const PAGE_STYLE: &str = include_str!("page.css");
 
@@ -107,7 +107,8 @@ pub(crate) fn file(plot: &Plot) -> String {
     svg(plot, Some(PLOT_STYLE)).into_string()
 }
 
-/// Draws a plot, or nothing if the plot has no points. With `style`, the image can be a separate file.
+/// Draws a plot, or nothing if the plot has no points. If `style` is given, the image contains these styles, so that it
+/// can be a separate file.
 fn svg(plot: &Plot, style: Option<&str>) -> Markup {
     let points = || plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
     let Some(axis) = Axis::of(points()) else { return html! {} };

@@ -21,7 +21,7 @@ use crate::row::environment::{self, Environment};
 use crate::row::{self, PERCENTS, Row, Versus};
 use crate::table::number::time;
 
-/// The maximum number of rows in a file, which is over a hundred times what a bench writes.
+/// The maximum number of rows in a file, which is over a hundred times the number that a bench writes.
 const MAX_ROWS: usize = 5_000;
 /// The maximum length of an id.
 const MAX_ID: usize = 200;

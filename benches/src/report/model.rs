@@ -18,7 +18,7 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
     pub(crate) warnings: Vec<String>,
     pub(crate) sections: Vec<Section>,
-    /// All measured rows, by machine and bench. This machine has the empty name.
+    /// All measured rows, by machine and bench. The name of the machine that makes the report is empty.
     pub(crate) measured: BTreeMap<String, BTreeMap<String, Measured>>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Part {
     Folded(String, Table),
 }
 
-/// The subject of a row, which determines its mark in a plot.
+/// The subject of a row, which determines the shape of the row's mark in a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Series {

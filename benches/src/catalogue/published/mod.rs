@@ -5,11 +5,12 @@
 //! measurements on other machines. Rust's three numbers are Criterion's estimate with its 95 % interval; C++'s number
 //! is the `Time` of Google Benchmark.
 //!
-//! The text files beside this module hold the originals' result tables. A line has five fields: description, number,
-//! error, unit, and the corresponding row of ours, or `-` and a reason for having no row. A blank line ends a group;
-//! the lines of a group are compared with its first line. All other lines start with a mark:
-//! - `!` defines a reason. In the field for the row, `0:` names the reason why our number may be 0, and `none:` the
-//!   reason why a run may lack the row. After a reason for having no row, `near:` names our nearest number.
+//! The text files beside this module hold the originals' result tables. A line of a table has five fields: description,
+//! number, error, unit, and our corresponding row, or `-` and the reason why we have no such row. A blank line ends a
+//! group; the lines of a group are compared with the group's first line. All lines that do not belong to a table start
+//! with a mark:
+//! - `!` defines a reason. In the fifth field of a line, `0:` names the reason why our number may be 0, `none:` names
+//!   the reason why a run may lack the row, and `near:` names our nearest number if we have no row.
 //! - `~` begins the text that explains how the following lines correspond to our rows.
 //! - `"` begins a sentence that is quoted word for word from the original's authors.
 //! - `>` begins a finding of the original's tables, in our words. Each `?` below a finding is a ratio of two
@@ -67,7 +68,7 @@ pub struct OfTracing {
 }
 
 impl OfTracing {
-    /// Returns the id of our row for this case, under the subscriber without a registry.
+    /// Returns the id of our row for this case, with the subscriber without a registry.
     pub fn id(&self) -> Id {
         Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
     }
@@ -142,11 +143,11 @@ pub struct Finding {
 /// A ratio, and the range in which it supports a finding.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// The ratio of the published numbers.
+    /// The ratio of the two published numbers.
     pub there: f64,
-    /// The numerator: a row of ours.
+    /// The numerator of our ratio: a number that we measure.
     pub of: Measured,
-    /// The denominator: a row of ours.
+    /// The denominator of our ratio: a number that we measure.
     pub by: Measured,
     /// The lower end of the range in which the finding holds.
     pub from: f64,
@@ -165,11 +166,11 @@ pub struct Line {
     pub error: f64,
     /// The unit of both the published number and ours.
     pub unit: &'static str,
-    /// Our number, or the reason why we have none.
+    /// Our number, or the reason why we do not measure this number.
     pub here: Result<Measured, &'static str>,
     /// The reason why our number may be 0.
     pub zero: Option<&'static str>,
-    /// The reason why a run of all cases may lack the row for our number.
+    /// The reason why even a run of all cases may lack the row with our number.
     pub none: Option<&'static str>,
     /// Our nearest number, if we have no number of the same kind.
     pub near: Option<Measured>,
@@ -186,7 +187,8 @@ pub struct Measured {
     pub id: &'static str,
     /// The field of the row that has the number.
     pub field: Field,
-    /// How many of our operations make up one operation of the original; our number is multiplied by this factor.
+    /// The number of our operations that together equal one operation of the original. Our number is multiplied by this
+    /// factor.
     pub times: f64,
 }
 

@@ -14,11 +14,11 @@ use crate::row::Row;
 use crate::stats::Interval;
 
 /// Judges the promise that a mode takes as long as its [twin](super::Mode::same_as), over all cases. In each case, the
-/// allowed difference is 2 ns or 1 %, whichever is more. The promise is kept if the median of all differences, as
-/// multiples of the allowed difference, is within ±1. The promise is also missed if a single case certainly differs
-/// by more than twice the allowed difference; the factor of two allows for chance, because there are many cases. A
-/// single case is seldom measured to 1 %: twins execute the same instructions, but the loader places their code and
-/// data differently. Returns `None` if nothing was compared.
+/// allowed difference is 2 ns or 1 %, whichever is more. Each difference is expressed as a multiple of the allowed
+/// difference; the promise is kept if the median of all these multiples is within ±1. The promise is also missed if a
+/// single case certainly differs by more than twice the allowed difference. The factor of two allows for chance,
+/// because there are many cases. A single case is seldom measured with a precision of 1 %: twins execute the same
+/// instructions, but the loader places their code and data differently. Returns `None` if nothing was compared.
 fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Judged> {
     let modes = &results.modes;
     let together = results.apart(&results.twins(mode), mode)?;
@@ -137,8 +137,8 @@ mod tests {
     use crate::row::Sink;
     use crate::stats::sample::Sample;
 
-    /// Judges the twins `filtered` and `nosub` where `nosub` takes 1000 ns and `filtered` takes `more[case]` ns more.
-    /// Each slice of `filtered` deviates by up to `noise` ns.
+    /// Judges artificial results of the twins `filtered` and `nosub`: in each case, `nosub` takes 1000 ns and
+    /// `filtered` takes `more[case]` ns more. The time of each slice of `filtered` deviates by up to `noise` ns.
     fn twins(more: &[i64], noise: i64) -> Judged {
         let cases = (0..more.len()).map(|n| Case::new(format!("rust/{n}"), |_| Ok(Done::new())));
         let mut results = Results::new(Mode::all(), cases.collect(), Sink::Null, Names::default());
@@ -172,7 +172,8 @@ mod tests {
         assert_eq!(at_limit.verdict, Verdict::Open, "{at_limit:?}");
     }
 
-    /// Adds a generation of ten slices. The first `lossy` slices lost an event and took less time.
+    /// Adds a generation (the results of one set of processes) of ten slices. The first `lossy` slices lost an event
+    /// and took less time.
     fn slices(results: &mut Results, lossy: usize) {
         results.generations += 1;
         for turn in 0..10 {

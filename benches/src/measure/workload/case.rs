@@ -18,7 +18,7 @@ pub type Wrong = String;
 /// Runs the operation the given number of times.
 type Run = Box<dyn FnMut(u64) -> Result<Done, Wrong>>;
 
-/// A function that returns how many times something happens in one operation.
+/// A function that returns the expected value of a count for one operation.
 type PerOperation = Box<dyn Fn() -> f64>;
 
 /// An operation of a workload.
@@ -41,7 +41,7 @@ pub(super) struct Info {
     pub(super) one_core: bool,
     /// Whether the closure `run` is made anew for each slice.
     pub(super) afresh: bool,
-    /// Whether an operation mostly waits for something other than the processor.
+    /// Whether an operation mostly waits for a time or for another machine, and not for the processor.
     pub(super) waits: bool,
     pub(super) traced: bool,
     pub(super) not_in: &'static [&'static str],
@@ -97,8 +97,9 @@ impl Case {
         self
     }
 
-    /// Sets the approximate duration of a slice, instead of a millisecond. Use it for an operation that takes that long
-    /// itself, and for operations of several threads, which start and end only nearly together.
+    /// Sets the approximate duration of a slice, instead of a millisecond. Use this for an operation that itself takes
+    /// about a millisecond or longer, and for operations of several threads, which do not start and end at exactly the
+    /// same time.
     pub fn slices_of(mut self, time: Duration) -> Self {
         self.info.slice = Some(time);
         self
@@ -147,7 +148,7 @@ impl Case {
         self
     }
 
-    /// Compares the reports of `n` operations with the expected counts and the elapsed time.
+    /// Compares the report of `n` operations with the expected counts and the elapsed time.
     pub(crate) fn check(&self, done: &Done, n: u64, elapsed: Duration) -> Result<(), Wrong> {
         let took = done.took.unwrap_or(elapsed);
         let sum = |is: &dyn Fn(&str) -> bool| -> Duration {
@@ -280,14 +281,15 @@ impl Done {
         self
     }
 
-    /// Adds the number of occurrences of something, such as polls. The row has the number per operation.
+    /// Adds a count with this name, such as the number of polls. The row has the count per operation.
     pub fn count(mut self, name: &'static str, total: u64) -> Self {
         self.counts.push((name.into(), total));
         self
     }
 
-    /// Adds how many times something happened in a period. The row has the occurrences per second: the sum of all
-    /// slices' occurrences divided by the sum of their times, with an interval over the generations.
+    /// Adds the number of occurrences of an event, and the time in which they occurred. The row has the occurrences per
+    /// second: the sum of all slices' occurrences divided by the sum of their times, with an interval over the
+    /// generations (sets of processes).
     pub fn rate(mut self, name: &'static str, occurrences: f64, time: Duration) -> Self {
         self.rates.push((name.into(), (occurrences, time)));
         self
@@ -316,7 +318,8 @@ impl Done {
 /// The prefix of a line of stdout that is a reply.
 pub(super) const REPLY: &str = "atrace-benches reply: ";
 
-/// The maximum number of a case's messages that are stored for the raw writes.
+/// The maximum number of messages of a case that are stored for raw writes (writes of the same bytes without this
+/// library).
 pub(super) const KEPT: usize = 64;
 
 /// A request to the process of a mode. Cases are numbered.

@@ -140,7 +140,8 @@ pub trait Workload {
         Ok(())
     }
 
-    /// Returns how the rows are named, and whether the raw writes of the messages are timed.
+    /// Returns how the rows are named, and whether raw writes (writes of the same messages without this library) are
+    /// timed.
     fn names() -> Names {
         Names::default()
     }
@@ -175,7 +176,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Keeps a value until the processes of the modes have ended.
+    /// Makes a fixture that holds a value until the processes of the modes have ended.
     pub fn of(kept: impl Any) -> Self {
         Self { env: Vec::new(), _kept: Some(Box::new(kept)) }
     }
@@ -205,7 +206,7 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
-/// Runs as the process of a mode, if this process was started for that. Returns whether it was.
+/// Does the work of the process of a mode, if this process was started as such. Returns whether it was.
 ///
 /// # Errors
 ///
@@ -239,7 +240,7 @@ fn selected<W: Workload>(session: &Session) -> Results {
     results
 }
 
-/// Measures the cases, and calls `look` while the fixture exists.
+/// Measures the cases, and calls `look` with the results while the [`Fixture`] exists.
 fn measure_selected<W: Workload>(
     session: &Session,
     results: &mut Results,

@@ -34,7 +34,7 @@ pub struct Mode {
     pub(super) exact: bool,
 }
 
-/// The modes that have the same number of operations in a slice.
+/// The group of modes that have the same number of operations in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     Common,
@@ -90,19 +90,19 @@ impl Mode {
         Self { bases, ..self }
     }
 
-    /// Promises that this mode takes the same time as the mode `base`, with which it must be compared. Such a
-    /// small difference needs many turns, so twins get most of the time.
+    /// Promises that this mode takes the same time as the mode `base`, with which it must be compared. Many
+    /// measurements are needed to show that there is no difference, so such twins get most of the time.
     pub const fn same_as(self, base: &'static str) -> Self {
         Self { twin: Some(base), ..self }
     }
 
-    /// Gives this mode its own slice size. Use it for a mode that takes many times as long as the others, because it
-    /// would otherwise get the same small number of operations.
+    /// Gives this mode its own number of operations in a slice. Use this for a mode that takes many times as long as
+    /// the others: otherwise all modes would get the same small number of operations.
     pub const fn apart(self) -> Self {
         Self { pace: Pace::Own, ..self }
     }
 
-    /// Gives this mode the slice size of a `group` of modes.
+    /// Gives this mode the same number of operations in a slice as the other modes of this `group`.
     pub const fn paced_with(self, group: &'static str) -> Self {
         Self { pace: Pace::Of(group), ..self }
     }
@@ -147,7 +147,7 @@ impl Mode {
         matches!(self.sessions, Some(1..))
     }
 
-    /// Returns whether both modes have the same slice size.
+    /// Returns whether both modes have the same number of operations in a slice.
     pub(super) fn keeps_pace_with(&self, other: &Self) -> bool {
         self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }

@@ -38,7 +38,8 @@ impl Plan {
         }
     }
 
-    /// Returns the number of operations for counting allocations, for a case that asks for `asked`.
+    /// Returns the number of operations over which allocations are counted, for a case that has requested `asked`
+    /// operations.
     pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
         let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
         // A test counts at least two batches, to show that counts of batches add up.
@@ -46,8 +47,8 @@ impl Plan {
     }
 
     /// Returns how long raw messages are written beside a slice that took `beside`: as long as the slice, because rare
-    /// disturbances would otherwise hit the longer measurement more often (`measure/simulation.rs`), but no longer than
-    /// 16 slices of the usual length. Most disturbances are shorter than that.
+    /// disturbances would otherwise hit the longer of the two measurements more often (`measure/simulation.rs`). But
+    /// the time is limited to 16 slices of the usual length, because most disturbances are shorter.
     pub(super) fn writes(&self, beside: Duration) -> Duration {
         if self.once { self.slice } else { beside.clamp(self.slice, self.slice * 16) }
     }
@@ -61,7 +62,7 @@ impl Plan {
     }
 }
 
-/// How often a case runs in each mode.
+/// How many operations a case runs in each mode, and how often.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     /// For every mode, the number of operations in a slice.
@@ -173,8 +174,8 @@ impl Twins {
         all
     }
 
-    /// Returns the next turn. It measures the twins whose interval is expected to be the widest, as a multiple of
-    /// the difference that is allowed between twins.
+    /// Returns the next turn. This turn measures the twins whose interval is expected to be the widest, compared with
+    /// the difference that is allowed between them.
     pub(super) fn next(all: &mut [Self], random: &mut Rng) -> Option<Turn> {
         let width = |twins: &Self| twins.spread / (twins.turns as f64).sqrt();
         let next = all.iter_mut().max_by(|a, b| width(a).total_cmp(&width(b)))?;

@@ -10,7 +10,7 @@ use crate::row::{AT_ONCE, Above, Row, Sink, Versus, note_comparisons};
 use crate::stats::Interval;
 use crate::stats::sample::{self, Sample, equally_fast};
 
-/// What a sample of a case and mode has timed: the operation, a part of the operation, or raw writes.
+/// The subject of a sample: the operation, a part of the operation, or raw writes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Total,
@@ -39,7 +39,7 @@ pub enum RawWrites {
 pub struct Names {
     /// Returns the name of the operation's row.
     pub row: fn(&str, &str) -> String,
-    /// Returns the name of the row with the raw writes of the operation's messages.
+    /// Returns the name of the row for raw writes: writes of the operation's messages without this library.
     pub raw: fn(&str, &str) -> String,
     /// Returns the name of the row with the raw writes of the operation's messages by the inlined system
     /// call, which is the lowest possible cost of writing them.
@@ -82,14 +82,14 @@ pub struct Results {
     counts: Named<f64>,
     /// For every generation, the number of occurrences, and the number of seconds in which they occurred.
     rates: Named<[f64; 2]>,
-    /// The number of slices through Perfetto that lost events, and the number of slices through Perfetto that lost no
-    /// event.
+    /// Two numbers of slices that were measured with the Perfetto backend: those that lost events, and those that lost
+    /// no event.
     pub(super) whole: [u64; 2],
     /// The duration of the reference chain (`instruments/chain.rs`) at the reference speed: the speed of the processor
     /// to which all times are converted. The value is valid after all measurements.
     reference: f64,
     rows: Vec<Row>,
-    /// The index in `rows` of each key's row.
+    /// For each key, the index of its row in `rows`.
     places: BTreeMap<Key, usize>,
 }
 
@@ -175,9 +175,10 @@ impl Results {
         self.allocated_more(self.case(case)?, self.mode(mode)?, self.mode(base)?)
     }
 
-    /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are of the
-    /// form `(case, mode)` or `(case/part, mode)`. The result is the median of the differences within a turn,
-    /// with an interval [of clusters](Interval::of_clusters); the clusters are the generations.
+    /// Returns how many nanoseconds more an operation of `of` takes than an operation of `base`. Both are of the form
+    /// `(case, mode)` or `(case/part, mode)`. The result is the median of the differences within a turn (slices that
+    /// ran directly one after the other), with an interval [of clusters](Interval::of_clusters). A cluster is a
+    /// generation, that is, one set of processes.
     ///
     /// # Panics
     ///
@@ -197,8 +198,7 @@ impl Results {
         self.times(&of, &base)
     }
 
-    /// Returns a ratio: the time that mode `mode` adds to `base`, divided by the time that mode
-    /// `than` adds to `base`.
+    /// Returns the time that mode `mode` adds to mode `base`, divided by the time that mode `than` adds to mode `base`.
     pub fn added(&self, case: &str, mode: &str, than: &str, base: &str) -> Option<Interval> {
         let key = |mode| Some((self.case(case)?, self.mode(mode)?, What::Total));
         let (own, than, base) = (key(mode)?, key(than)?, key(base)?);
@@ -282,7 +282,7 @@ impl Results {
         }
     }
 
-    /// Adds a slice. If a slice lost events through Perfetto, it is only counted, because lost events take less
+    /// Adds a slice. A slice with the Perfetto backend that lost events is only counted, because lost events take less
     /// time.
     pub(super) fn add(&mut self, (case, mode): (usize, usize), round: usize, n: u64, slice: &Slice) {
         if let Some(lost) = slice.done.lost {
@@ -533,7 +533,8 @@ impl Results {
         self.generations([key, base], |[own, base]| own.ns / base.ns)
     }
 
-    /// Returns the interval of `f` over the turns that have samples for all keys. The generations are the clusters.
+    /// Computes `f` for each turn that has samples for all keys, and returns the interval of the results. The clusters
+    /// of the interval are the generations (sets of processes).
     fn generations<const N: usize>(
         &self,
         keys: [&Key; N],

@@ -131,7 +131,7 @@ fn take_turns(
     Ok(())
 }
 
-/// The facts about every case that are found out with the first generation of processes.
+/// The data about every case that is measured with the first generation (set of processes).
 #[derive(Default)]
 struct Found {
     paces: Vec<Pace>,
@@ -177,7 +177,7 @@ fn first(plan: &Plan, results: &mut Results, processes: &mut [Process]) -> io::R
 
 /// Makes glibc's allocator keep freed memory, as in a program that has run for a long time. By default, the allocator
 /// returns memory to the kernel and requests it again, until the process has freed a large block. So some processes
-/// return memory and others do not, and returning it makes up a quarter of the cost of a task.
+/// return memory and others do not. Returning memory makes up a quarter of the cost of a task.
 const ALLOCATOR: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 
@@ -188,7 +188,7 @@ const INEXACT: usize = 7;
 struct Process {
     mode: Mode,
     helper: Helper,
-    /// The cases whose messages were sent to the process.
+    /// The cases whose messages, for raw writes, were already sent to the process.
     has: BTreeSet<usize>,
     /// The Perfetto consumer to which the process is connected, if there is one.
     _reader: Option<Reader>,
@@ -210,7 +210,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Runs a slice of a case. With `warm`, an untimed warm-up precedes the slice.
+    /// Runs a slice of a case. If `warm` is true, an untimed warm-up precedes the slice.
     fn slice(&mut self, info: &Info, (case, place): (usize, usize), n: u64, warm: bool) -> io::Result<Slice> {
         let &Info { batch, afresh, .. } = info;
         // A case with batches has short slices, and its first batch starts the threads of a runtime.
@@ -249,7 +249,7 @@ impl Process {
         Ok(counts.get(counts.len() / 2).copied())
     }
 
-    /// Makes the process write raw messages, and returns the time of one message.
+    /// Makes the process write messages without this library, and returns the time of one message.
     fn raw(&mut self, case: usize, all: &[Vec<u8>], slice: Duration, inlined: bool) -> io::Result<Sample> {
         let messages = self.has.insert(case).then(|| all.to_vec());
         self.ask(&Request::Raw { case, messages, slice, inlined }, "its raw writes")

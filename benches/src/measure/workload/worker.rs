@@ -270,8 +270,9 @@ impl Worker<'_> {
         Ok(Sample { ns: nanos(took, n), chain })
     }
 
-    /// Pins the thread for the whole slice if the case runs on one core. Otherwise only moves the thread to the CPU
-    /// of this turn, because at a given moment the cores of a virtual machine are not equally fast.
+    /// If the case runs on one core, pins the thread for the whole slice. Otherwise only moves the thread to the CPU of
+    /// this turn, so that the compared slices begin on the same CPU: at a given moment, the cores of a virtual machine
+    /// are not equally fast.
     fn begin_at(&self, case: usize, place: usize) -> Answer<Option<Pin>> {
         let pin = self.pin(case)?;
         if pin.is_none() {

@@ -278,7 +278,7 @@ fn circumstance(here: &Machine, (title, note, is_in): Circumstance) -> Option<Ta
     (!rows.is_empty()).then(|| of_rows(title, rows).with_note(note))
 }
 
-/// Makes the tables of threads, and of a thread that watches.
+/// Makes the tables about events on several threads, and about events in a process with a watching thread.
 pub(super) fn threads(here: &Machine) -> Vec<Table> {
     [THREADS, WATCH].into_iter().filter_map(|of| circumstance(here, of)).collect()
 }

@@ -244,7 +244,7 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
 }
 
 /// Returns a warning if a row with tracing on costs about as much as the row with tracing off, which suggests that
-/// tracing was not on. The authors of the original warn of this.
+/// tracing was not on. The authors of the original benchmark warn of this.
 fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
     let id = Id::of(&on.id);
     let other = id.with_state(State::Off).filter(|_| id.state() == Some(State::On))?.to_string();

@@ -9,7 +9,7 @@ use crate::row::Known;
 use crate::row::environment::date;
 use crate::table::{Cell, Table};
 
-/// Tables that are between two marks on the page. The marks contain the name of the tables.
+/// Generated tables, which are between two marks on the page. The marks contain the name of the tables.
 pub(crate) struct Made {
     /// The name in the marks.
     pub(crate) name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Made {
     tables: fn(&Machine) -> Vec<Table>,
 }
 
-/// The lines of a workload's table that the page shows, and the modes whose columns it shows.
+/// The part of a workload's table that the page shows: some lines, and the columns of some modes.
 struct Chosen {
     bench: &'static str,
     base: &'static str,

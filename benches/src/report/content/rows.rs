@@ -182,7 +182,8 @@ fn found(finding: &Finding, here: &Machine) -> impl Iterator<Item = String> {
     std::iter::once(text).chain(finding.checks.iter().map(compared).collect::<Vec<_>>())
 }
 
-/// Returns our ratio for a finding of an original, with a word if it is uncertain, and whether it shows the finding.
+/// Returns our ratio for a finding of an original benchmark, as a text that says if the ratio is uncertain; and whether
+/// the ratio shows the finding.
 fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(String, &'static str)> {
     let (of, by) = (value(of, "ns", here)?, value(by, "ns", here)?);
     let found = of.median / by.median;
@@ -273,7 +274,7 @@ fn table(original: &Original, here: &Machine) -> Table {
     table
 }
 
-/// Describes how the number of a line was computed from the number of one operation.
+/// Describes how the number in a line was computed from the measured number of one operation.
 fn computed(of: &Measured, here: &Machine) -> Cell {
     let Some(row) = here.row(of.bench, of.id) else { return Cell::not_measured() };
     let at_once = row.counts.get(AT_ONCE).copied();
@@ -452,7 +453,8 @@ mod tests {
     use super::*;
     use crate::report::input::Bench;
 
-    /// Makes a machine that has measured the rows of the first finding about `suspension` that compares times.
+    /// Makes the results of a machine. They contain only the rows for the first finding about `suspension` that
+    /// compares times, after `change` was called with each row.
     fn machine(change: fn(&mut Row)) -> Machine {
         let row = |id: &str| {
             let mut row = Row::around(id, 100.0, 0.5);
