@@ -1,6 +1,6 @@
 //! Compiles the loops that the benches measure, and a libcutils. On a host, the loops call this libcutils. For Android
-//! it is only needed for linking, because the NDK has none: at run time, the library of the same name on the device is
-//! loaded. Only a statically linked executable contains this libcutils, because it can't load the device's library.
+//! it is only needed for linking, because the NDK has no libcutils: at run time, the library of the same name on the
+//! device is loaded. A statically linked executable can't load the device's library, so it contains this libcutils.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,7 @@ fn main() {
     }
 }
 
-/// The sources for Android, without the properties, which are in bionic there.
+/// The sources for Android. The code for properties is not among them, because bionic has this code.
 const ANDROIDS: [&str; 4] = ["trace.cc", "marker.cc", "log.cc", "process.cc"];
 
 /// Reads a variable that cargo always sets.
@@ -118,7 +118,7 @@ fn as_the_original(mut build: cc::Build) -> cc::Build {
     build
 }
 
-/// Builds `libproperties.so` and `libcutils.so` into `directory` and links the latter.
+/// Builds `libproperties.so` and `libcutils.so` in `directory`, and links `libcutils.so`.
 fn build_cutils(include: &Path, directory: &Path) {
     std::fs::create_dir_all(directory).unwrap_or_else(|reason| panic!("{}: {reason}", directory.display()));
     shared_library(directory, "properties", &["properties.cc", "process.cc"], &[]);

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A script that maps a device's paths to the directory. As before Android 7, the exit status of a script is lost,
-/// and the shell ends with status 0.
+/// A script that replaces `adb` and maps a device's paths to the directory. As on Android before version 7, the exit
+/// status of a command is lost: the shell ends with status 0.
 const ADB: &str = r##"#!/bin/sh
 here=$(dirname "$0")
 map() { printf '%s' "$1" | sed "s#/data/local/tmp#$here/data#g"; }

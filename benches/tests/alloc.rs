@@ -79,7 +79,7 @@ fn main() {
     println!("alloc: all counts are exact");
 }
 
-/// The number of page faults equals the number of touched pages, including the pages of a thread that has
+/// Tests that the number of page faults equals the number of touched pages, including the pages of a thread that has
 /// ended.
 fn faults() {
     let of = |f: &dyn Fn()| {

@@ -1,15 +1,15 @@
-//! Checks on this machine that the results that a bench calls *sure* are true. The code that compares the cases of a
-//! bench compares an operation with itself, and with itself plus a known extra, while other processes (*neighbours*)
-//! keep the machine busy.
+//! Checks on this machine that the *sure* results of a bench (whose interval is narrow enough) are true. The benches'
+//! code for comparisons compares an operation with itself, and with the same operation plus known extra work, while
+//! other processes (*neighbours*) keep the machine busy.
 //!
-//! The extra is a chain of [`EXTRA`] blocks. Its true time does not come from the comparison: each step of a chain
-//! needs the result of the step before, so a block always takes the same number of cycles, and the reference chain says
-//! how long these cycles are. Both sides of a comparison are the same machine code, which calls one of two chains,
-//! because two copies of the same code can differ by nanoseconds, depending on their addresses.
+//! The extra work is a chain of [`EXTRA`] blocks. Its true time is known: each step of a chain needs the result of the
+//! step before, so a block always takes the same number of cycles, and the reference chain shows how long a cycle is.
+//! Both sides of a comparison are the same machine code, which calls one of two chains, because two copies of the same
+//! code can differ by nanoseconds, depending on their addresses.
 //!
 //! `cargo test` makes few comparisons, and fails only if a correct comparison would give such bad results less than
 //! once in a million runs. With `ATRACE_LONG_TESTS` there are 200 comparisons of each kind at each load, and the test
-//! requires what docs/design.md says about such comparisons. This takes half an hour:
+//! requires the fraction of sure and of true results that docs/design.md states. This takes half an hour:
 //!
 //! ```sh
 //! ATRACE_LONG_TESTS=1 cargo test -p atrace-benches --test harness -- --nocapture
@@ -36,21 +36,22 @@ use atrace_benches::measure::paired::{Config, Measured, Paired};
 use atrace_benches::stats::Interval;
 use atrace_cli::tracefs::Instance;
 
-/// Runs the four blocks that both sides of a comparison have. These blocks take longer than the processor needs to
-/// finish the instructions before them.
+/// Runs the four blocks of the chain that both sides of a comparison have. These blocks take longer than the processor
+/// needs to finish the instructions before them.
 #[inline(never)]
 fn four(x: u64) -> u64 {
     chain::block(chain::block(chain::block(chain::block(x))))
 }
 
-/// The number of blocks that make up the known extra.
+/// The number of blocks of the known extra work.
 const EXTRA: usize = 8;
 
-/// The relative error of the true time of the extra: two of its 480 cycles. The calls of the further blocks, and what
-/// the processor does beside them, can take two cycles.
+/// The relative error of the true time of the extra work, which is two of 480 cycles: the calls of the further blocks
+/// can take two cycles.
 const KNOWN: f64 = 0.005;
 
-/// Runs the four blocks and the extra. Without a loop, because its last jump may be mispredicted after a system call.
+/// Runs the four blocks and the extra work. This function has no loop, because the processor may mispredict the last
+/// jump of a loop after a system call.
 #[inline(never)]
 fn twelve(x: u64) -> u64 {
     four(four(four(x)))
@@ -84,8 +85,9 @@ fn walks() -> impl Fn(u64, Chain) {
     }
 }
 
-/// Writes to a file, and runs a chain before each write. The chain runs between two readings of the clock, because a
-/// reading waits for everything before it. Otherwise a part of the chain would run while the kernel is entered or left.
+/// Writes to a file, and runs a chain before each write. The chain runs between two readings of the clock, because the
+/// processor finishes all instructions before a reading. Otherwise a part of the chain would run while the kernel is
+/// entered or left.
 fn writes(file: File) -> impl Fn(u64, Chain) {
     let start = Instant::now();
     #[inline(never)]
@@ -101,7 +103,7 @@ fn writes(file: File) -> impl Fn(u64, Chain) {
     }
 }
 
-/// Returns the true time of the extra as a fraction of the time of the reference chain.
+/// Returns the true time of the extra work as a fraction of the time of the reference chain.
 ///
 /// Pairs of a long chain and the reference chain are timed, and the fastest tenth of the pairs counts. The time of a
 /// block comes from the long chain, which takes so long that the clock's resolution does not matter.
@@ -119,7 +121,8 @@ fn truth() -> f64 {
     EXTRA as f64 * (long - short) / (20 * chain::BLOCKS) as f64 / short
 }
 
-/// Processes that keep the machine busy. The processes end when this is dropped, and when the test's process ends.
+/// Processes that keep the machine busy. The processes end when the `Neighbours` are dropped, and when the test's
+/// process ends.
 struct Neighbours(Vec<Child>);
 
 impl Neighbours {
@@ -149,7 +152,7 @@ impl Drop for Neighbours {
     }
 }
 
-/// Compares the operation with itself, or with itself and the extra.
+/// Compares the operation with itself, or with the same operation plus the extra work.
 fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured {
     let mut paired = Paired::new(Config { budget: Duration::from_millis(400), seed, ..Config::quick() });
     // The compiler does not know which, so that both are called.
@@ -160,7 +163,7 @@ fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured 
     paired.run()
 }
 
-/// Three counts: all comparisons, those that the bench calls sure, and those of the sure ones whose interval
+/// Three counts of comparisons: all comparisons, those with a sure result, and those with a sure result whose interval
 /// contains the true value.
 #[derive(Clone, Copy, Default)]
 struct Counts {
@@ -170,7 +173,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Counts a comparison. The true value is `truth`, with a relative error of `within`.
+    /// Counts a comparison with the result `of`. The true value is `truth`, with a relative error of `within`.
     fn add(&mut self, of: Interval, truth: f64, within: f64) {
         let is_held = of.low <= truth * (1.0 + within) && truth * (1.0 - within) <= of.high;
         self.all += 1;

@@ -22,7 +22,7 @@ struct Ran {
     out: String,
     err: String,
     html: String,
-    /// The text of the page without markup.
+    /// The text of the HTML page, without markup.
     text: String,
     json: String,
 }
@@ -266,7 +266,7 @@ fn every_table_has_its_form_and_every_cell_a_number_or_a_reason() {
     }
 }
 
-/// Returns the part of a text between the marks of costs.
+/// Returns the part of a page of documentation that lies between the marks `<!-- costs -->`.
 fn costs(text: &str) -> &str {
     let begin = text.find("<!-- costs ").expect("the mark is there");
     let end = text.find("<!-- /costs -->").expect("its end is there");

@@ -100,7 +100,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts the helper, and waits until it is ready.
+    /// Starts this binary as a bench, which `helper` selects, and waits until the bench is ready.
     fn start(helper: &str, sink: &str) -> Self {
         // The new process would also ignore the signals that this process ignores, for example under `nohup`.
         let mut command = Command::new("env");
@@ -126,7 +126,7 @@ impl Run {
         value.unwrap_or_else(|| panic!("no {name} in {:?}", self.said))
     }
 
-    /// Returns the paths that must not exist after the run: the directories of the sink and of the properties.
+    /// Returns the paths that must not exist after the run: the directories of the events' sink and of the properties.
     fn things(&self) -> Vec<PathBuf> {
         let properties = PathBuf::from(self.word("properties")).parent().unwrap().to_owned();
         let mut things = vec![properties];
@@ -152,7 +152,7 @@ impl Run {
 /// can use.
 const SHARES_ITS_BUFFER: bool = cfg!(all(target_os = "android", not(target_feature = "crt-static")));
 
-/// The ring buffer of the whole system, switched off until this is dropped.
+/// A guard that switches the ring buffer of the whole system off until the guard is dropped.
 struct Off(Option<Instance>);
 
 impl Off {
@@ -177,14 +177,14 @@ fn everyones(marker: &Path) -> bool {
     marker.parent().is_some_and(|parent| parent.ends_with("tracing"))
 }
 
-/// Returns whether the ring buffer is on, or `None` if it is not that of the whole system.
+/// Returns whether the ring buffer of the whole system is on. Returns `None` if the run uses another buffer.
 fn is_on(run: &Run) -> Option<bool> {
     let marker = PathBuf::from(run.word("marker"));
     everyones(&marker).then(|| fs::read_to_string(marker.with_file_name("tracing_on")).unwrap().trim() == "1")
 }
 
-/// Runs a helper and calls `act`. Returns the exit status of the helper, after checking that no resource
-/// remains.
+/// Runs this binary as a bench (a helper) and calls `act`. Returns the exit status of the helper, after checking that
+/// no resource of the bench remains.
 fn ended(helper: &str, sink: &str, act: impl FnOnce(&Run)) -> Option<i32> {
     let run = Run::start(helper, sink);
     assert_eq!(run.word("backend"), "");
@@ -308,7 +308,7 @@ fn what_a_killed_parent_leaves_is_swept() {
     fs::remove_dir_all(&things[0]).unwrap();
 }
 
-/// Runs as the bench that starts itself once more and gets rows from that process.
+/// Does the work of a bench that starts itself once more and gets rows from that process.
 fn report_rows(session: &Session) -> ExitCode {
     if session.args.mode.is_some() {
         println!("a line of the child");
@@ -332,7 +332,8 @@ fn a_child_reports_its_rows() {
     assert_eq!(said.matches("a line of the child\n").count(), 1, "{said}");
 }
 
-/// Runs as the bench that starts a reader, and a process that writes events for it.
+/// Does the work of a bench that starts a reader (a consumer of events), and a process that writes events for the
+/// reader.
 fn read(session: &Session) -> ExitCode {
     const EVENTS: u64 = 5000;
     if session.args.mode.is_none() {

@@ -53,18 +53,18 @@ static SLOWER: AtomicBool = AtomicBool::new(false);
 /// A workload whose results are known.
 struct Known;
 
-/// A number of events that is so large that some are certainly lost.
+/// A number of events that is so large that some of the events are certainly lost.
 const BURST: u64 = 200_000;
 /// The number of additional cases that write nothing.
 const QUIET: u64 = 8;
 
-/// The environment variable that tells the processes of the modes that the fixture exists.
+/// The environment variable by which the processes of the modes see that the fixture exists.
 const FIXTURE: &str = "ATRACE_BENCHES_TEST_FIXTURE";
 
 /// Whether the fixture exists, in the process of the bench.
 static ATTENDED: AtomicBool = AtomicBool::new(false);
 
-/// A value that records that it was dropped.
+/// A part of the fixture, which records when it is dropped.
 struct Guest;
 
 impl Drop for Guest {
@@ -225,7 +225,7 @@ impl Workload for Known {
     }
 }
 
-/// Runs this binary as a bench with the fault `wrong`.
+/// Runs this binary as a bench whose workload has the fault `wrong`.
 fn bench(wrong: &str, arguments: &[&str], rows: &Path) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env(HELPER, wrong).env("ATRACE_OVERHEAD_DIR", rows);

@@ -75,8 +75,8 @@ mod ffi {
 }
 
 impl Batch {
-    /// Returns the size of a coroutine frame in bytes, or `None` if no frame was allocated, because the size
-    /// is unknown then.
+    /// Returns the size of a coroutine frame in bytes. If no frame was allocated, the size is unknown, and this returns
+    /// `None`.
     pub fn frame(&self) -> Option<f64> {
         (self.news > 0).then(|| self.frame_bytes as f64 / self.news as f64)
     }
@@ -188,8 +188,8 @@ mod tests {
         }
     }
 
-    /// The time of the whole batch comes from separate readings of the clock, and no part is computed as the
-    /// difference of other parts.
+    /// Tests that the times of the parts add up to the time of the whole batch, which comes from separate readings of
+    /// the clock.
     #[test]
     fn the_parts_make_up_the_whole() {
         let same = |parts: &[u64], whole: u64| {

@@ -1,9 +1,9 @@
 //! The C++ side of the benches: measures what ATrace costs a C++ program.
 //!
 //! Each function runs one operation `iterations` times in a loop that is entirely C++, with the tag `ATRACE_TAG_APP`.
-//! The caller measures the time. The same loop is used while tracing is off and while it is on: the system properties
-//! (`atrace_sys::properties`) determine that, and [`enabled_tags`] returns the state. The loops measure these cases
-//! of the original C++ benchmark:
+//! The caller measures the time. The same loop is used with tracing off and with tracing on. The system properties
+//! (`atrace_sys::properties`) switch tracing, and [`enabled_tags`] returns the enabled tags. The loops measure these
+//! cases of the original C++ benchmark:
 //!
 //! | benchmark | properties | function |
 //! |---|---|---|
@@ -191,8 +191,9 @@ const FUNCTIONS: [&str; 11] = [
     "atrace_int64_body",
 ];
 
-/// Returns whether `atrace_async_for_track_end_body` takes today's parameters. The parameters can't be seen from the
-/// symbol, but follow from the API level. A statically linked program has the libcutils that is built here.
+/// Returns whether `atrace_async_for_track_end_body` has the parameters that it has since Android 14. The symbol does
+/// not show the parameters, but they follow from the API level. A statically linked program has the libcutils that is
+/// built here.
 fn track_end_is_todays() -> bool {
     if cfg!(any(not(target_os = "android"), target_feature = "crt-static")) {
         return true;
@@ -233,8 +234,8 @@ pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
     ffi::raw_write(fd.as_raw_fd(), message, iterations)
 }
 
-/// Messages that are written by the system call's instruction in the loop itself, without any function call: the lowest
-/// cost of writing them. On 32-bit processors, the loop calls `syscall()`.
+/// Messages that a loop writes by the system call's instruction itself, without any function call. This is the lowest
+/// possible cost of writing messages. On 32-bit processors, the loop calls `syscall()`.
 #[derive(Clone, Debug)]
 pub struct InlineWrites {
     bytes: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Events that Rust code writes like a wrapper of libcutils such as AOSP's `libatrace_rust`: it calls C functions,
-//! which contain the inline functions of libcutils' header, and makes a C string of the name for each event.
+//! Writes events from Rust as a wrapper of libcutils such as AOSP's `libatrace_rust` does: makes a C string of the name
+//! for each event, and calls C functions, which contain the inline functions of libcutils' header.
 //!
 //! The caller must check with [`missing`](crate::missing) that libcutils has `atrace_end_body`.
 

@@ -1,4 +1,4 @@
-//! Tests how tracing is switched for the C++ side, where it writes, and which library it uses.
+//! Tests how tracing is switched for the C++ side, where the C++ side writes, and which library it uses.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the tests call libcutils' C functions and load it once more")]
 

@@ -1,9 +1,9 @@
-//! The environment of a measurement: the machine, its configuration, and its other load. It is stored together with
-//! the rows, so that the numbers can be judged later.
+//! The environment of a measurement: the machine, its configuration, and its other load. The environment is stored
+//! together with the rows, so that the numbers can be judged later.
 //!
 //! When a bench writes its rows, it also writes `environment/<bench>.json`, in the directory of the rows. The load is
-//! measured from [`start`] until then. It is the CPU time that was used by neither this process nor the children for
-//! which it has waited.
+//! measured from the call of [`start`] until the rows are written. The load is the CPU time that was used by neither
+//! this process nor the children for which it has waited.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -158,7 +158,7 @@ impl Ticks {
     }
 }
 
-/// Returns the value of the first `name : value` of `/proc/cpuinfo`.
+/// Returns the value of the first line `name : value` in the text of `/proc/cpuinfo`.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = |line: &str| {
         let (key, value) = line.split_once(':')?;

@@ -102,7 +102,7 @@ pub struct Above {
     /// The number of additional bytes, if both rows have counts.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
     pub bytes: Option<f64>,
-    /// The ratio of the difference to the raw writes of the messages.
+    /// The ratio of the difference to the time of raw writes: writes of the same messages without this library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_writes: Option<Versus>,
 }
@@ -168,13 +168,13 @@ pub struct Row {
     /// [`crate::measure::workload`]); in other rows, the keys are ids of rows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, Above>,
-    /// Other counts by name: per operation (polls, messages), or absolute (living threads).
+    /// Other counts by name. Some counts are per operation (polls, messages), others are not (living threads).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "tidy_map")]
     pub counts: BTreeMap<String, f64>,
     /// The 95 % intervals of the counts that are rates. Other counts have no interval.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ranges: BTreeMap<String, [f64; 2]>,
-    /// Whether the ratio of another row to this row is known; see [`note_comparisons`].
+    /// Whether another row has a known ratio to this row; see [`note_comparisons`].
     #[serde(skip)]
     pub is_base: bool,
 }

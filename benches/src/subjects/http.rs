@@ -1,5 +1,5 @@
-//! The HTTP server to which the bench's threads and tasks send requests, in a process of its own, and the exchange
-//! with the server.
+//! The HTTP server to which the bench's threads and tasks send requests, in a process of its own; and the client's side
+//! of a request.
 //!
 //! The server answers `GET /<delay>/<number>` after `<delay>` milliseconds with `<number>`, so a client can check
 //! that the answer belongs to its request. The server only supports this client: for any other request, it closes the
@@ -27,7 +27,8 @@ use crate::harness::child::Helper;
 /// The prefix of the line with the server's address.
 const READY: &str = "atrace-benches http: ";
 
-/// The number of connections that are served at a time: for each client, its present connection and the previous one.
+/// The number of connections that are served at the same time: each client may have its present connection and the
+/// previous one.
 const WORKERS: usize = 4;
 
 /// A server in a process of its own. Dropping this value ends the process.
@@ -59,8 +60,8 @@ impl Server {
     }
 }
 
-/// Runs as the server: listens on a port of the loopback device, prints the address on stdout, and serves until stdin
-/// is closed.
+/// Does the work of the server's process: listens on a port of the loopback device, prints the address on stdout, and
+/// serves until stdin is closed.
 ///
 /// # Errors
 ///
@@ -169,7 +170,8 @@ impl Exchange {
         &mut self.answer[self.filled..]
     }
 
-    /// Takes the next `read` bytes in the buffer. Returns whether the answer is complete.
+    /// Processes the `read` bytes of the answer that were put into the [buffer](Self::room). Returns whether the answer
+    /// is complete.
     ///
     /// # Errors
     ///

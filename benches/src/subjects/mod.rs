@@ -1,5 +1,5 @@
 //! The measured code: every kind of event, in Rust and in C++; the `tracing` cases under every kind of subscriber; the
-//! HTTP server of the workloads; and the futures that wait for each other.
+//! HTTP server of the workloads; and the futures of the bench `suspension`, which wait for each other.
 
 pub mod cases;
 pub mod events;

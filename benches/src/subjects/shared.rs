@@ -1,5 +1,5 @@
-//! Memory that is shared like that of Perfetto's service. It is only filled by copies, and read by another
-//! process.
+//! Memory that is shared with another process, like the memory that is shared with Perfetto's service. Bytes are only
+//! copied into it, and the other process reads them.
 #![allow(unsafe_code, reason = "the memory is mapped, and others may write to it")]
 
 use std::fs::{File, OpenOptions};
@@ -59,7 +59,8 @@ impl Shared {
         (0..self.memory.len()).map(|at| u64::from(byte(at))).sum()
     }
 
-    /// Copies bytes behind the previous copy, or to the start if the rest of the memory is too small.
+    /// Copies bytes to the memory behind the previously copied bytes, or to its start if the rest of the memory is too
+    /// small.
     ///
     /// # Panics
     ///

@@ -2,10 +2,10 @@
 //! which are subscribers of other projects. Each peer has its own Cargo feature, so that the default build stays
 //! small.
 //!
-//! A peer is set up as its documentation shows, except that fields are recorded, as in this workspace's subscriber,
-//! and the output goes to `/dev/null`, because files would grow by gigabytes. So the row of a peer shows its lowest
-//! cost. Some peers do a part of the work on a thread of their own. The time of such a peer only includes the
-//! caller's part; its allocations are those of the whole process, without C++ allocations.
+//! A peer is set up as its documentation shows, with two exceptions: fields are recorded, as by this workspace's
+//! subscriber, and the output goes to `/dev/null`, because files would grow by gigabytes. So the row of a peer shows
+//! its lowest cost. Some peers do a part of the work on a thread of their own. The time of such a peer only includes
+//! the caller's part; its allocations are those of the whole process, without C++ allocations.
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
@@ -87,8 +87,8 @@ impl<S: Subscriber> Layer<S> for Empty {}
 
 /// Returns all subjects, baselines first.
 ///
-/// This is inlined together with the installed code, because a program installs its subscriber itself, and code in
-/// the program accesses thread-local memory without a call.
+/// This function is inlined, so that the subscribers are compiled into the bench program, as in a real program. Code in
+/// the program itself accesses thread-local memory without a call.
 #[inline]
 pub fn all() -> Vec<Subject> {
     let own = SUBSCRIBERS.iter().map(|of| Subject { of: *of, install: installer(of.mode) });
@@ -117,7 +117,7 @@ fn installer(mode: &str) -> fn() {
     }
 }
 
-/// Makes a peer. An empty kind is the peer's default state; another kind is another configuration.
+/// Makes a peer (a subscriber of another project). An empty `kind` is the peer's default configuration.
 pub const fn peer(mode: &'static str, peer: &'static str, kind: &'static str, install: fn()) -> Subject {
     let compared_to = &["no_subscriber"];
     let (way, state) = (Way::Limit, State::Off);

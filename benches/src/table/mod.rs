@@ -1,7 +1,7 @@
 //! Tables, and how they are written to a terminal and as HTML.
 //!
-//! All results in columns are a [`Table`], so a number has the same format everywhere. A cell without a number gives a
-//! reason, which is printed below the table.
+//! All tables of results are made from a [`Table`], so a number has the same format everywhere. A cell without a number
+//! gives a reason, which is printed below the table.
 
 pub(crate) mod number;
 
@@ -295,7 +295,8 @@ pub(crate) const COUNTS: usize = 5;
 
 /// Makes a table of rows without further grouping.
 pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Table {
-    /// The name of a column, whether a row has such a value, and the cell of a row.
+    /// A column: its name, a function that returns whether a row has a value for the column, and a function that makes
+    /// the cell of a row.
     type Column = (&'static str, fn(&Row) -> bool, fn(&Row) -> Cell);
     const UNCOUNTED: &str = "not counted";
     const UNCOMPARED: &str = "compared with nothing";
@@ -340,8 +341,8 @@ pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
     there.take(most).map(|(what, n)| (what.clone(), Cell::Count(*n))).collect()
 }
 
-/// Returns the name of the row with which `id` is compared. If both ids name the same operation, the
-/// name is only that of the implementation.
+/// Returns the name of the row with which `id` is compared. If both ids name the same operation, returns only the name
+/// of the implementation.
 fn named_base(id: &str, base: &str) -> String {
     let (mine, theirs) = (Id::of(id), Id::of(base));
     if mine.what == theirs.what { theirs.who.to_string() } else { base.to_owned() }

@@ -12,7 +12,7 @@ use atrace_sys::properties::Properties;
 /// The environment variable with the directory of a test's files. It is set in the process that runs the test itself.
 const PLACE: &str = "CC_BENCH_TEST_PLACE";
 
-/// The files of one test, seen from the process that runs it.
+/// The files of one test, for the process that runs the test.
 pub(crate) struct Place {
     directory: PathBuf,
     properties: Properties,

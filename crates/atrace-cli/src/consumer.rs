@@ -28,7 +28,8 @@ use crate::service::{bytes, number, source_config};
 
 /// The time limit for all replies together until a recording has begun, and for the flush at its end.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The time limit for the end of a recording. A service gives its producers five seconds to stop.
+/// The time limit for the end of a recording. It is longer than the five seconds that a service gives its producers to
+/// stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
 /// The error code of a connection that failed without an error of the system, because the service did not answer in
 /// time.
@@ -41,7 +42,7 @@ const FAULT_MAX: usize = 1000;
 const PERIOD_MS: u64 = 1000;
 /// The interval at which the service asks the producers to commit their chunks, in milliseconds.
 const FLUSH_PERIOD_MS: u64 = 5000;
-/// How long producers have to commit their chunks in the final flush, in milliseconds.
+/// The time in which producers must commit their chunks in the final flush, in milliseconds.
 const FLUSH_MS: u64 = 2000;
 
 /// The programs and kernel events to record.
@@ -75,7 +76,7 @@ pub struct Consumer {
     inbox: Vec<u8>,
     scratch: Vec<u8>,
     request: u64,
-    /// The time that is left for replies of the service.
+    /// The remaining time in which the service must send its replies.
     left: Duration,
     methods: HashMap<Vec<u8>, Method>,
     /// The number of the `EnableTracing` request. The service answers it when the session has ended.
@@ -322,7 +323,7 @@ fn end_of(reply: &[u8]) -> String {
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
 }
 
-/// Converts a pattern to the regular expression with which the service compares whole names.
+/// Converts a pattern to a regular expression. The service compares the whole name of a producer with this expression.
 fn regex(pattern: &str) -> String {
     let (mut regex, mut rest) = (String::new(), pattern);
     while let Some(c) = rest.chars().next() {

@@ -1,8 +1,8 @@
 //! Does work for many users at once, each with the rights of its user (`atrace_sys::errand`).
 //!
-//! Each piece of work is done in a child process with the user's ids. Each child has its own time limit, and sixteen
-//! children run at once. So no user can prevent the work for other users. There is also a time limit for all users
-//! together; work that was not started within this limit is not done, and an error is reported.
+//! Each piece of work is done in a child process with the user's ids. Each child has its own time limit, and up to
+//! sixteen children run at once. So no user can prevent the work for other users. There is also a time limit for all
+//! users together; work that was not started within this limit is not done, and an error is reported.
 
 use std::time::{Duration, Instant};
 

@@ -8,9 +8,8 @@ use std::fmt::{self, Write as _};
 
 /// Displays a text of another user on one line, and escapes all characters that are not printable.
 ///
-/// Escaped are control characters, line ends, marks of direction and of zero width, and bytes that are not
-/// UTF-8 (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for human readers and can't be
-/// decoded.
+/// Control characters, line ends, marks of direction and of zero width, and bytes that are not UTF-8 are escaped
+/// (`\x1b`, `\u{202e}`). A backslash is not escaped: the result is for human readers and can't be decoded.
 ///
 /// # Examples
 ///

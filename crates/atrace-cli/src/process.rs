@@ -83,7 +83,7 @@ impl Process {
         CString::new(name.get(..end)?).ok().filter(|name| !name.is_empty())
     }
 
-    /// Returns the environment with which the process was started.
+    /// Returns the environment variables with which the process was started.
     pub(crate) fn environment(self) -> Environment {
         Environment(self.read("environ").unwrap_or_default())
     }
@@ -96,8 +96,7 @@ impl Process {
         }))
     }
 
-    /// Returns whether the process was started with more rights than the process that started it had
-    /// (`AT_SECURE`).
+    /// Returns whether the process, at its start, got more rights than the process that started it (`AT_SECURE`).
     pub(crate) fn is_elevated(self) -> bool {
         let words = self.read("auxv").unwrap_or_default();
         let (words, _) = words.as_chunks::<{ size_of::<usize>() }>();

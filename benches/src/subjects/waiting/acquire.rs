@@ -12,7 +12,7 @@ pub struct Slots<F> {
 }
 
 struct Slot<F> {
-    /// The current use of the slot: incremented each time that the slot is taken.
+    /// The number of times that the slot was taken. It identifies the current use of the slot.
     ticket: u64,
     waiter: Pin<Box<Option<F>>>,
 }
@@ -78,7 +78,7 @@ impl<F: Future + Send + 'static> Cancel for Unregister<F> {
 /// An acquire that waits in a slot, and is unregistered when it is dropped.
 pub struct Acquire<H: Handler, F: Future + Send + 'static> {
     slots: &'static Slots<F>,
-    /// The future of the semaphore, until the first poll.
+    /// The semaphore's future, which moves into a slot at the first poll.
     start: Option<F>,
     /// The index of the slot.
     index: usize,
@@ -117,8 +117,8 @@ impl<H: Handler, F: Future + Send + 'static> Future for Acquire<H, F> {
     }
 }
 
-/// Checks that the handler unregisters a dropped acquire: of two acquires that wait for the permit `held`, the
-/// dropped one gets no permit, and the other one gets the permit.
+/// Checks that the handler unregisters a dropped acquire. Two acquires wait for the permit `held`; one of them is
+/// dropped, and the other gets the permit.
 ///
 /// # Errors
 ///

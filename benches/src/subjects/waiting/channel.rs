@@ -2,8 +2,8 @@
 //!
 //! - A sender waits while the channel is full, and leaves its element in the channel. A channel of capacity 0 is always
 //!   full: a sender only proceeds at once if a receiver is already waiting (a rendezvous).
-//! - A receiver waits while there is no element. If a receiver was handed an element and did not take it, the next
-//!   receiver gets the element.
+//! - A receiver waits while there is no element. If a receiver is dropped before it takes the element that was handed
+//!   to it, the next receiver gets the element.
 //! - Elements arrive in the order in which they were sent.
 
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ struct End<V> {
 }
 
 impl<V> End<V> {
-    /// Registers that this end waits again.
+    /// Records that this end of the channel begins to wait, and returns its ticket.
     fn wait(&mut self, context: &Context<'_>) -> u64 {
         self.ticket += 1;
         self.waker = Some(context.waker().clone());
@@ -65,7 +65,7 @@ impl<V> End<V> {
     }
 }
 
-/// The cancellation handler: removes the state that an end has left.
+/// The cancellation handler: removes the state that an end of the channel has left in the channel.
 struct Unregister<V> {
     shared: Arc<Shared<V>>,
     side: Side,

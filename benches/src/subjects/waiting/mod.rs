@@ -11,7 +11,7 @@ mod channel;
 pub use self::acquire::{Acquire, Slots, prove_acquire};
 pub use self::channel::{Receiver, Receiving, Sender, Sending, channel, prove_channel};
 
-/// The action that is done when a waiting future is cancelled.
+/// The action of a cancellation handler, which runs when a waiting future is dropped.
 pub trait Cancel: Send + 'static {
     /// Runs the action.
     fn cancel(self);
@@ -31,7 +31,8 @@ pub trait Handler: 'static {
     fn cancel<C: Cancel>(kept: Self::Kept<C>);
 }
 
-/// A handler that runs if this value is dropped while the future waits. When the wait ends, the handler is removed.
+/// The cancellation handler of a waiting future. The handler runs if this value is dropped while the future waits. When
+/// the wait ends, the handler is removed.
 struct Waits<H: Handler, C: Cancel>(Option<H::Kept<C>>);
 
 impl<H: Handler, C: Cancel> Drop for Waits<H, C> {

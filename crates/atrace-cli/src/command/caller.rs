@@ -59,9 +59,9 @@ impl Caller {
         Self { uid, gid, groups, known }
     }
 
-    /// Calls `work` with the rights of this user, and restores root's rights afterwards. So the paths that `work` uses
-    /// may lead anywhere, without harm. The real user id stays root's, so the user can neither trace nor signal the
-    /// process.
+    /// Calls `work` with the rights of this user, and restores root's rights afterwards. So it does no harm if the
+    /// paths that `work` uses lead to unexpected places. The real user id stays root's, so the user can neither trace
+    /// nor signal the process.
     pub(crate) fn act<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let problem = |e| failed(format!("acting as user {}", self.uid))(e);
         let _back = Back { groups: getgroups().map_err(problem)?, gid: getegid() };
@@ -111,7 +111,7 @@ fn groups_of_ancestor(uid: u32) -> Option<Vec<u32>> {
     }
 }
 
-/// Restores root's rights, for the calling thread, when this is dropped.
+/// A guard that restores root's rights, for the calling thread, when the guard is dropped.
 struct Back {
     groups: Vec<Gid>,
     gid: Gid,

@@ -198,8 +198,8 @@ pub(crate) struct NotedPattern {
     /// The user who owns the store, or `None` if `path` alone identifies the store.
     pub(crate) uid: Option<u32>,
     pub(crate) path: PathBuf,
-    /// The pattern is removed only if the store lists it more often than this. The number is how often the store
-    /// listed the pattern before it was added; it is 0 once the pattern is known to have been added.
+    /// How often the store listed the pattern before the recording added it. The pattern is removed only if the store
+    /// lists it more often. The value is 0 once it is known that the pattern was added.
     pub(crate) before: usize,
     pub(crate) pattern: String,
 }
@@ -298,8 +298,8 @@ fn path_of(hex: &str) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes(hex)?).into())
 }
 
-/// The note of this command. When it is dropped, the patterns that the command has added are removed. A forked child
-/// that drops its copy changes nothing.
+/// The note of this command. Dropping the `Note` removes the patterns that the command has added. A forked child that
+/// drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
     name: String,
@@ -367,7 +367,7 @@ impl Drop for Note {
     }
 }
 
-/// Cancels a part of a note. If this was the last part that was not cancelled (`was_all`), the note is removed.
+/// Cancels a part of a note. `was_all` means that all other parts are cancelled already; the note is then removed.
 fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
@@ -376,7 +376,7 @@ fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
     }
 }
 
-/// Removes the patterns that a recording has added. Reports failures. Returns true if there was no failure.
+/// Removes the patterns that a recording has added. Prints failures, and returns true if there was no failure.
 fn take_back(entries: &[NotedPattern]) -> bool {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {

@@ -11,7 +11,7 @@ use crate::escape::{quoted, shown};
 /// The exit status of a command that failed.
 const FAILED: u8 = 1;
 
-/// An error: one or more lines that say what failed and what to do about it.
+/// An error of the command: one or more lines that describe the failure and a remedy.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
@@ -69,7 +69,7 @@ pub(crate) fn print(line: &str) {
     }
 }
 
-/// Stores an error of printing. A closed pipe does not count as an error, because its reader has ended on
+/// Stores an error of printing. A closed pipe does not count as an error, because the reader of the pipe has ended on
 /// purpose.
 pub(crate) fn note(e: io::Error) {
     if e.kind() != ErrorKind::BrokenPipe {

@@ -5,18 +5,18 @@
 //!
 //! # Facts
 //!
-//! A fact is a value under a name; a fact that is missing has no value. A *yes or no* fact is present for yes, and
-//! missing for no.
+//! A fact has a name and a value. A fact whose value is true or false is present if it is true, and missing if it is
+//! false.
 //!
 //! - `name`: argv\[0\];
 //! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
-//! - `page`: the state of its tracing that the process publishes; `is_parents`: this state belongs to the parent,
-//!   because the process was forked and has not published a state since; `is_forked`: the process has its parent's
-//!   state in addition to its own; `unseen`: the errno if the process can't be examined;
+//! - `page`: the state of tracing that the process publishes; `is_parents`: this state belongs to the parent, because
+//!   the process was forked and has not published a state since; `is_forked`: the process has its parent's state in
+//!   addition to its own; `unseen`: the errno if the process can't be examined;
 //! - `link`: the file to which the marker's descriptor refers now; missing if the descriptor is closed;
-//! - `is_it`: the descriptor still refers to the marker;
+//! - `is_it`: the marker's descriptor still refers to the marker;
 //! - `is_place`: the path by which the marker was opened still leads to the marker; `has_place`: a file exists at that
 //!   path, be it the marker or another file;
 //! - `store`: the path of the property store; `is_there`: the store exists; `is_hidden`: the user may not read the

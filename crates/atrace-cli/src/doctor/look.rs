@@ -14,8 +14,8 @@
 //! the lowest user ids come first. So a user with many processes, or with processes that block the reader, can't hide
 //! the processes of other users. The result lists the users that were not reached in time.
 //!
-//! An answer comes from a process of the examined user, and may be false. It is only accepted for the processes
-//! about which this child was asked.
+//! The answer of a child process comes from a process of the examined user, and may be false. It is accepted only for
+//! the processes about which this child was asked.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -41,8 +41,8 @@ const THREADS: usize = 1 << 16;
 /// that it inherited by `fork`.
 const STATES: usize = 64;
 
-/// The state of its tracing that a process publishes; `None` if the process publishes no state; or an errno if the
-/// process can't be examined.
+/// The state of tracing that a process publishes; `None` if the process publishes no state; or an errno if the process
+/// can't be examined.
 pub(super) type Page = Result<Option<Published>, i32>;
 
 /// The state that a process publishes.
@@ -223,8 +223,8 @@ const PROCESSES_MAX: usize = 1000;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Standings {
-    /// The text that each process published last, by process id. It lacks processes that have never asked for a
-    /// connection, and processes that the caller may not examine.
+    /// The text that each process published last, by process id. Processes that have never asked for a connection, and
+    /// processes that the caller may not examine, are not in this map.
     pub known: BTreeMap<u32, String>,
     /// The users of whom not all processes were examined, with the reasons.
     pub missed: BTreeMap<u32, String>,

@@ -18,9 +18,9 @@
 //!
 //! # Privilege separation
 //!
-//! Root does not trust the process of another user. A child process with the ids of that user examines the process,
-//! its files and its property store (`atrace_sys::errand`). The child has one second, and answers with bytes, which
-//! are parsed with bounds checks. No file that the process names is opened for writing or created. Texts are
+//! Root does not trust the process of another user. A child process with the ids of that user examines the process, its
+//! files and its property store (`atrace_sys::errand`). The child has one second for its work, and answers with bytes,
+//! which are parsed with bounds checks. No file that the process names is opened for writing or created. Texts are
 //! [escaped](crate::escape::shown), and suggested commands are [quoted](crate::escape::quoted) for a shell.
 //!
 //! # Modules
@@ -107,7 +107,7 @@ fn uid_of(status: &Status) -> String {
 }
 
 impl Patient {
-    /// Examines the Perfetto backend first, which needs no rights, and then ATrace's backend.
+    /// Examines first the Perfetto backend, which needs no special rights, and then ATrace's backend.
     fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
         if self.by_service(published.as_ref(), &mut report) {
             return report;

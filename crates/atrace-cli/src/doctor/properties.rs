@@ -98,7 +98,7 @@ impl Patient {
         }
     }
 
-    /// Reports whether the process knows the current values of the properties.
+    /// Reports whether the process has read the current values of the properties.
     pub(super) fn follows(&mut self, published: &Published, report: &mut Report) {
         let tags = AtraceTag::from_bits_retain(published.number("tags").unwrap_or(0));
         if tags.contains(AtraceTag::NotReady) {

@@ -74,9 +74,9 @@ topics! {
 pub enum Level {
     /// The check found no fault.
     Good,
-    /// A remark. Events arrive anyway, or it is unknown whether they do.
+    /// A remark. Events arrive in spite of it, or it is unknown whether they arrive.
     Note,
-    /// A fault because of which no event arrives.
+    /// The check found a fault that prevents every event from arriving.
     Wrong,
 }
 

@@ -1,5 +1,5 @@
 //! Checks the connection to Perfetto's service. A connection needs no special rights: a program connects to the
-//! system's service, to that of `atrace run` or to that of `atrace record`.
+//! system's service, to the service of `atrace run` or to the service of `atrace record`.
 
 use atrace::control::pattern_for;
 use atrace_sys::memory::has_memory_files;
@@ -10,8 +10,8 @@ use super::facts::Published;
 use super::properties::in_quotes;
 use super::report::{Report, Topic};
 
-/// The start of the reason that a process publishes if it writes events only to Perfetto's service, and none to
-/// ATrace.
+/// The beginning of the text that a process publishes as its reason for having no sink, if it writes events only to
+/// Perfetto's service.
 const PERFETTO_ALONE: &str = "ATRACE_BACKEND=perfetto";
 
 /// The command that records any program.

@@ -2,8 +2,8 @@
 //!
 //! # The problem
 //!
-//! The call that may block is the last `close` of an open file or socket. Closing a TCP socket with `SO_LINGER` takes
-//! as long as the socket's owner chose, and a producer may send such a socket. This can happen even if no socket is
+//! The kernel may block in the last `close` of an open file or socket. Closing a TCP socket with `SO_LINGER` takes as
+//! long as the socket's owner chose, and a producer may send such a socket. This can happen even if no socket is
 //! expected: the kernel closes descriptors that do not fit into the buffer of `recvmsg`, and, when a connection is
 //! closed, descriptors that were never received.
 //!
@@ -12,9 +12,9 @@
 //! The pool's threads make all such calls: they receive messages that carry descriptors, and they close connections
 //! and the descriptors that were sent. The service's own thread makes no such calls.
 //!
-//! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so every task
-//! is done eventually. If a producer has caused a task, the caller must check [`has_room`](Blocking::has_room)
-//! before it adds the task.
+//! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so every task is
+//! done eventually. Before the caller adds a task that a producer has caused, it must check
+//! [`has_room`](Blocking::has_room).
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ const WAITING: usize = 64;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The pool. Its threads end after the pool was dropped and the last task is done.
+/// The thread pool. Its threads end after the pool was dropped and the last task is done.
 pub(super) struct Blocking {
     tasks: Sender<Task>,
     queue: Arc<Mutex<Receiver<Task>>>,

@@ -1,7 +1,7 @@
 //! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
 //!
-//! A full ring drops its oldest packets, among which may be definitions that later packets of the same sequence need.
-//! So when the ring is saved, the packets of a sequence are left out up to the first packet that begins the sequence's
+//! A full ring drops its oldest packets. These may contain definitions that later packets of the same sequence need. So
+//! when the ring is saved, the packets of a sequence are left out up to the first packet that begins the sequence's
 //! incremental state (its definitions) anew. At intervals, the service asks the producers to begin the state anew
 //! (`clear_each` in `serve`).
 
@@ -13,7 +13,7 @@ use super::packets::{self, Facts};
 use super::report::{Counts, Ended};
 use atrace_perfetto::trace_file::{TraceFile, Whose, add};
 
-/// Where packets are stored.
+/// The place where packets are stored: a file, or a ring in memory.
 #[derive(Debug)]
 pub enum Keep {
     /// Packets are written to a file as they arrive.
@@ -45,11 +45,11 @@ pub(crate) struct Kept {
     own: Whose,
     /// The number of events in `bytes`.
     events: u64,
-    /// The reason why no more packets are stored, if that is so.
+    /// The reason why no more packets are stored, or `None` while packets are stored.
     ended: Option<Ended>,
     /// The number of events that arrived after the recording had ended.
     late: u64,
-    /// The number of events that were in `bytes` when writing them to the file failed.
+    /// The number of events that were lost because writing `bytes` to the file failed.
     failed: u64,
 }
 
@@ -143,7 +143,7 @@ impl Kept {
         self.add(packet, Facts::default(), &own, false);
     }
 
-    /// Stores a packet in the service's own sequence.
+    /// Stores a packet of the service itself, in the service's own sequence.
     fn say(&mut self, packet: &[u8]) {
         add(&mut self.bytes, packet, &self.own, false);
     }

@@ -27,7 +27,7 @@ pub(crate) struct Facts {
     pub(crate) needs_state: bool,
 }
 
-/// Reads the facts about a packet from its fields.
+/// Collects the [`Facts`] about a packet from its fields.
 fn facts<'a>(fields: impl Iterator<Item = (u32, Value<'a>)>) -> Facts {
     let mut facts = Facts::default();
     for (field, value) in fields {
@@ -55,7 +55,7 @@ pub(crate) fn bytes(message: &[u8], field: u32) -> &[u8] {
     Reader::first(message, field).map_or(&[], Value::bytes)
 }
 
-/// Reads the facts about a packet. Returns `None` if the packet can't be parsed, or has a field that only the
+/// Collects the [`Facts`] about a packet. Returns `None` if the packet can't be parsed, or has a field that only the
 /// service may write.
 pub(crate) fn look(packet: &[u8]) -> Option<Facts> {
     let mut fields = Reader::new(packet);
@@ -71,7 +71,7 @@ pub(crate) fn thread(packet: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::try_from(number).ok()?, bytes(thread, 5)))
 }
 
-/// Reads the facts about a stored packet, which is in the format of the file.
+/// Collects the [`Facts`] about a stored packet, which is in the format of the file.
 pub(crate) fn look_again(kept: &[u8]) -> Facts {
     facts(Reader::new(bytes(kept, 1)))
 }

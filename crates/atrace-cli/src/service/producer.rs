@@ -1,8 +1,8 @@
 //! One producer: its requests, its memory, and its packets.
 //!
-//! All data in this module is untrusted. Invalid data is a [`Fault`], and disconnects the producer; packets that
-//! were taken before stay in the trace. This module has no socket: bytes come in through [`Producer::receive`] and
-//! go out through `outbox`. So the module can be tested and fuzzed without a socket.
+//! All data in this module is untrusted. Invalid data is a [`Fault`]: the producer is disconnected, but its earlier
+//! packets stay in the trace. This module has no socket: bytes come in through [`Producer::receive`] and go out through
+//! `outbox`. So the module can be tested and fuzzed without a socket.
 //!
 //! # The order of requests
 //!
@@ -106,8 +106,8 @@ impl Books {
         }
     }
 
-    /// Returns whether a producer may have memory of this size. It may have an eighth of the memory that the other
-    /// producers leave, or the usual size.
+    /// Returns whether a producer may have memory of this size. A producer may have an eighth of the memory that is
+    /// left, and always the usual size.
     const fn has_room_for(&self, size: usize) -> bool {
         size <= SIZE || size <= MAPPED_MAX.saturating_sub(self.mapped) / 8
     }
@@ -185,14 +185,14 @@ pub(crate) struct Producer {
     uid: u32,
     pub(crate) name: Vec<u8>,
     inbox: Vec<u8>,
-    /// The bytes to be sent, and the offset with which a descriptor is sent.
+    /// The bytes that wait to be sent to the producer.
     pub(crate) outbox: Vec<u8>,
     pub(crate) descriptor: Option<(usize, OwnedFd)>,
     /// The memory file that came with the bytes that are being handled, or the reason why it can't
     /// be used.
     received: Option<Received>,
     pub(crate) is_initialized: bool,
-    /// The page size and the memory size that the producer requests.
+    /// The page size and the memory size that the producer has requested.
     hints: (usize, usize),
     memory: Option<Foreign>,
     /// The number of the `GetAsyncCommand` request. The service's commands are replies to that request.
@@ -212,7 +212,7 @@ pub(crate) struct Producer {
     buffers: usize,
 }
 
-/// A chunk in use. Such chunks are sorted by their writer, and then by their place in the writer's sequence.
+/// A chunk in use. The chunks in use are sorted by their writer, and then by their position in the writer's sequence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Present {
     writer: u16,
@@ -517,7 +517,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Takes the packets of a complete chunk, and frees the chunk.
+    /// Reads and stores the packets of a complete chunk, and frees the chunk.
     fn move_chunk(&mut self, page: u32, chunk: u32, is_ours: bool, books: &mut Books) -> Result {
         let memory = self.memory.as_ref().ok_or(Fault::Order)?;
         if page >= memory.pages() || chunk >= CHUNKS_MAX {
@@ -535,7 +535,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Takes the new packets of a chunk.
+    /// Reads and stores the new packets of a chunk.
     fn take(&mut self, page: u32, chunk: u32, is_complete: bool, books: &mut Books) -> Result {
         let Self { memory, tracks, copy, unfinished, .. } = self;
         let Some(head) = memory.as_ref().and_then(|memory| memory.copy(page, chunk, copy)) else {
@@ -574,8 +574,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Returns the chunks that are in use, except for those that are older than the last chunk that was
-    /// taken.
+    /// Returns the chunks that are in use, without those that are older than the last chunk that was read.
     fn present(&self) -> impl Iterator<Item = Present> {
         let chunks = self.memory.iter().flat_map(|memory| {
             (0..memory.touched()).flat_map(move |page| {
@@ -591,7 +590,7 @@ impl Producer {
         })
     }
 
-    /// Takes the packets that were not committed. The chunks are not freed.
+    /// Reads and stores the packets in chunks that were not committed. The chunks are not freed.
     pub(crate) fn scrape(&mut self, books: &mut Books) -> Result {
         self.count_lost(books);
         // While one round goes through the pages, a thread may complete a chunk on a page behind it and open the next one
@@ -619,15 +618,15 @@ impl Producer {
         Ok(())
     }
 
-    /// Lets the kernel remove the pages of the memory from this process. They do not count as this process's
-    /// memory until the process reads them again.
+    /// Makes the kernel remove the pages of the memory from this process. They do not count as this process's memory
+    /// until the process reads them again.
     pub(crate) fn forget(&self) {
         if let Some(memory) = &self.memory {
             memory.forget();
         }
     }
 
-    /// Takes all packets that a producer left when it ended.
+    /// Reads and stores all packets that a producer left in its memory when it ended.
     pub(crate) fn finish(&mut self, books: &mut Books) -> Result {
         let done = self.scrape(books);
         for Track { sequence, origin } in self.tracks.values_mut() {
@@ -663,7 +662,7 @@ impl Producer {
         (lost.events() > 0).then_some(lost)
     }
 
-    /// Gives back the producer's memory and its share of the limits.
+    /// Removes a producer that has ended: frees its memory and subtracts its share from the limits.
     pub(crate) fn leave(self, books: &mut Books) {
         books.unfinished -= self.unfinished;
         books.mapped -= self.memory();

@@ -16,7 +16,7 @@ use crate::tracefs::{self, Instance};
 /// The prefix of the tracefs instances that receive copies of messages.
 pub(crate) const PREFIX: &str = "atrace-copies";
 
-/// A buffer that receives copies of messages. Dropping this removes the buffer.
+/// A buffer that receives copies of messages. Dropping the `Copies` removes the buffer.
 pub(crate) struct Copies {
     instance: Instance,
     silence: Option<Silence>,
@@ -38,7 +38,7 @@ impl Copies {
         Ok(self.instance.set_option(tracefs::COPY, true)?)
     }
 
-    /// Stops using the top-level buffer once another process uses it.
+    /// Checks whether another process has begun to use the top-level buffer; if so, stops using it.
     pub(crate) fn look(&mut self) {
         Silence::look(&mut self.silence);
     }

@@ -1,13 +1,13 @@
-//! Ring buffers of the kernel for recordings: creates, configures, finds, saves and removes them. A buffer whose
-//! content can't be saved is not removed.
+//! Creates, configures, finds, saves and removes the kernel's ring buffers for recordings. A buffer whose content can't
+//! be saved is not removed.
 //!
 //! # Names
 //!
 //! Most processes of a program have ended before the recording is saved. The names of the processes come from a small
-//! separate ring buffer. In that buffer the kernel records `sched_process_exec`, the event of a process that executes a
-//! program, for the started program and its children (`set_event_pid`, option `event-fork`). If the recording may
-//! contain messages of other programs (see `copies`), the kernel also records `task_newtask`, the event of a process
-//! that starts another process.
+//! separate ring buffer. In that buffer, the kernel records the event `sched_process_exec` (a process executes a
+//! program) of the started program and its children (`set_event_pid`, option `event-fork`). If the recording may
+//! contain messages of other programs (see `copies`), the kernel also records `task_newtask` (a process starts another
+//! process).
 //!
 //! # How full a buffer became
 //!
@@ -33,8 +33,8 @@ pub(crate) const PREFIX: &str = "atrace-recording";
 /// The event that makes the kernel store to which process a thread belongs.
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
-/// The number of thread names that the kernel should store for the whole machine. Before Linux 6.10 the
-/// kernel stored 128.
+/// The number of thread names that the kernel should store for the whole machine. By default, Linux before 6.10 stores
+/// 128 names.
 const THREAD_NAMES: u64 = 4096;
 
 /// The maximum size, in KiB for each CPU, of a buffer for which the user has given no size.
@@ -42,7 +42,7 @@ const DEFAULT_KB: u64 = 16 << 10;
 /// The maximum size, in KiB for all CPUs together, of a buffer for which the user has given no size.
 const DEFAULT_TOTAL_KB: u64 = 256 << 10;
 
-/// Creates an instance whose events have the form that Perfetto expects.
+/// Creates a tracefs instance (a separate ring buffer) whose events have the form that Perfetto expects.
 pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     let root = tracefs::root()?;
     let instance = Instance::create(prefix)?;
@@ -51,8 +51,8 @@ pub(crate) fn make(prefix: &str, kb: Option<u64>) -> Result<Instance> {
     Ok(instance)
 }
 
-/// The clocks for the timestamps, the best one first. Each clock comes with a text that says how the clock differs from
-/// the best one.
+/// The clocks for the timestamps, the best clock first. Each entry has a text that says how the clock differs from the
+/// best one.
 const CLOCKS: [(&str, &str); 3] = [
     ("boot", ""),
     ("mono", "stands still while the machine sleeps"),
@@ -168,7 +168,7 @@ fn keep_names(root: &Path) {
     }
 }
 
-/// Removes an instance. Returns an error that names the processes which hold it open, if there are any.
+/// Removes an instance. If other processes hold the instance open, returns an error that names them.
 pub(crate) fn remove(instance: Instance) -> Result {
     let path = instance.path().to_owned();
     // An empty buffer costs little while a process still holds it open.
@@ -215,7 +215,8 @@ pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>
     kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
 }
 
-/// Adds to an error, because of which a recording could not be saved, the command that saves the recording (`rescue`).
+/// Adds the command `rescue` to the text of an error. The error is the reason why a recording could not be saved, and
+/// the command saves the recording.
 pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
     Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
 }
@@ -402,8 +403,7 @@ impl Tally {
         self.report_of_some(what) + if is_whole { ", none lost" } else { "" }
     }
 
-    /// Returns the same text as [`report`](Self::report), if some events may have been lost before they reached the
-    /// buffer.
+    /// Returns the text of [`report`](Self::report) for a buffer that may have missed some events.
     pub(crate) fn report_of_some(&self, what: &str) -> String {
         let (written, lost) = (self.written(), self.lost());
         let mut text = format!("{} {what} written", thousands(written));
@@ -420,8 +420,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Returns a directory with the files that a buffer has on a kernel with these clocks and options. A file contains
-    /// the text that was last written to it.
+    /// Returns a directory that tests use in place of a buffer, with the files that a buffer has on a kernel with these
+    /// clocks and options. A file contains the text that was last written to it.
     fn stand_in(clocks: &str, options: &[&str]) -> (tempfile::TempDir, Instance) {
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

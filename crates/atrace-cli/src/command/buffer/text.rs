@@ -35,8 +35,7 @@ pub(crate) fn started(text: &[u8]) -> Started {
     all
 }
 
-/// Parses lines `PID NAME`. A name that contains a newline can forge a line, so a number that occurs twice gets no
-/// name.
+/// Parses lines `PID NAME`. A name that contains a newline can forge a line, so an id that occurs twice gets no name.
 pub(crate) fn kept(text: &[u8]) -> HashMap<u32, String> {
     let mut names = HashMap::<u32, Option<String>>::new();
     for line in text.split(|&byte| byte == b'\n') {

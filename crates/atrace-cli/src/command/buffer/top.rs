@@ -1,8 +1,9 @@
 //! The kernel's top-level buffer, which all users share. It is used only if no other process uses it, and
 //! restored afterwards.
 //!
-//! A recording changes the buffer's switch, clock, size and options. The old values are noted first. They are written
-//! back in reverse order when [`Top`] is dropped. A forked child that drops its copy changes nothing.
+//! A recording changes the buffer's switch, clock, size and options. The old values are read first, and are written
+//! back in reverse order when the [`Top`] is dropped. A forked child that drops its copy of the [`Top`] changes
+//! nothing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use atrace_sys::fork::{Generation, generation};
 use crate::command::buffer::ring;
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
-/// The top-level buffer. Dropping it restores the settings that it has changed.
+/// The use of the top-level buffer for a recording. Dropping the `Top` restores the settings that were changed.
 pub(crate) struct Top {
     pub(crate) instance: Instance,
     /// The files that are changed and their old contents, in the order of the changes.
@@ -126,12 +127,12 @@ fn option(root: &Path) -> PathBuf {
     root.join("options").join(tracefs::COPY)
 }
 
-/// While this exists, the top-level marker writes to instances only, because the top-level buffer is off. Without
-/// this, a write to the marker would return an error, although the message was copied to the instances.
+/// While a `Silence` exists, the top-level marker writes to instances only, because the top-level buffer is off.
+/// Otherwise, a write to the marker would return an error, although the message was copied to the instances.
 ///
-/// Several commands may hold such a value at once. Each holds a shared lock on the option, and the last command
-/// restores the option. If the last command was killed, the next command restores the option
-/// ([`undo`](Self::undo)).
+/// Several commands may have a `Silence` at once. Each command holds a shared lock on the kernel's option that silences
+/// the buffer, and the last command restores the option. If the last command was killed, the next command restores the
+/// option ([`undo`](Self::undo)).
 pub(crate) struct Silence {
     root: PathBuf,
     lock: File,
@@ -162,15 +163,14 @@ impl Silence {
         Err(Failure::new(format!("somebody keeps {} locked", shown_path(&path))))
     }
 
-    /// Lets the marker write to the top-level buffer again, if that buffer has been switched on.
+    /// Makes the marker write to the top-level buffer again, if another process has switched that buffer on.
     pub(crate) fn look(this: &mut Option<Self>) {
         if this.as_ref().is_some_and(|silence| is_on(&silence.root).unwrap_or(false)) {
             *this = None;
         }
     }
 
-    /// Restores the option after a command that was killed, unless another command needs the option
-    /// as it is.
+    /// Restores the option that a killed command has set, unless another command still needs the option.
     pub(crate) fn undo(root: &Path) {
         if let Ok(lock) = File::open(option(root)) {
             restore(root, &lock);
@@ -186,7 +186,7 @@ impl Drop for Silence {
     }
 }
 
-/// Restores the option if no command holds a lock on it.
+/// Restores the option that silences the top-level buffer, if no command holds a lock on it.
 fn restore(root: &Path, lock: &File) {
     if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         && let Err(e) = set(root, true)
@@ -212,7 +212,7 @@ fn read(path: &Path) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Returns a directory with those files of tracefs that the tests need.
+    /// Returns a directory that tests use in place of tracefs, with the files that they need.
     fn stand_in(tracing_on: &str, copies: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("options")).unwrap();

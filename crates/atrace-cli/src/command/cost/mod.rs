@@ -12,8 +12,8 @@
 //!
 //! # Runs without a result
 //!
-//! If a program fails, ends differently when it is traced, or writes no event, the command prints an error and
-//! no figure.
+//! If a program fails, ends with another status when it is traced, or writes no event, the command prints an error and
+//! no result.
 //!
 //! # Modules
 //!
@@ -165,7 +165,7 @@ fn read_bill(path: &Path) -> Result<Bill> {
     })
 }
 
-/// The two sides of a comparison (the two kinds of runs), and the results of the runs of each side.
+/// A comparison of two kinds of runs (the two *sides*), with the results of the runs of each side.
 struct Pairs {
     /// The command lines of the two sides. They differ if two commands are compared.
     programs: [Vec<OsString>; 2],
@@ -185,7 +185,7 @@ impl Pairs {
         Self { programs, sessions, runs: Sides::default(), reports: Vec::new(), names }
     }
 
-    /// Runs one side. `more` are additional environment variables.
+    /// Makes one run of the program on this side of the comparison. `more` are additional environment variables.
     fn run(
         &self,
         side: usize,
@@ -204,7 +204,8 @@ impl Pairs {
         Ok((run?, (side == 1).then_some(report)))
     }
 
-    /// Runs each side once, without counting the result. Returns an error if the program can't be measured.
+    /// Makes one run of each side (tracing off, tracing on), whose result is not counted. Returns an error if the
+    /// program can't be measured.
     fn try_out(&self, limit: Duration, signals: &Signals) -> Result {
         let (off, _) = self.run(0, &Vec::new(), limit, signals)?;
         tell_errors(&off);
@@ -216,8 +217,8 @@ impl Pairs {
         self.check(1, &on, report.as_ref())
     }
 
-    /// Returns an error if a run shows that the program can't be measured. `side` is the index of the run's side. A
-    /// run of the second side may be checked only after a run of the first side has passed the check.
+    /// Returns an error if a run shows that the program can't be measured. `side` is the index of the run's side: 0 for
+    /// tracing off, 1 for tracing on. Check a run of the first side before a run of the second side.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {

@@ -23,7 +23,7 @@ use crate::escape::shown;
 
 /// The maximum number of bytes of stderr that are stored.
 const KEPT: usize = 8 << 10;
-/// The maximum time of one wait. A signal, or the end of the program, ends the wait earlier.
+/// The maximum duration of one wait for the program. A signal, or the end of the program, ends the wait earlier.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Environment variables for the program: each variable is set or, if it has no value, removed.
@@ -155,7 +155,7 @@ impl Output {
         Ok(writer.into())
     }
 
-    /// Reads the output that is available. (It can't be read to the end, because a process that outlives the
+    /// Reads the output that is available. (The output can't be read to its end, because a process that outlives the
     /// program may hold the pipe open.)
     fn drain(&mut self) {
         let mut bytes = [0; 64 << 10];

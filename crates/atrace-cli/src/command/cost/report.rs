@@ -77,7 +77,8 @@ impl Unit {
 /// The measurements to be printed.
 #[derive(Default)]
 pub(super) struct Shown {
-    /// The cause of the difference that is measured, and the names of the two sides.
+    /// The cause of the measured difference: tracing, or the second of two commands. It is the subject of the
+    /// sentences.
     pub(super) subject: &'static str,
     pub(super) sides: [&'static str; 2],
     rows: Vec<Row>,
@@ -85,8 +86,8 @@ pub(super) struct Shown {
     pub(super) notes: Vec<String>,
     pairs: usize,
     seconds: f64,
-    /// By how many nanoseconds the processor time of a run on the second side is longer, if the verdict is that the two
-    /// sides differ.
+    /// The number of nanoseconds by which the processor time is longer on the second side (usually with tracing on), if
+    /// the verdict is that the two sides differ.
     added_ns: Option<f64>,
 }
 
@@ -189,7 +190,8 @@ impl Shown {
         }
     }
 
-    /// Adds a note if the runs of each side print the same output, but the two sides differ.
+    /// Adds a note if the program's output depends on the side: all runs of a side print the same, but the two sides
+    /// print different outputs.
     fn note_outputs(&mut self, runs: &Sides<Run>) {
         let [off, on] = &runs.0;
         let Some(first) = off.first().map(|run| run.printed) else { return };

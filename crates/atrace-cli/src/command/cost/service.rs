@@ -4,8 +4,8 @@
 //!
 //! Tracing stays on or off for a *slice*. Slices come in pairs, and the order of each pair is random. In a slice, the
 //! service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after tracing was
-//! switched, and right before it is switched again. So the cost of switching is excluded. A request that is in progress
-//! during a switch counts only in part, and equally in both kinds of slices.
+//! switched, and right before tracing is switched again. So the cost of switching is excluded. A request that is in
+//! progress during a switch counts only in part, and equally in both kinds of slices.
 //!
 //! # Processor time
 //!
@@ -36,7 +36,7 @@ use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// How long nothing is measured after tracing was switched on or off.
+/// The time after a switch of tracing in which nothing is measured.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The number of slices (periods with tracing on or off) within which the first events must arrive.
 const TRIES: u32 = 5;
@@ -48,7 +48,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The pause between two checks while waiting for a condition.
 const REST: Duration = Duration::from_millis(20);
 
-/// A running service. Dropping this ends the service.
+/// A running service. Dropping the `Running` ends the service.
 struct Running {
     child: Child,
     /// The number of lines that the service has printed, if lines are the units of its work.
@@ -137,7 +137,7 @@ impl Drop for Running {
     }
 }
 
-/// Counts lines in a thread of its own, until the service ends.
+/// Starts a thread that counts the lines that the service prints, until the service ends. Returns the counter.
 fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
     let lines = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&lines);
@@ -162,7 +162,7 @@ struct Edge {
 
 /// The result of a slice: a period with tracing on or off.
 struct Slice {
-    /// The processor time for each unit of work, in nanoseconds.
+    /// The processor time per unit of work, in nanoseconds.
     each: f64,
     per_second: f64,
 }

@@ -25,7 +25,7 @@ impl Sessions {
         Ok(Self { store })
     }
 
-    /// Returns a path that does not exist yet, in a directory that belongs to this user alone and is
+    /// Returns the path of a file that does not exist yet, in a directory that only this user can access and that is
     /// removed at the end.
     pub(super) fn place(&self, name: &str) -> PathBuf {
         self.store.path().with_file_name(name)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use atrace_paired::{Interval, looks};
 
-/// How far from zero an interval may reach, as a fraction, for the verdict that there is no difference.
+/// The maximum distance of an interval's ends from zero, as a fraction, for the verdict that there is no difference.
 const NONE: f64 = 0.01;
 
 /// A quantity for which there is a verdict.
@@ -97,7 +97,7 @@ fn percents(it: Interval) -> String {
     format!("{} % ({}–{})", percent(it.median, false), percent(it.low, false), percent(it.high, false))
 }
 
-/// Formats a fraction in percent. With `up`, the number is rounded up. Small differences have two decimals.
+/// Formats a fraction in percent. If `up` is true, the number is rounded up. Small fractions get two decimals.
 fn percent(fraction: f64, up: bool) -> String {
     let percent = fraction * 100.0;
     let decimals: usize = match percent.abs() {

@@ -1,4 +1,4 @@
-//! Writes the file to which a recording is saved: complete, or not at all.
+//! Writes the file to which a recording is saved. The file appears complete, or not at all.
 //!
 //! # How it works
 //!
@@ -37,7 +37,7 @@ use crate::command::caller::Caller;
 use crate::command::file::target::{Existing, Target, open_directory, parent, roots_own, unwritable};
 use crate::command::terminal::{Failure, Result, failed, shown_path};
 
-/// A file that is being written. If this is dropped before [`finish`](Self::finish) was called, the file is
+/// A file that is being written. If the `Output` is dropped before [`finish`](Self::finish) was called, the file is
 /// removed.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -54,8 +54,9 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file early, so that the user learns of problems before there is data to write. With `is_live`, the
-    /// file is a valid trace at any moment: it stays if the command is killed, or if it can't be moved at the end.
+    /// Creates the file early, so that the user learns of problems before there is data to write. `is_live` means that
+    /// the file is a valid trace at any moment. Such a file is not removed if the command is killed, or if the file
+    /// can't be moved at the end.
     pub(crate) fn create(
         path: &Path,
         existing: Existing,
@@ -96,7 +97,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Returns the path as the user gave it.
+    /// Returns the path in the form in which the user gave it.
     pub(crate) fn named(&self) -> &Path {
         &self.target.named
     }

@@ -21,16 +21,16 @@ const LINE: usize = 160;
 /// The maximum length of a name in the list of processes, in bytes.
 const NAME: usize = 60;
 
-/// A second text of a trace, of which only the events of some processes are copied.
+/// A second text of a trace. Only the events of some processes are copied from it.
 pub(crate) struct Copied<'a> {
     pub(crate) text: Box<dyn BufRead>,
     pub(crate) is_wanted: &'a dyn Fn(u32) -> bool,
 }
 
 /// Copies the text of a trace and adds the names of its processes. `name` returns the name of a process; if it returns
-/// none, the name of the process's main thread is used. Space is reserved for `processes` names; if there are more, the
-/// text is moved. The events of a second text follow those of the first, because readers sort the events. Returns the
-/// number of events that were copied from the second text.
+/// `None`, the name of the process's main thread is used. Space is reserved for `processes` names; if there are more,
+/// the text is moved. The events of a second text follow those of the first, because readers sort the events. Returns
+/// the number of events that were copied from the second text.
 pub(crate) fn write(
     mut from: impl BufRead,
     copied: Option<Copied<'_>>,

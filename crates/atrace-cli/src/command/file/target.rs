@@ -20,7 +20,7 @@ use crate::process::Process;
 /// The end of a file's name while the file is written. The process id precedes this end.
 const UNFINISHED: &str = ".atrace";
 
-/// The exclusive upper limit of the numbers that make file names distinct.
+/// The upper limit, itself excluded, of the numbers that make file names distinct.
 const NUMBER_MAX: u32 = 10_000;
 
 /// The end of the names of files that are written while events arrive.
@@ -37,8 +37,8 @@ pub(crate) enum Existing {
 }
 
 impl Existing {
-    /// Returns the action. `is_named` says whether the user has given the name of the file, and `is_forced` whether the
-    /// user has given `--force`.
+    /// Returns the action. `is_named` means that the user has given the name of the file, and `is_forced` that the user
+    /// has given `--force`.
     pub(crate) fn rule(is_forced: bool, is_named: bool) -> Self {
         match (is_forced, is_named) {
             (true, _) => Self::Replace,
@@ -51,7 +51,7 @@ impl Existing {
 /// A name in an open directory.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The path as the user gave it.
+    /// The path in the form in which the user gave it.
     pub(crate) named: PathBuf,
     directory: OwnedFd,
     name: OsString,
@@ -319,9 +319,9 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, NAMED, Mode::empty())?)
 }
 
-/// Opens a directory if only root can change it and the path to it. That is so if root owns every component of the
-/// path, no component is a symbolic link, and other users may write only to sticky directories, in which they can't
-/// replace root's files.
+/// Opens a directory if only root can change the directory and the path to it. This requires that root owns every
+/// component of the path, no component is a symbolic link, and other users may write only to those directories of the
+/// path that are sticky, in which they can't replace root's files.
 pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
     let path = std::path::absolute(path).ok()?;
     let mut steps = path.components().peekable();

@@ -2,8 +2,8 @@
 //!
 //! # Signals
 //!
-//! A signal that asks the command to end is meant for the program, too. If the signal was sent to the whole process
-//! group (see [`Witness`]), the program has received it already; otherwise [`wait`] forwards the signal to the program.
+//! A signal that asks the command to end must reach the program, too. If the signal was sent to the whole process group
+//! (see [`Witness`]), the program has received it already; otherwise [`wait`] forwards the signal to the program.
 //!
 //! # Waiting
 //!
@@ -15,7 +15,7 @@
 //! The process that `atrace run` starts (`__become`, the *stage*) is another instance of `atrace`, which prepares
 //! itself and then executes the program. It opens the marker, if the recording has one, so that the program inherits
 //! the descriptor, and changes its ids to the caller's user and groups. It writes errors to the pipe that `--report`
-//! names. The pipe is closed when the program is executed, which tells the command that the program has started.
+//! names. The pipe is closed when the program is executed. So the command notices that the program has started.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -91,8 +91,8 @@ pub(crate) fn start(
     }
 }
 
-/// Waits until the program has ended. Forwards the signals of this process, and calls `look` at intervals. The
-/// argument of `look` is true if SIGUSR1 arrived, which is not forwarded. Returns the program's exit status, and
+/// Waits until the program has ended. Forwards the signals of this process, and calls `look` at intervals. The argument
+/// of `look` is true if the signal SIGUSR1, which is not forwarded, has arrived. Returns the program's exit status, and
 /// whether a signal asked this command to end.
 pub(crate) fn wait(
     child: &mut Child,
@@ -135,7 +135,8 @@ pub(crate) fn wait(
     Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
-/// Returns whether the program has ended, without waiting. This is called if the pipe can't be waited for.
+/// Returns whether the program has ended, without waiting. This function is called if a wait for the end of the pipe
+/// fails.
 fn has_ended(pid: Pid) -> bool {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
@@ -148,7 +149,7 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }
 
-/// The lowest number for the marker's descriptor in the program. Programs rarely use numbers as high as this.
+/// The lowest number for the marker's descriptor in the program. Programs rarely use such high numbers.
 pub(crate) const MARKER_FD: RawFd = 100;
 
 #[derive(clap::Args, Debug)]

@@ -49,7 +49,7 @@ const PREFIX: &str = "/data/local/tmp/atrace-run-";
 /// next command.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// The directory of this run. Dropping this removes the directory.
+/// The directory of this run. Dropping the `RunDirectory` removes the directory.
 pub(crate) struct RunDirectory {
     path: PathBuf,
     /// The open directory, which holds the lock.
@@ -94,7 +94,7 @@ impl Drop for RunDirectory {
     }
 }
 
-/// The socket at which the service listens. Dropping this removes the socket.
+/// The socket at which the service listens. Dropping the `ServiceSocket` removes the socket.
 pub(crate) struct ServiceSocket {
     pub(crate) path: PathBuf,
     _directory: RunDirectory,
@@ -133,8 +133,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the directories of this user's commands that were killed. Returns no bytes, because the result of
-/// a child process is bytes.
+/// Removes the directories of this user's commands that were killed. The result is always empty: this runs in a child
+/// process, whose result has to be bytes.
 fn sweep_of(uid: u32) -> Vec<u8> {
     let (directory, prefix) = PREFIX.rsplit_once('/').unwrap_or_default();
     for entry in read_dir(directory).into_iter().flatten().flatten() {

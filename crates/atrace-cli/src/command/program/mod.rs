@@ -1,7 +1,7 @@
 //! The program that `atrace run` starts, from its start to its end.
 //!
 //! - `child` starts the program and waits for it;
-//! - `signals` finds out which signals have to be forwarded;
+//! - `signals` catches signals, and determines which of them must be forwarded to the program;
 //! - `directory` holds the service's socket or the program's property store;
 //! - `outliving` waits for processes that are still running after the program has ended;
 //! - `tree` finds the processes of the program that can't be recorded.

@@ -1,9 +1,9 @@
 //! Waits for processes of a program that are still running after the program has ended, such as a server that
 //! a script starts in the background.
 //!
-//! Such processes are recognised by an environment variable, which names the directory of this run. No other process
-//! has this variable. (If this command adopted the orphans instead (`PR_SET_CHILD_SUBREAPER`), the processes would
-//! have another parent than without this command.)
+//! Such processes are recognised by an environment variable, which names the directory of this run. No process of
+//! another program has this variable. (The command could adopt the orphans instead (`PR_SET_CHILD_SUBREAPER`), but then
+//! they would have another parent than without this command.)
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -21,9 +21,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// Waits for the processes of this user that have the variable, and names them in a message. `look` is called at
-/// intervals; its argument is true if SIGUSR1 arrived. A signal ends the wait, and so does `look` if it returns
-/// false.
+/// Waits for the processes of this user that have the environment variable, and names them in a message. `look` is
+/// called at intervals; its argument is true if SIGUSR1 arrived. A signal ends the wait, and so does `look` if it
+/// returns false.
 pub(crate) fn wait_for_rest(
     uid: u32,
     variable: (&str, &Path),

@@ -9,7 +9,7 @@
 //!
 //! The program is in the command's process group, as every process of a shell's job is. So the terminal's keys, job
 //! control and pipes work. A signal to the group reaches the program directly. A signal to the command alone must be
-//! forwarded. The signal itself does not show which of the two cases it is.
+//! forwarded. The signal itself does not show whether it was sent to the group or to the command alone.
 //!
 //! A third process in the group, the witness, reports to the command each signal that the witness receives. If the
 //! command and the witness have both received a signal, the signal was sent to the group.
@@ -34,11 +34,11 @@ use crate::process::Process;
 
 const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// How long to pause, in place of a wait, if a system call filter refuses `poll`.
+/// The length of the pause that replaces a wait if a system call filter refuses `poll`.
 const REST: Duration = Duration::from_millis(50);
 
-/// A signal that was caught, and whether a process has sent it. If no process has, the kernel has sent the
-/// signal because of a key of the terminal.
+/// A signal that was caught, and whether a process has sent the signal. Otherwise the kernel has sent it because of a
+/// key of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caught {
     pub(crate) signal: Signal,
@@ -117,8 +117,8 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
 /// How long to wait for the witness's report after a signal has reached this command.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long a report is valid. If two equal signals merge into one in this process, a report is left over,
-/// which must not count for a later signal.
+/// How long a report is valid. If two equal signals reach this process as one, a report is left over, which must not
+/// count for a later signal.
 const FRESH: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
@@ -158,8 +158,8 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
-    /// If one of the signals arrives in the meantime, returns an error, whose exit status is that of a program that
-    /// was killed by the signal.
+    /// Returns an error if one of the signals arrives in the meantime. The error's exit status is that of a program
+    /// that was killed by the signal.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {

@@ -10,8 +10,8 @@
 //! # How it works
 //!
 //! The command examines all processes of the program at intervals, through `/proc`. A process that starts and ends
-//! between two checks is not seen. The most expensive facts (mapped files and environment) are read only if a
-//! process has no marker, or if nothing was recorded so far.
+//! between two checks is not seen. The mapped files and the environment of a process, which take the longest to read,
+//! are read only if the process has no marker, or if nothing was recorded so far.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::ffi::OsStrExt as _;

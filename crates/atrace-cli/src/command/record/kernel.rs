@@ -19,7 +19,7 @@ use crate::command::stores::{self, Content};
 use crate::command::terminal::{Failure, Result, say, thousands};
 use crate::process::{self, Process};
 
-/// The buffer into which the events are recorded. Dropping it restores the top-level buffer.
+/// The buffer into which the events are recorded. Dropping the `Buffer` restores the kernel's top-level buffer.
 enum Buffer {
     Copy(Instance, Option<Silence>),
     Top(Top),

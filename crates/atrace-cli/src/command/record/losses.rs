@@ -19,14 +19,14 @@ const PACKET: u8 = 1 << 3 | 2;
 
 /// The maximum size of a packet in bytes.
 const PACKET_MAX: u64 = 64 << 20;
-/// The maximum number of sequences that are remembered.
+/// The maximum number of sequences whose packets are compared with their earlier packets.
 const SEQUENCES_MAX: usize = 1 << 20;
 
 /// Counts of losses in a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
-    /// The number of gaps in sequences of packets: packets are missing between two packets of a sequence, or
-    /// before a packet whose program says so.
+    /// The number of gaps in sequences of packets: positions at which packets are missing between two packets of a
+    /// sequence, or at which the program itself reports a loss.
     gaps: u64,
     /// The ids and names of the threads whose sequences have gaps.
     threads: BTreeSet<(u32, Vec<u8>)>,
@@ -133,7 +133,7 @@ const THREADS_MAX: usize = 8;
 /// A bit in `previous_packet_dropped`: the program itself reports a loss, because its memory was full.
 const PROGRAM_SAYS: u64 = 256;
 
-/// What is known about a sequence of packets.
+/// The data about a sequence of packets that is needed to detect losses.
 #[derive(Debug, Default)]
 struct Sequence {
     has_lost: bool,
@@ -163,7 +163,7 @@ fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// A file with its own position for reading.
+/// A file with a reading position that is not shared with other handles of the file.
 struct At<'a>(&'a File, u64);
 
 impl Read for At<'_> {

@@ -92,7 +92,7 @@ pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
 
 /// Waits until the time is over or a signal arrives, and prints the progress every second.
 ///
-/// `progress` returns a text that says how much was recorded so far.
+/// `progress` returns a text about the amount of data that was recorded so far.
 fn wait(time: Option<Duration>, signals: &Signals, mut progress: impl FnMut() -> Result<String>) -> Result {
     let is_terminal = std::io::stderr().is_terminal();
     let start = Instant::now();

@@ -34,8 +34,8 @@ use crate::process;
 const BUFFER: u64 = 65536;
 /// The kernel's event for a write to its marker. Perfetto's service records ATrace's messages as this event.
 const MARKER: &str = "ftrace/print";
-/// Whether this command has to switch on the programs that use ATrace. Perfetto's `traced_probes` does that on
-/// Android only.
+/// Whether this command has to switch tracing on in the programs that use ATrace. Perfetto's `traced_probes` does that
+/// on Android only.
 const SWITCHES: bool = cfg!(not(target_os = "android"));
 
 fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
@@ -94,8 +94,8 @@ fn ended(why: impl Display) -> Failure {
     Failure::new(format!("the service ended the recording: {why}; later events are lost"))
 }
 
-/// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added:
-/// programs that match such a pattern can only trace by ATrace.
+/// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added.
+/// Programs that match such a pattern can only trace by ATrace.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))
@@ -127,7 +127,7 @@ fn events(args: &RecordArgs, state: &State) -> Result<Vec<String>> {
     buffer::events(tracefs::root().ok().as_deref(), &args.categories)
 }
 
-/// The socket of a service. Dropping this removes the socket.
+/// The socket of a service. Dropping the `Listening` removes the socket.
 pub(super) struct Listening {
     path: PathBuf,
     /// The socket file itself. While the file is open, its inode number is not reused, so the number
@@ -137,8 +137,8 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Listens at the path where programs look for a service, unless a service listens there already. `refused` is
-    /// the reason why that service can't be asked to record.
+    /// Listens at the path at which programs look for a service, unless a service already listens at that path.
+    /// `refused` is the reason why that service can't be asked to record.
     pub(super) fn start(refused: Refused) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
         let listen = || -> io::Result<_> {
@@ -195,7 +195,7 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
-/// Tells the running programs of this user that a service listens now.
+/// Announces to the running programs of this user that a service listens now.
 pub(super) fn announce() {
     if let Err(e) = Control::open().and_then(|control| control.announce_service()) {
         say(format_args!("{e}: programs that already run may need 30 s to connect"));

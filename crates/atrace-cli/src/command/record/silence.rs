@@ -1,4 +1,4 @@
-//! If no event was recorded, explains the reason in one line, for the first of the requested programs.
+//! Explains in one line why no event was recorded, for the first of the requested programs.
 
 use std::path::Path;
 

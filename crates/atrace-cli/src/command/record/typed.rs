@@ -1,5 +1,5 @@
-//! `atrace record -c` as root, if no service of Perfetto's runs: the events of the kernel and of the programs are
-//! in one trace.
+//! `atrace record -c` as root, for a machine on which no service of Perfetto's runs: records the events of the kernel
+//! and of the programs in one trace.
 //!
 //! This command is the service for root's programs, which connect to it, and adds the kernel's events as packets.
 //! Messages to the kernel's top-level marker are among these events (Linux 6.16). So for programs that do not
@@ -26,11 +26,12 @@ use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
 use atrace_perfetto::socket::Refused;
 
-/// How long programs have to connect before tracing by ATrace is switched on for them.
+/// The time that programs have to connect to the service. After this time, tracing by ATrace is switched on for those
+/// that have not connected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns whether this kernel supports this kind of recording: it needs the clock of the trace, and copies
-/// of the messages to its top-level marker.
+/// Returns whether this kernel supports this kind of recording. The kernel must have the clock of the trace, and must
+/// be able to copy the messages to its top-level marker.
 pub(super) fn is_possible() -> bool {
     !cfg!(target_os = "android")
         && buffer::has_clock().unwrap_or(false)

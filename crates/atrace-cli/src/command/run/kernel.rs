@@ -1,7 +1,7 @@
 //! The kernel's events of `atrace run --categories`, as packets for the service's trace.
 //!
-//! Messages that the program's processes write to the kernel's top-level marker, as C and C++ programs do, are in the
-//! trace, too: as events `print`, from which Perfetto makes slices and counters (Linux 6.16).
+//! The trace also contains the messages that the program's processes write to the kernel's top-level marker, as C and
+//! C++ programs do (Linux 6.16). They are events `print`, from which Perfetto makes slices and counters.
 
 use std::path::Path;
 
@@ -27,8 +27,8 @@ impl Kernel {
         Ok(Some(Self { stream, copies: Copies::make(args.buffer)?, names: Names::make()? }))
     }
 
-    /// Returns the path of the buffer in which the names of the program's processes are recorded. It is an
-    /// argument of the process that executes the program.
+    /// Returns the path of the buffer in which the names of the program's processes are recorded. The process that
+    /// executes the program gets this path as an argument.
     pub(super) fn names(&self) -> Option<&Path> {
         self.names.directory()
     }

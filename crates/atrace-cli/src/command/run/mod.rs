@@ -81,8 +81,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<u8> {
     done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
-/// Returns whether all events are recorded with the kernel's buffer, as text: because the user has requested that, or
-/// because the user wants kernel events and this kernel lacks the clock of the service's trace.
+/// Returns whether all events are recorded with the kernel's buffer, as text: because the user has requested the
+/// kernel's buffer, or because the user wants kernel events and this kernel lacks the clock of the service's trace.
 fn is_kernels(args: &RunArgs) -> Result<bool> {
     Ok(args.kernel || !args.categories.is_empty() && !buffer::has_clock()?)
 }
@@ -146,8 +146,8 @@ fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     name.into()
 }
 
-/// The expected number of processes. If there are more, all processes are named, but the file has to be copied once
-/// more.
+/// The expected number of processes of a program. If there are more processes, the file has to be copied once more to
+/// make room for their names.
 const PROCESSES: usize = 100;
 
 fn record_by_kernel(args: &RunArgs) -> Result<u8> {

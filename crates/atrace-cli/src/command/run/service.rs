@@ -99,7 +99,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     Ok(code(status))
 }
 
-/// Saves the file, and reports what was recorded and lost. If no event was recorded, the report says `why`.
+/// Saves the file, and reports how many events were recorded and lost. If no event was recorded, the report contains
+/// the reason that `why` returns.
 pub(crate) fn finish(
     output: Output,
     report: Report,
@@ -135,7 +136,7 @@ fn save_once(service: &Service, path: &Path, existing: Existing, owner: Option<&
     }
 }
 
-/// Returns the lines that report what was recorded and lost, and why.
+/// Returns the lines about the numbers of recorded and lost events, and about the reasons of losses.
 fn lines(report: &Report) -> Vec<String> {
     let Report { counts, cut_off, lost, ended } = report;
     let mut lines = Vec::new();
@@ -218,7 +219,7 @@ fn lines_of(lost: &Lost, counts: &Counts) -> Vec<String> {
     lines
 }
 
-/// Returns a text with a number and what it counts, or `None` if the number is 0.
+/// Returns a text that consists of a number and `text`, or `None` if the number is 0.
 fn counted(count: u64, text: &str) -> Option<String> {
     (count > 0).then(|| format!("{} {text}", thousands(count)))
 }

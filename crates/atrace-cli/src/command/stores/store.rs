@@ -119,7 +119,7 @@ impl Store {
     }
 }
 
-/// Facts about a process, which are read only once because a user may have thousands of processes and hundreds of
+/// Data about a process, which is read only once, because a user may have thousands of processes and hundreds of
 /// patterns.
 pub(crate) struct Follower {
     pub(crate) process: Process,
@@ -194,10 +194,10 @@ pub(crate) fn perform<'a>(
 
 /// Returns the stores that this user may change. The caller's own store is created if it does not exist.
 ///
-/// For root, these are the stores of all users that have a store, and of the users in `needed`. If a store can't be
-/// reached or trusted, a line of output says so, and the other stores are returned. This also applies to root's own
-/// store, because another user may have taken its path. An ordinary user has only one store; if it can't be reached,
-/// this function returns an error.
+/// For root, these are the stores of all users that have a store, and of the users in `needed`. A store that can't be
+/// reached or trusted is reported in a line of output, and the other stores are returned. This also applies to root's
+/// own store, because another user may have created a file at its path. An ordinary user has only one store; if it
+/// can't be reached, this function returns an error.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
     let is_for_all = stores[0].uid == Some(0);
@@ -337,7 +337,7 @@ pub(crate) fn left(uid: u32) -> Duration {
     PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())
 }
 
-/// Refuses patterns that can't match any name, or that do not mean what they seem to mean.
+/// Returns an error if a pattern can't match any name, or has another meaning than it seems to have.
 pub(crate) fn check_all(patterns: &[String]) -> Result {
     patterns.iter().try_for_each(|pattern| check(pattern))
 }
@@ -381,8 +381,8 @@ fn check(pattern: &str) -> Result {
     Ok(())
 }
 
-/// Returns the length of the set of characters at the start of `bytes`, including its brackets, or `None` if it has
-/// no end.
+/// Returns the length of the set of characters (`[…]`) at the start of `bytes`, including its brackets, or `None` if
+/// the set has no closing bracket.
 fn set(bytes: &[u8]) -> Option<usize> {
     let mut at = 1;
     at += usize::from(matches!(bytes.get(at), Some(b'!' | b'^')));

@@ -51,7 +51,7 @@ pub(crate) fn has_clock() -> Result<bool> {
     Ok(text.split_whitespace().any(|word| word.trim_matches(['[', ']']) == "boot"))
 }
 
-/// A ring buffer whose events become packets. Dropping it removes the buffer.
+/// A ring buffer whose events become packets. Dropping the `Stream` removes the buffer.
 pub(crate) struct Stream {
     instance: Instance,
     reader: Reader,
@@ -111,7 +111,8 @@ impl Stream {
     }
 }
 
-/// Returns packets with the messages to markers that are in a buffer. `is_wanted` selects the messages.
+/// Returns packets with the messages that programs have written to markers and that are in a buffer. `is_wanted`
+/// selects the messages.
 pub(crate) fn messages(instance: &Instance, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
     Reader::open(instance, &[])?.take(is_wanted)
 }

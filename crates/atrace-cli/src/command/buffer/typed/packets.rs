@@ -16,7 +16,8 @@ use atrace_perfetto::proto::Writer;
 
 use super::pages::{Field, Page};
 
-/// For each event: its name, the number of its field in `FtraceEvent`, and the numbers of the fields of its message.
+/// The numbers of Perfetto's fields for each event. A line has the event's name, the number of the event's field in
+/// `FtraceEvent`, and the numbers of the fields of the event's message.
 const EVENTS: &str = "\
 print 3 buf=2
 sched_switch 4 prev_comm=1 prev_pid=2 prev_prio=3 prev_state=4 next_comm=5 next_pid=6 next_prio=7
@@ -59,7 +60,7 @@ dma_fence_wait_end 418 context=1 driver=2 seqno=3 timeline=4
 block_io_start 546 dev=1 sector=2 nr_sector=3 bytes=4 ioprio=5 rwbs=6 comm=7
 block_io_done 547 dev=1 sector=2 nr_sector=3 bytes=4 ioprio=5 rwbs=6 comm=7";
 
-/// The number of `GenericFtraceEvent` in `FtraceEvent`.
+/// The field number of `GenericFtraceEvent` in `FtraceEvent`.
 const GENERIC: u32 = 327;
 
 /// The event of a write to a marker.
@@ -268,7 +269,7 @@ mod tests {
         Formats::read(place, &events.iter().map(|(name, ..)| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
-    /// Returns the events in the packet for a page with these events.
+    /// Encodes a page with these events as a packet, and returns the events in the packet.
     fn encoded(formats: &Formats, events: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let layout = "field: u64 timestamp; offset:0; size:8; signed:0;\n\
             field: local_t commit; offset:8; size:8; signed:1;\nfield: char data; offset:16; size:4080; signed:0;";

@@ -2,23 +2,23 @@
 //!
 //! # Format
 //!
-//! A page begins with the time of its first event and the number of bytes that are in use (`events/header_page`). Then
-//! come the events. Each has a head of 32 bits (`events/header_event`): a type of 5 bits, and the time since the event
-//! before in 27 bits. The type is
+//! A page begins with the time of its first event and the number of bytes that are in use (`events/header_page`). The
+//! events follow. Each event has a head of 32 bits (`events/header_event`): a type of 5 bits, and the time since the
+//! previous event in 27 bits. The type is
 //!
 //! - 1 to 28: data, whose length is the type times four bytes;
 //! - 0: data; the next 32 bits are the length of the data plus the length of these bits;
 //! - 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, otherwise the page
 //!   ends;
-//! - 30: the next 32 bits are the upper part of the time since the event before;
-//! - 31: the next 32 bits are the upper part of the time itself.
+//! - 30: the next 32 bits are the upper part of the time since the previous event;
+//! - 31: the time in the head is absolute, and the next 32 bits are its upper part.
 //!
 //! All numbers have the byte order and word size of the kernel. No number is trusted: a page that is not in this format
 //! ends early.
 //!
 //! Source: the kernel's `Documentation/trace/ring-buffer-map.rst` and `include/linux/ring_buffer.h`.
 
-/// The bit of the number of bytes in use which says that events before this page were lost.
+/// A bit in the number of bytes in use: it is set if events before this page were lost.
 const LOST: u64 = 1 << 31;
 /// The bits that hold the number of bytes in use.
 const LENGTH: u64 = (1 << 27) - 1;
