@@ -1,5 +1,5 @@
-//! Sets two `cfg` flags for the code of this crate: whether this system has no tracing, as `atrace-sys` has found out;
-//! and whether the program is built for size.
+//! Sets two `cfg` flags for the code of this crate: one if the target system has no tracing (as the build of
+//! `atrace-sys` has determined), and one if the program is built for size.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -102,7 +102,7 @@ mod cases {
         }
     }
 
-    /// A program that runs as long as its file exists. Dropping this ends it, even if the test fails.
+    /// A program that runs as long as its file exists. Dropping the `Running` ends the program, even if the test fails.
     struct Running(Option<Child>, PathBuf);
 
     impl Running {
@@ -179,7 +179,7 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// The service makes the memory: before Linux 3.17, as a file of `/dev/shm`.
+    /// Tests a kernel before Linux 3.17, on which the service makes the shared memory as a file of `/dev/shm`.
     #[test]
     fn a_program_is_found_on_a_kernel_without_memory_files() {
         let name = case!({
@@ -196,7 +196,8 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// The filter of a stack has its own thread, and another thread makes the connection.
+    /// Tests a program whose subscriber has a layer with a filter. The filter has its own thread, and another thread
+    /// makes the connection.
     #[test]
     fn a_program_with_a_layer_is_found() {
         let name = case!({
@@ -210,7 +211,7 @@ mod cases {
         assert!(running.end().status.success());
     }
 
-    /// The parent of the daemon has ended when the recording begins, and was never connected.
+    /// Tests a daemon whose parent has ended before the recording begins, and was never connected.
     #[test]
     fn a_daemon_is_found() {
         let name = case!({
@@ -231,8 +232,8 @@ mod cases {
         running.end();
     }
 
-    /// The only event of the program waits for the answer of the service, which was started before the
-    /// program.
+    /// Tests a program that writes only one event, which waits for the answer of the service. The service was started
+    /// before the program.
     #[test]
     fn a_program_that_ends_at_once_is_recorded() {
         let name = case!({
@@ -252,8 +253,8 @@ mod cases {
     }
 
     /// Makes the kernel end the process at each system call that a connection to Perfetto's service needs, or that
-    /// events in Perfetto's memory need. With `all`, this applies to all threads of the process, otherwise only to the
-    /// calling thread.
+    /// events in Perfetto's memory need. If `all` is true, this applies to all threads of the process, otherwise only
+    /// to the calling thread.
     fn confine(all: bool) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
@@ -347,7 +348,7 @@ mod cases {
         }
     }
 
-    /// Returns the memory that this process has for itself, in KiB.
+    /// Returns the size of this process's private memory, in KiB.
     fn memory() -> u64 {
         let all = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
         let line = all.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();

@@ -1,9 +1,9 @@
-//! `atrace run` under attack by programs that it serves. When the command is asked to end, it must end, and it
-//! must not use memory or descriptors without limit. As root, the attacks come from a program of another user, as
-//! under `sudo`; otherwise from a program of this user.
+//! `atrace run` under attack by programs that it serves. When the command is asked to end, it must end. It must not use
+//! memory or descriptors without limit. As root, the attacks come from a program of another user, as under `sudo`;
+//! otherwise from a program of this user.
 //!
-//! The service limits the cost of an attack by processes of the user that it serves. It does not promise that other
-//! programs of that user are still recorded meanwhile.
+//! The service limits the cost of an attack by processes of the user that it serves. The service does not promise that
+//! other programs of that user are still recorded during an attack.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../atrace/tests/common/mod.rs"]
@@ -36,8 +36,8 @@ mod cases {
     use crate::trace::Trace;
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// How long the command may take to end after it was asked to. This is the documented promise plus a margin for
-    /// an unoptimized build. On a busy machine, the command has longer (`slowness`).
+    /// How long the command may take to end after it was asked to end. This is the documented promise plus a margin for
+    /// an unoptimized build. On a busy machine, the command may take longer (`slowness`).
     const ENDS: Duration = Duration::from_secs(6);
     /// How much memory the command may use in addition to a ring: the documented promise plus a margin for an
     /// unoptimized build.
@@ -45,8 +45,8 @@ mod cases {
     /// The maximum number of descriptors that the command may use.
     const DESCRIPTORS: usize = 256;
 
-    /// In the case's process: forks an attacker, which outlives this program and waits to be killed. Then traces like
-    /// an honest program.
+    /// Does the work of the program that the command runs: forks an attacker, which outlives this program and waits to
+    /// be killed, and then traces like an honest program.
     fn play(attack: fn(&Path, &dyn Fn())) {
         let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
         if std::env::var_os("HONEST").is_some() {
@@ -114,8 +114,7 @@ mod cases {
             command
         }
 
-        /// Runs an honest program of the same user. The program prints whether it was recorded, as far as it
-        /// knows.
+        /// Runs an honest program of the same user. The program fails if no session records it within 100 seconds.
         fn honest(&self, case: &str) -> Ran {
             let mut command = self.0.cleared(&self.0.path("program"), case);
             command.args([case, "--exact", "--nocapture", "--test-threads=1"]).env("HONEST", "1");
@@ -153,7 +152,7 @@ mod cases {
         }
     }
 
-    /// The command and the program that it runs. Dropping this kills both, in case the test fails.
+    /// The command and the program that it runs. Dropping the `Served` kills both, in case the test fails.
     struct Served(Option<Child>);
 
     impl Served {
@@ -180,7 +179,7 @@ mod cases {
         }
     }
 
-    /// The process id of an attacker. Dropping this kills the attacker.
+    /// The process id of an attacker. Dropping the `Attacker` kills the process.
     struct Attacker(libc::pid_t);
 
     impl Drop for Attacker {
@@ -222,8 +221,8 @@ mod cases {
         start.elapsed().as_secs_f64() / (worked() - before)
     }
 
-    /// Runs the case under the command for a while, and then asks the command to end. The attacker does not end
-    /// by itself.
+    /// Runs the attack under the command for a while, and then asks the command to end. Returns the resources that the
+    /// command used. The attacker does not end by itself.
     fn bear(case: &str, options: &[&str], time: Duration, with_honest: bool) -> Borne {
         bear_with(case, options, time, with_honest, 1024)
     }
@@ -280,8 +279,9 @@ mod cases {
         socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd))
     }
 
-    /// Sends descriptors whose last close blocks, in every possible way: as memory, without being asked, without a
-    /// complete frame, after a fault that disconnects the sender, and several at once.
+    /// Attacks with descriptors whose last close blocks. They are sent in every possible way: as the shared memory,
+    /// with a request that needs no descriptor, with an incomplete frame, after a fault that disconnects the sender,
+    /// and several at once.
     fn lingers(socket: &Path, ready: &dyn Fn()) {
         let file = common::lingering();
         let mut kept = Vec::new();
@@ -329,7 +329,7 @@ mod cases {
         producer
     }
 
-    /// Commits the first `chunks` chunks of each of these pages.
+    /// Reports the first `chunks` chunks of each of these pages to the service as complete.
     fn commit(producer: &Producer, pages: impl Iterator<Item = u32>, chunks: u32) -> bool {
         say(&producer.socket, 4, None, |commit| {
             for page in pages {
@@ -432,7 +432,7 @@ mod cases {
         bear(&name, &[], SHORT, false).is_bounded(MEMORY_MIB);
     }
 
-    /// Attacks with connections that send a descriptor, but no complete frame.
+    /// Attacks with many connections, each of which sends a descriptor with an incomplete frame.
     fn descriptors_unasked(socket: &Path, ready: &dyn Fn()) {
         let file = memory(PAGE, SEALS);
         let connections: Vec<_> = (0..503)
@@ -457,7 +457,7 @@ mod cases {
         assert!(borne.processor < 0.5, "{borne:?}");
     }
 
-    /// Makes as many connections as possible, each of which sends `InitializeConnection`.
+    /// Attacks with as many connections as possible, each of which sends the request `InitializeConnection`.
     fn greets(socket: &Path, ready: &dyn Fn()) {
         let mut connections = Vec::new();
         for _ in 0..1000 {
@@ -485,7 +485,7 @@ mod cases {
         assert!(borne.honest, "{borne:?}");
     }
 
-    /// Sends chunks full of small events, as fast as they are taken.
+    /// Attacks with chunks full of small events, as fast as the service reads them.
     fn floods(socket: &Path, ready: &dyn Fn()) {
         const CHUNKS: u32 = 64;
         let producer = large(socket);
@@ -525,7 +525,7 @@ mod cases {
         }
     }
 
-    /// Does all attacks at once, each repeated by a separate process.
+    /// Makes all attacks at once. Each attack is repeated by a separate process.
     fn storms(socket: &Path, ready: &dyn Fn()) {
         for attack in [lingers, continues, waits, descriptors_unasked, greets, floods] {
             // SAFETY: the child attacks, and ends with its parent.
@@ -544,7 +544,7 @@ mod cases {
         std::thread::sleep(Duration::from_secs(200));
     }
 
-    /// The storm lasts a minute if `ATRACE_LONG_TESTS=1` is set.
+    /// Tests all attacks at once, for a minute if `ATRACE_LONG_TESTS=1` is set.
     #[test]
     fn a_storm_of_attacks_is_borne() {
         let name = case!({ play(storms) });

@@ -21,8 +21,8 @@ mod cases {
     use crate::load;
     use crate::trace::Trace;
 
-    /// Programs that end at once are recorded while other processes use all processors. The events in the trace and
-    /// the events that are reported as lost are together exactly the events that were written.
+    /// Tests programs that end at once, while other processes use all processors. The events in the trace and the
+    /// events that are reported as lost are together exactly the events that were written.
     #[test]
     fn on_a_busy_machine_every_event_is_recorded() {
         let name = case!({

@@ -1,5 +1,5 @@
-//! Tests the command `atrace`, from its start to the file that it saves: as root with the kernel's own buffers,
-//! and the messages that a user without rights gets.
+//! Tests the command `atrace`, from its start to the file that it saves: recordings by root with the kernel's buffers,
+//! and messages for a user without rights.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// An unknown option is taken neither for the name of a program nor for a pattern.
+    /// Tests that an unknown option is taken neither for the name of a program nor for a pattern.
     #[test]
     fn an_unknown_option_is_refused() {
         let name = case!({ println!("STARTED") });
@@ -207,8 +207,8 @@ mod cases {
         assert!(ran.stderr.contains("SUDO_UID=\"somebody\" is not a user"), "{ran:?}");
     }
 
-    /// The caller's id is the highest number, which the kernel takes for "leave unchanged", so the program
-    /// would keep root's ids.
+    /// Tests a caller whose id is the highest number. The kernel takes this number for "leave unchanged", so the
+    /// program would keep root's ids.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn a_caller_that_is_no_user_is_refused() {
@@ -303,8 +303,8 @@ mod cases {
         refused(&ran, 125, &["tracefs is not mounted", "mount -t tracefs nodev /sys/kernel/tracing"]);
     }
 
-    /// Uses a directory of ordinary files in place of tracefs, in a separate mount namespace. The files are those of
-    /// kernels that lack the clock `boot` and the option `record-tgid`.
+    /// Tests kernels that lack the clock `boot` and the option `record-tgid`. A directory of ordinary files takes the
+    /// place of tracefs, in a separate mount namespace.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
     fn old_kernels_record_what_they_can() {
@@ -366,8 +366,8 @@ mod cases {
         }
     }
 
-    /// Uses a directory of ordinary files in place of tracefs, for a buffer that the command creates. The program is a
-    /// shell, which does what the kernel would do with a message and with the selected clock.
+    /// Tests a buffer that the command creates on an old kernel. A directory of ordinary files takes the place of
+    /// tracefs. The program is a shell, which does the kernel's work with a message and with the selected clock.
     #[test]
     #[cfg(target_os = "linux")]
     fn old_kernels_record_a_program() {
@@ -567,8 +567,8 @@ mod cases {
         fs::OpenOptions::new().write(true).open(marker).unwrap().write_all(message.as_bytes()).unwrap();
     }
 
-    /// A thread that writes messages to the top-level marker, as another program might. Dropping this ends
-    /// the thread.
+    /// A thread that writes messages to the top-level marker, as another program might. Dropping the `Other` ends the
+    /// thread.
     struct Other(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
     impl Other {
@@ -592,7 +592,8 @@ mod cases {
         }
     }
 
-    /// The program's messages are recorded and counted; messages of other programs are not.
+    /// Tests that the program's messages to the top-level marker are recorded and counted, and that messages of other
+    /// programs are not.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
     fn what_a_program_writes_to_the_top_level_marker_is_recorded() {
@@ -635,7 +636,7 @@ mod cases {
         drop(other);
     }
 
-    /// A mount of a test. Dropping this unmounts it, even if the test fails.
+    /// A mounted file system of a test. Dropping the `Mounted` unmounts it, even if the test fails.
     struct Mounted(std::ffi::CString);
 
     impl Drop for Mounted {
@@ -684,7 +685,7 @@ mod cases {
         assert_eq!(left_by(ran.pid), Vec::<PathBuf>::new());
     }
 
-    /// The path of a FIFO. When this value is dropped, the reader of the FIFO reaches the end of its input.
+    /// The path of a FIFO. Dropping the `Ending` makes the reader of the FIFO reach the end of its input.
     struct Ending(PathBuf);
 
     impl Drop for Ending {
@@ -893,8 +894,8 @@ mod cases {
         refused(&of(&["on", ""]), 1, &["empty pattern"]);
     }
 
-    /// All of the commands wait for the lock of the store, so it does not matter which content each of them
-    /// saw before.
+    /// Tests several commands that switch the same pattern on at once. All of them wait for the lock of the store, so
+    /// it does not matter which content each of them has read before.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store has no lock")]
     fn who_switch_the_same_on_at_once_list_it_once() {
@@ -921,7 +922,7 @@ mod cases {
         }
     }
 
-    /// As root, the command reaches the programs of all users. The test uses a private `/dev/shm`.
+    /// Tests that root's command switches the programs of all users. The test uses a private `/dev/shm`.
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn root_switches_the_programs_of_every_user() {

@@ -1,5 +1,5 @@
-//! Tests `atrace cost`, from its arguments to its output. No test depends on how long something takes: differences
-//! are found between programs of which one does far more work.
+//! Tests `atrace cost`, from its arguments to its output. No test depends on how long something takes: the tests
+//! compare programs of which one does far more work than the other.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -19,19 +19,19 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// Returns `atrace cost` with these options.
+    /// Returns the command `atrace cost` with these options.
     fn cost(here: &Here, case: &str, options: &[&str]) -> Command {
         let mut command = here.atrace(case);
         command.arg("cost").args(options);
         command
     }
 
-    /// Adds the program of a case.
+    /// Adds the program of a test case to the arguments of the command.
     fn of_case<'a>(command: &'a mut Command, here: &Here, case: &str) -> &'a mut Command {
         command.arg("--").arg(here.path("program")).args([case, "--exact", "--nocapture", "--test-threads=1"])
     }
 
-    /// Runs the command to its end. Checks that it leaves no files.
+    /// Runs the command to its end. Checks that the command leaves no files behind.
     fn ended(command: &mut Command) -> Ran {
         let child = command.spawn().unwrap();
         let ran = end_of(child);
@@ -49,7 +49,7 @@ mod cases {
         ["low", "high"].map(|bound| of["difference"][bound].as_f64().unwrap_or_else(|| panic!("{of}")))
     }
 
-    /// Returns whether this process was started with tracing on, and if so waits until tracing is on.
+    /// Returns whether this process was started with tracing on. If it was, first waits until tracing is on.
     fn is_on() -> bool {
         let is_on = std::env::var_os("ATRACE_BACKEND").is_some();
         if is_on {
@@ -308,7 +308,7 @@ mod cases {
         assert_eq!(json(&ran), of_run);
     }
 
-    /// Returns the measurements of a process in which an event took a tenth of the processor time.
+    /// Returns artificial measurements of a process in which one event took a tenth of the processor time.
     fn bill() -> Vec<u8> {
         use atrace_bill::{Call, Callsite, Kind, Process, Sampled, Writer};
 

@@ -77,7 +77,7 @@ mod cases {
         atrace_instant(TAG, "after");
     }
 
-    /// A running process with a fault. Dropping this releases the process.
+    /// A running process with a fault. Dropping the `Waiting` releases the process.
     struct Waiting {
         child: Child,
         said: Vec<String>,
@@ -239,8 +239,8 @@ mod cases {
         finds(&report, Topic::State, "publishes no state");
     }
 
-    /// As on Android, only the environment with which the process was started is known. No pattern in a
-    /// property would change the result.
+    /// Tests a process that writes only for Perfetto and publishes no state. As on Android, only its environment is
+    /// known, and no pattern in a property would change the result.
     #[test]
     fn who_writes_by_perfetto_alone_and_says_nothing() {
         let name = case!({ patient() });
@@ -253,7 +253,7 @@ mod cases {
         assert!(event.text.contains("whether one wants its events can't be seen"), "{report}");
     }
 
-    /// The report names the functions that a library lacks, and the place where the library was found.
+    /// Tests that the report names the functions that a library lacks, and the path at which the library was found.
     #[test]
     fn a_library_that_lacks_functions() {
         let name = case!({ patient() });
@@ -370,8 +370,8 @@ mod cases {
         is_healthy(&examine(waiting.pid()));
     }
 
-    /// Tests what an ordinary user may not do: only root may write to the kernel's marker or examine a
-    /// process of another user.
+    /// Tests the reports for an ordinary user, who may neither write to the kernel's marker nor examine a process of
+    /// another user.
     #[test]
     fn what_a_plain_user_may_not() {
         let name = case!({
@@ -444,7 +444,7 @@ mod situations {
     use crate::common::{case, is_root, until};
     use crate::here::{Here, USER, end};
 
-    /// The user who asks the doctor, and the user of the process.
+    /// The user who calls the doctor, and the user of the examined process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Who {
         Root,
@@ -458,8 +458,8 @@ mod situations {
         /// The doctor gets no argument.
         Nothing,
         Name(&'static str),
-        /// The name of a program that starts in this way. The words before its name are the command that
-        /// starts it.
+        /// The doctor gets the name of a running program. The words before the name are the command that starts the
+        /// program.
         Program {
             words: &'static str,
             does: &'static str,
@@ -477,8 +477,8 @@ mod situations {
     const IN_CHROOT: &str = "unshare -m sh -c 'mkdir -p root && mount --rbind / root && mount -t tmpfs none root/sys \
         && mount -t tmpfs none root/dev && exec chroot root \"$0\" \"$@\"'";
 
-    /// The situations: the user who asks, the argument, a line that helps, and whether events arrive. No other line
-    /// of the output may report a fault.
+    /// The situations. Each entry has the user who calls the doctor, the doctor's argument, the line of the report that
+    /// helps the user, and whether events arrive. No other line of the output may report a fault.
     const SITUATIONS: [(Who, About, &str, bool); 17] = [
         (User, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
         (Root, Nothing, "`atrace run -- CMD` records a program by Perfetto, without any rights", true),
@@ -520,7 +520,7 @@ mod situations {
         (User, program("sh -c 'exec sleep 100'", "sleeps"), "-> atrace run -- CMD", false),
     ];
 
-    /// Does the work of the program about which the doctor is asked.
+    /// Does the work of the program that the doctor examines.
     fn patient() {
         let does = std::env::var("DOES").unwrap_or_default();
         atrace_init();
@@ -557,7 +557,7 @@ mod situations {
         let _ = std::io::stdin().lines().next();
     }
 
-    /// A running program. Dropping this ends it with all processes that it has started.
+    /// A running program. Dropping the `Running` ends the program and all processes that it has started.
     struct Running(Child);
 
     impl Drop for Running {
@@ -640,7 +640,7 @@ mod situations {
         }
     }
 
-    /// The doctor does not examine a process of another user, and names the command for root.
+    /// Tests that the doctor does not examine a process of another user, and names the command that root can use.
     #[test]
     fn a_process_of_another_user_is_for_root() {
         let name = case!({});

@@ -44,16 +44,17 @@ mod cases {
     const STORM: [u32; 3] = [64_021, 64_031, 64_041];
 
     /// A test with hundreds of processes holds this lock for writing, so that no other test runs at the same time: the
-    /// command gives each user one second, and the load would take that second from the users of other tests.
+    /// command spends at most one second on each user, and the load would use up that second for the users of other
+    /// tests.
     static LOAD: RwLock<()> = RwLock::new(());
 
-    /// Runs the case in a separate namespace. The case must succeed.
+    /// Runs the test case in a separate mount namespace. The case must succeed.
     fn apart(name: &str) {
         let _turn = LOAD.read().unwrap_or_else(PoisonError::into_inner);
         run_apart(name);
     }
 
-    /// Runs the case as [`apart`] does, while no other case runs.
+    /// Runs the test case as [`apart`] does, while no other case runs.
     fn apart_alone(name: &str) {
         let _turn = LOAD.write().unwrap_or_else(PoisonError::into_inner);
         run_apart(name);
@@ -119,7 +120,7 @@ mod cases {
             self.path("canaries").join(name)
         }
 
-        /// Returns the state of all of root's files in the directory.
+        /// Returns the content and attributes of all of root's files in the directory.
         fn look(&self) -> Vec<(PathBuf, Canary)> {
             let mut all: Vec<_> = fs::read_dir(self.path("canaries"))
                 .unwrap()
@@ -165,9 +166,9 @@ mod cases {
             Self::in_time(self.command(args).uid(uid).gid(uid))
         }
 
-        /// Runs a command. If the command says that it could not reach the store of ALICE in time, runs it again, up
-        /// to five times: she does no harm, but on a busy machine the second that each user has may be too short.
-        /// Returns the messages of all runs.
+        /// Runs a command. If the command reports that it could not reach the store of ALICE in time, runs it again, up
+        /// to five times. ALICE does no harm, but on a busy machine, one second for each user may be too short. Returns
+        /// the messages of all runs.
         fn in_time(command: &mut Command) -> Ran {
             let mut before = String::new();
             for _ in 0..5 {
@@ -219,7 +220,7 @@ mod cases {
         std::thread::sleep(Duration::from_secs(100));
     }
 
-    /// A process of another user. Dropping this kills it.
+    /// A process of another user. Dropping the `Attacker` kills the process.
     struct Attacker(libc::pid_t, Option<Child>);
 
     impl Attacker {
@@ -254,7 +255,7 @@ mod cases {
         }
     }
 
-    /// The command in the background. Dropping this kills it.
+    /// The command in the background. Dropping the `Recording` kills the command.
     struct Recording(Option<Child>);
 
     impl Recording {
@@ -262,8 +263,8 @@ mod cases {
             Self(Some(here.command(args).spawn().unwrap()))
         }
 
-        /// Starts the command, and waits until it has switched on the programs of all users. On a busy machine the
-        /// second of a user may be too short, and the command says so; then it is killed and started again.
+        /// Starts the command, and waits until it has switched on the programs of all users. On a busy machine, one
+        /// second for each user may be too short. If the command reports this, it is killed and started again.
         fn start_for_all(here: &Here, args: &[&str], is_on: impl Fn() -> bool) -> Self {
             for _ in 0..5 {
                 let (record, start) = (Self::start(here, args), Instant::now());
@@ -333,8 +334,8 @@ mod cases {
         format!("/dev/shm/atrace-{uid}/properties").into()
     }
 
-    /// Returns the patterns in the user's store, as the file has them. Root opens the store directly, so the test
-    /// must make sure that no attacker changes the store at that time.
+    /// Returns the patterns in the user's store. Root opens the store directly, so the test must make sure that no
+    /// attacker changes the store at that time.
     fn patterns(uid: u32) -> Vec<String> {
         Control::open_user(uid).unwrap().patterns()
     }
@@ -445,7 +446,7 @@ mod cases {
         }
     }
 
-    /// Deletes a store, as happens at the end of a login session.
+    /// Tests a store that is deleted, as happens at the end of a login session.
     #[test]
     fn a_deleted_store_stays_its_users() {
         let name = case!({
@@ -482,7 +483,7 @@ mod cases {
         entries.filter(is_theirs).collect()
     }
 
-    /// The attacker plants directories under all names that it can expect for the next runs.
+    /// Tests an attacker that creates directories under all names that it can expect for the next runs.
     #[test]
     fn directories_that_another_user_plants_hold_no_run_up() {
         let name = case!({
@@ -528,7 +529,8 @@ mod cases {
         }
     }
 
-    /// The command is in a separate PID namespace, in which the process of the first command does not exist.
+    /// Tests that a command does not remove the directory of another command that still runs. The command is in a
+    /// separate PID namespace, in which the process of the other command does not exist.
     #[test]
     fn the_directory_of_a_run_stays_while_the_run_lives() {
         let name = case!({
@@ -565,7 +567,7 @@ mod cases {
         }
     }
 
-    /// If a user namespace does not map all users, the kernel shows the same id for all other users.
+    /// Tests a user namespace that does not map all users: the kernel shows the same id for all other users.
     #[test]
     fn another_users_service_is_not_trusted_for_a_number_of_many() {
         let name = case!({
@@ -633,8 +635,8 @@ mod cases {
         }
     }
 
-    /// A distribution's unit may run the service as a special user, in a directory that only root could give to
-    /// that user.
+    /// Tests a service that runs as a special user, as a distribution may configure it, in a directory that only root
+    /// could give to that user.
     #[test]
     fn the_owner_of_the_services_directory_is_trusted_if_only_root_chose_it() {
         const TRACED: u32 = 64_010;
@@ -747,8 +749,8 @@ mod cases {
         }
     }
 
-    /// For each user, the command takes at most one second to read the connections of the user's processes to
-    /// Perfetto's service.
+    /// Tests a user with so many processes that the command can't read them in the second that it spends on each user.
+    /// The processes of other users must still be shown.
     #[test]
     fn a_user_of_many_processes_hides_no_other_user() {
         let name = case!({
@@ -834,7 +836,7 @@ mod cases {
         }
     }
 
-    /// The store that `run` creates belongs to the program's user.
+    /// Tests a program that damages the store that `run` has created for it. The store belongs to the program's user.
     #[test]
     fn a_program_that_harms_its_store_ends_no_run() {
         let name = case!({
@@ -890,8 +892,8 @@ mod cases {
         }
     }
 
-    /// Checks that the stores of other users are changed, whatever a user did to the user's own store, and that
-    /// the output reports the failure.
+    /// Checks that the stores of other users are changed, whatever the attacker did to the attacker's own store, and
+    /// that the output reports the failure.
     fn others_go_on(here: &Here, what: &str) {
         let ran = here.atrace(&["on", "one-program"]);
         assert!(ran.status.success(), "{what}: {ran:?}");
@@ -975,7 +977,7 @@ mod cases {
         }
     }
 
-    /// An existing file is not trusted either: root keeps no notes in a folder of another user.
+    /// Tests an attacker that creates the folder of root's own store. Root must not use the folder or a file in it.
     #[test]
     fn the_place_of_roots_own_store_can_be_taken() {
         let name = case!({
@@ -998,8 +1000,8 @@ mod cases {
         }
     }
 
-    /// Creates a folder with the note of a process that is gone. The note claims that the process has added Alice's
-    /// pattern, and names a file to which a recording must be saved.
+    /// Creates a folder with a forged note of a process that has ended. The note claims that the process has added
+    /// Alice's pattern, and names a file to which a recording must be saved.
     fn forge_note(folder: &Path, here: &Here) {
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -1089,9 +1091,8 @@ mod cases {
         }
     }
 
-    /// The names and patterns of other users appear in the output without anything that a terminal obeys. They can't
-    /// forge a line of the command's output, and a shell that runs a suggested command does only what the command
-    /// says.
+    /// Tests that names and patterns of other users do no harm in the output: they contain no control sequence of a
+    /// terminal, can't forge a line of the output, and are quoted in suggested shell commands.
     #[test]
     fn names_and_patterns_of_others_are_text() {
         let name = case!({
@@ -1172,7 +1173,8 @@ mod cases {
         }
     }
 
-    /// The command is in a separate PID namespace, in which the recording process does not exist.
+    /// Tests that patterns of a running recording are not removed by a command in a separate PID namespace, in which
+    /// the recording process does not exist.
     #[test]
     fn what_a_recording_switched_on_stays_while_it_lives() {
         let name = case!({
@@ -1195,7 +1197,8 @@ mod cases {
         }
     }
 
-    /// Patterns that were on before, or are switched on meanwhile, stay on.
+    /// Tests that only the patterns of a killed recording are removed. Patterns that were on before, or are switched on
+    /// meanwhile, stay on.
     #[test]
     fn only_what_a_killed_recording_switched_on_is_taken_away() {
         let name = case!({
@@ -1218,7 +1221,7 @@ mod cases {
         }
     }
 
-    /// The user switches a pattern on after the recording has read the stores, and before it adds its patterns.
+    /// Tests a user who switches a pattern on after a recording has read the stores, and before it adds its patterns.
     /// Then the recording is killed.
     #[test]
     fn what_was_switched_on_while_a_recording_began_stays() {
@@ -1259,7 +1262,7 @@ mod cases {
         }
     }
 
-    /// Makes one random move of the storm.
+    /// Makes one random attack of the storm on the user's own store.
     fn harm(uid: u32, chance: &mut Chance, canaries: &Path) {
         let (file, directory) = (store(uid), store(uid).parent().unwrap().to_owned());
         let fresh = || {
@@ -1336,7 +1339,8 @@ mod cases {
         std::thread::sleep(Duration::from_millis(chance.below(5) as u64));
     }
 
-    /// Makes one random move of a process that publishes a wrong state: a wrong text, which names a wrong descriptor.
+    /// Makes one random attack of a process that publishes a false state of its tracing: the text is wrong or names a
+    /// wrong descriptor.
     fn lie(chance: &mut Chance, canaries: &Path) {
         let victims = [canaries.join("secret"), canaries.join("readable"), "/dev/shm/trudy-fifo".into()];
         let _ = fs::remove_file(&victims[2]);
@@ -1416,8 +1420,8 @@ mod cases {
         }
     }
 
-    /// Root does not examine programs that hide their memory from their own user, or that have more rights than their
-    /// user.
+    /// Tests that root does not examine programs that hide their memory from their own user, or that have more rights
+    /// than their user.
     #[test]
     fn a_process_that_hides_from_its_user_is_not_looked_into() {
         let name = case!({

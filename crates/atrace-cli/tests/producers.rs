@@ -1,5 +1,5 @@
-//! Tests producers that lie to the service: each is disconnected, the others are still recorded, and the trace
-//! stays valid.
+//! Tests producers that send false data to the service: each such producer is disconnected, the others are still
+//! recorded, and the trace stays valid.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 #![allow(unsafe_code, reason = "memory is mapped and sealed as a C program does it")]
@@ -269,7 +269,7 @@ fn memory_that_can_change_its_size_is_not_mapped() {
     }
 }
 
-/// For a while, all bytes of the memory are random, and so are the commits.
+/// Tests shared memory and commits that are full of random bytes for a while.
 #[test]
 fn memory_full_of_chance_harms_nobody() {
     let place = Place::new();
@@ -357,7 +357,7 @@ fn another_users_programs_are_refused() {
     assert_eq!((report.counts.refused, report.counts.producers, trace.events().len()), (1, 0, 0));
 }
 
-/// The service waits a limited time for a producer that does not stop its data source.
+/// Tests that the service waits only a limited time for a producer that does not stop its data source.
 #[test]
 fn who_does_not_answer_keeps_nobody_from_ending() {
     let place = Place::new();
@@ -381,7 +381,7 @@ fn packets_that_claim_to_be_others_are_left_out() {
     assert_eq!((report.counts.invalid, report.counts.events, trace.events().len()), (4, 1, 1), "{report:?}");
 }
 
-/// A producer that offers no memory gets memory from the service, in the size that it requests.
+/// Tests that a producer that offers no memory gets memory from the service, of the size that the producer requests.
 #[test]
 fn who_has_no_memory_is_given_some() {
     let place = Place::new();

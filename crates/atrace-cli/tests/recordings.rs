@@ -1,7 +1,7 @@
 //! Tests the less usual cases of `atrace run`: where a recording is written, how it is saved after the command
 //! was killed, which signals arrive, and the messages about programs that can't be recorded.
 //!
-//! The other users in these tests have ids that no system assigns.
+//! In these tests, the ids of users other than root are ids that no system assigns.
 
 #![cfg(target_os = "linux")]
 
@@ -146,7 +146,8 @@ mod cases {
         assert!(fs::symlink_metadata(home.join("to-own")).unwrap().is_symlink());
     }
 
-    /// The buffers that were kept because they could not be saved. Dropping this removes them.
+    /// The kernel's buffers that a command has left because it could not save them. Dropping the `Kept` removes the
+    /// buffers.
     struct Kept(u32);
 
     impl Drop for Kept {
@@ -155,7 +156,7 @@ mod cases {
         }
     }
 
-    /// An unfinished file is removed with the same rights with which it was created.
+    /// Tests that an unfinished file is removed with the same rights with which it was created.
     #[test]
     fn under_sudo_nothing_is_removed_that_the_caller_may_not_remove() {
         let name = case!({
@@ -180,7 +181,8 @@ mod cases {
         }
     }
 
-    /// The program's groups include groups without a name, and groups that no other process of the user has.
+    /// Tests that a program under sudo gets the caller's groups, even groups without a name and groups that no other
+    /// process of the user has.
     #[test]
     fn under_sudo_the_program_is_in_the_callers_groups() {
         let name = case!({
@@ -267,7 +269,8 @@ mod cases {
         }
     }
 
-    /// After `record` was killed, events still go to its buffer, until another command removes the buffer.
+    /// Tests a `record` that was killed. Events still go to its buffer, until another command saves and removes the
+    /// buffer.
     #[test]
     fn a_killed_record_is_saved() {
         let name = case!({});
@@ -513,8 +516,8 @@ mod cases {
         drop(master); // Not earlier: the terminal would have hung up.
     }
 
-    /// The witness of signals, another instance of the command, is replaced by a script that sends a signal to its
-    /// group.
+    /// Tests a signal that arrives before the program runs. The process that reports signals (the witness) is replaced
+    /// by a script that sends a signal to its group.
     #[test]
     fn a_signal_before_the_program_is_there_ends_the_command() {
         let name = case!({ println!("STARTED") });

@@ -31,7 +31,7 @@ mod cases {
 
     const TAG: AtraceTag = AtraceTag::App;
 
-    /// A directory to which the ordinary user may write, and the command that records the case there.
+    /// A directory to which the ordinary user may write, and in which the command records the test case.
     struct Place(Here);
 
     impl Place {
@@ -97,8 +97,8 @@ mod cases {
         ran.said(word).iter().map(|text| text.parse::<u64>().unwrap()).sum()
     }
 
-    /// Forks a process that traces and ends at once. Returns its process id, and whether the process was connected
-    /// within the time for which its first event waits. On a busy machine, the connection may take longer.
+    /// Forks a process that traces and ends at once. Returns the process id, and whether the process was connected
+    /// before the wait of its first event timed out. On a busy machine, the connection may take longer.
     fn forked(name: &str) -> (i32, bool) {
         let mut status = 0;
         // SAFETY: the child traces, which it may, and ends.
@@ -220,7 +220,8 @@ mod cases {
         }
     }
 
-    /// Two threads write a thousand events each per millisecond. An unoptimized build is not that fast.
+    /// Tests that no event is lost while two threads each write a thousand events per millisecond. (An unoptimized
+    /// build writes fewer.)
     #[test]
     fn steady_threads_lose_nothing() {
         const EVENTS: u64 = if cfg!(debug_assertions) { 100 } else { 1000 };
@@ -334,7 +335,8 @@ mod cases {
         packets.filter(|(_, packet)| Reader::first(packet.bytes(), 11).is_some()).count() as u64
     }
 
-    /// The socket thread sleeps when the burst begins. With `--wait` the memory is much smaller than the burst.
+    /// Tests a burst of events that begins while the socket thread sleeps. In the test of `--wait`, the shared memory
+    /// is much smaller than the burst.
     #[test]
     fn a_burst_after_silence_is_read_or_counted_and_with_wait_nothing_is_lost() {
         let name = case!({
@@ -369,8 +371,8 @@ mod cases {
         }
     }
 
-    /// The thread has no chunk left in which it could report the loss, and the process ends before there is
-    /// one.
+    /// Tests a loss at the very end of a program: the thread has no chunk left in which it could report the loss, and
+    /// the process ends before a chunk becomes free.
     #[test]
     fn what_a_program_lost_last_is_told() {
         let name = case!({
@@ -434,8 +436,8 @@ mod cases {
         }
     }
 
-    /// A guard also writes the end for a begin that was lost. After a thread has lost hundreds of slices, all its
-    /// later slices are nested correctly.
+    /// Tests that slices are nested correctly after a thread has lost hundreds of slices. A guard writes the end even
+    /// of a slice whose begin was lost.
     #[test]
     fn slices_after_a_loss_are_those_that_the_program_made() {
         let name = case!({
@@ -772,8 +774,8 @@ mod cases {
         assert!(ran.stderr.contains("sqlx=loud") && ran.stderr.contains("such as info,sqlx=off"), "{ran:?}");
     }
 
-    /// If there is no system service, `record` itself is the service, at the path where programs look for the system's
-    /// service.
+    /// Tests `record` without a system service: `record` itself is the service, at the path at which programs look for
+    /// the system's service.
     #[test]
     fn programs_that_run_are_recorded_by_a_service_for_a_while() {
         let name = case!({
@@ -846,7 +848,7 @@ mod cases {
         assert!(common::end_of(program).status.success());
     }
 
-    /// Returns `atrace record -fo out …` as the service at this path, as an ordinary user.
+    /// Returns the command `atrace record -fo out …` of an ordinary user, which is itself the service at this socket.
     fn record_at(place: &Place, socket: &Path, case: &str, options: &[&str]) -> Command {
         let mut record = place.0.atrace(case);
         record.args(["record", "-fo", "out"]).args(options).current_dir(place.path(""));
@@ -878,7 +880,7 @@ mod cases {
         assert!(ran.status.success() && !socket.exists(), "{ran:?}");
     }
 
-    /// The command does not wait for a service that accepts no more connections.
+    /// Tests that the command does not wait for a service that accepts no more connections.
     #[test]
     fn what_is_no_left_socket_stays() {
         let name = case!({});
@@ -909,7 +911,7 @@ mod cases {
         drop(listener);
     }
 
-    /// Starts many programs, threads and forks that end soon. All of them must be recorded.
+    /// Tests many programs, threads and forked processes that end soon. All of them must be recorded.
     #[test]
     fn a_storm_of_forks_is_recorded() {
         const FORKS: usize = 300;

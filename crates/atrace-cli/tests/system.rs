@@ -1,8 +1,8 @@
-//! Tests `atrace record` with the system's service: what the command asks of the service, and how it handles the
-//! service's behaviour.
+//! Tests `atrace record` with the system's service: the command's requests, and its reactions to the service's
+//! behaviour.
 //!
-//! A stand-in takes the place of the service. It answers as Perfetto's service does, has the producers and data
-//! sources that a test names, and writes the trace that the test gives it.
+//! A *stand-in* takes the place of the service. It answers as Perfetto's service does, has the producers and data
+//! sources that a test names, and writes the trace that the test has prepared.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
@@ -33,7 +33,7 @@ mod cases {
     const METHODS: [&str; 6] =
         ["QueryServiceState", "EnableTracing", "QueryCapabilities", "Flush", "DisableTracing", "FreeBuffers"];
 
-    /// The behaviour of the stand-in.
+    /// The behaviour of the stand-in for the system's service.
     #[derive(Clone, Default)]
     struct System {
         producers: Vec<&'static str>,
@@ -66,7 +66,7 @@ mod cases {
             receiver
         }
 
-        /// Answers one consumer until either side closes the connection.
+        /// Answers the requests of one consumer until either side closes the connection.
         fn answer(self, stream: UnixStream, begun: &Sender<Vec<u8>>) {
             let socket = Socket::new(OwnedFd::from(stream));
             let (mut inbox, mut bytes) = (Vec::new(), vec![0; FRAME_MAX + PREFIX]);
@@ -164,7 +164,8 @@ mod cases {
         }
     }
 
-    /// Returns `atrace record -fo out …` with the stand-in as the service and a private property store.
+    /// Returns the command `atrace record -fo out …`, with the stand-in as the system's service and with a private
+    /// property store.
     fn record(here: &Here, case: &str, options: &[&str]) -> Command {
         let mut command = here.atrace(case);
         command
@@ -206,7 +207,7 @@ mod cases {
 
     const KERNEL: [&str; 2] = ["track_event", "linux.ftrace"];
 
-    /// On Linux the service does not switch on programs that use ATrace, so the command does.
+    /// Tests that the command switches tracing on in programs that use ATrace, because on Linux the service does not.
     #[test]
     fn programs_that_trace_by_atrace_are_switched_on_meanwhile() {
         let name = case!({});
@@ -230,8 +231,8 @@ mod cases {
         assert_eq!(patterns(&here), [""; 0]);
     }
 
-    /// A program whose pattern was on before is recorded, as with the kernel's buffer. If no pattern is on, the
-    /// kernel's events are not recorded.
+    /// Tests that a program whose pattern was on before is recorded. If no pattern is on, the kernel's events are not
+    /// recorded.
     #[test]
     fn what_is_on_already_is_recorded() {
         let name = case!({});
@@ -250,7 +251,8 @@ mod cases {
         }
     }
 
-    /// If the service exits, the recording ends. The data that the service has written until then is saved.
+    /// Tests a service that exits during a recording: the recording ends, and the data that the service has written is
+    /// saved.
     #[test]
     fn what_a_service_wrote_before_it_went_is_saved() {
         let name = case!({});
@@ -265,7 +267,7 @@ mod cases {
         assert_eq!(fs::read(here.path("out")).unwrap(), trace);
     }
 
-    /// The disk is full: the service ends the recording, and keeps running.
+    /// Tests a full disk: the service ends the recording, and keeps running.
     #[test]
     fn what_a_service_wrote_before_it_ended_the_recording_is_saved() {
         let name = case!({});
@@ -303,7 +305,8 @@ mod cases {
         assert!(ran.stderr.contains("the service's reply is too long"), "{ran:?}");
     }
 
-    /// An incomplete frame does not block the recording, and the wait for the recording's end is limited.
+    /// Tests a service that sends an incomplete frame and then nothing: the recording goes on, and the wait for its end
+    /// is limited.
     #[test]
     fn a_service_that_hangs_is_not_waited_for() {
         let name = case!({});
@@ -316,7 +319,7 @@ mod cases {
         assert!(ran.stderr.contains("timed out"), "{ran:?}");
     }
 
-    /// Closing the descriptor that the service sends would take 40 s.
+    /// Tests that the command does not close a descriptor that the service sends. Closing it would take 40 s.
     #[test]
     fn a_descriptor_that_a_service_sends_is_not_closed() {
         let name = case!({});
@@ -379,7 +382,7 @@ mod cases {
         assert!(!ran.stderr.contains("lost") && !ran.stderr.contains("overwritten"), "{ran:?}");
     }
 
-    /// An invalid category is refused before anything is recorded, as with the kernel's buffer.
+    /// Tests that an invalid category is refused before the recording begins, as with the kernel's buffer.
     #[test]
     fn categories_that_are_none_are_refused() {
         let name = case!({});
@@ -408,7 +411,7 @@ mod cases {
         }
     }
 
-    /// A user who may not read tracefs is told that the names of the events were not checked.
+    /// Tests that a user who may not read tracefs gets the message that the names of the events were not checked.
     #[test]
     fn categories_that_cant_be_seen_are_said() {
         let name = case!({});

@@ -1,7 +1,7 @@
 //! Tests the removal of an instance that another process holds open.
 //!
-//! This is a separate test program with a single test. A child that another thread forks has a copy of each
-//! descriptor until it executes its program, so with other tests beside it an instance could be busy at any time.
+//! This is a separate test program with a single test. A child that another thread forks has a copy of each descriptor
+//! until it executes its program. So if other tests ran at the same time, an instance could be busy at any moment.
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;

@@ -24,7 +24,7 @@ mod cases {
     use crate::here::{Here, USER, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The name of a thread, which the kernel cuts.
+    /// The name of a thread. It is so long that the kernel cuts it.
     const THREAD: &str = "its thread with a name of forty letters.";
 
     /// An event of the kernel: the CPU, the time, the thread, the number of the field of its kind, and the
@@ -176,7 +176,7 @@ mod cases {
         }
     }
 
-    /// The trace has the messages that C and C++ programs write to the top-level marker themselves.
+    /// Tests that the trace has the messages that C and C++ programs write to the kernel's top-level marker.
     #[test]
     fn messages_to_the_top_level_marker_are_in_the_trace() {
         let name = case!({});
@@ -233,7 +233,8 @@ mod cases {
         assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
     }
 
-    /// A program starts when tracing by ATrace is already switched on for programs without a connection.
+    /// Tests a program that starts after tracing by ATrace was switched on for programs without a connection. Its
+    /// events must be recorded only once.
     #[test]
     fn a_program_that_connects_late_is_recorded_once() {
         let name = case!({
@@ -277,7 +278,7 @@ mod cases {
         }
     }
 
-    /// A program that a script leaves in the background is recorded until it ends, as an ordinary user.
+    /// Tests that a program that a script leaves in the background is recorded until it ends, by an ordinary user.
     #[test]
     fn what_outlives_the_program_is_recorded() {
         let name = case!({

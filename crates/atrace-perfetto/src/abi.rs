@@ -1,4 +1,5 @@
-//! Perfetto's shared memory ABI: the words of pages and chunks, and which side may change which.
+//! Perfetto's shared memory ABI: the words of pages and chunks, and the rules by which the producer and the service may
+//! change them.
 //!
 //! ```text
 //! page    u32 layout and states, u32 reserved, chunks of equal size
@@ -12,7 +13,8 @@
 //! clears the whole word of the page, so that the page can be divided anew. Each side changes only the bits of its
 //! own chunk, by atomic read-modify-write operations.
 //!
-//! A faulty or hostile process may have written a word. So a word is used only to choose among chunks that exist.
+//! A faulty or hostile process may have written any value to a word. So a word is used only to choose among chunks that
+//! exist.
 //!
 //! Source: Perfetto's `shared_memory_abi.h`.
 

@@ -40,8 +40,8 @@ const CUT: &str = "…";
 pub enum Key<'a> {
     /// The name as a text.
     Text(&'a str),
-    /// The number of the callsite, and the index of the argument there. The name was interned under a number that is
-    /// computed from these two numbers.
+    /// The number of the callsite, and the index of the argument at this callsite. The name was interned under a number
+    /// that is computed from these two values.
     Interned(u32, u32),
 }
 
@@ -95,8 +95,8 @@ pub struct Encoder {
     /// The encoded bytes. Only the first `len` bytes are initialised.
     bytes: [MaybeUninit<u8>; ARGS_MAX],
     len: usize,
-    /// The last position at which the text that is being written may end, so that [`CUT`] still fits behind the text.
-    /// The value is 0 once the text was cut.
+    /// The last position at which the present text may end, so that [`CUT`] still fits behind it. The value is 0 after
+    /// the text was cut.
     limit: usize,
     /// How many arguments were left out, together with the bit [`IS_CUT`].
     left_out: u32,
@@ -344,8 +344,8 @@ pub fn put_scalar(name: &str, Scalar { field, bits }: Scalar, put: &mut Put<'_>)
     put(writer.finish().unwrap_or_default());
 }
 
-/// Encodes a text of up to [`WHOLE_MAX`] bytes as an argument, and passes the bytes to `put`. A longer text is cut
-/// and then ends in `…`.
+/// Encodes a text as an argument, and passes the bytes to `put`. A text of more than [`WHOLE_MAX`] bytes is cut and
+/// then ends in `…`.
 pub fn put_text(name: &str, text: &str, put: &mut Put<'_>) {
     let (text, end) =
         if text.len() > WHOLE_MAX { (cut(text, WHOLE_MAX - CUT.len()), CUT) } else { (text, "") };
@@ -374,8 +374,8 @@ pub const fn flow(number: u64) -> [u8; FLOW_ROOM] {
 mod tests {
     use super::*;
 
-    /// Calls `encode`, and decodes what it wrote. Returns the name and the value of each argument as texts; a flow has
-    /// its number as its value.
+    /// Calls `encode`, and decodes the written arguments. Returns the name and the value of each argument as texts. The
+    /// value of a flow is its number.
     fn read(encode: impl FnOnce(&mut Encoder)) -> Vec<(String, String)> {
         use crate::proto::{Reader, Value};
 

@@ -27,9 +27,9 @@ pub fn name(bit: u32) -> &'static str {
 
 /// Returns the tags that a session wants, from its `DataSourceConfig`.
 ///
-/// The rules are those of Perfetto's C++ SDK. For each category the first matching entry decides, in this order: the
-/// exact name in "enabled", then in "disabled"; a prefix, which ends at the entry's first `*`; a `*` at the start.
-/// If no entry matches a category, the session wants it.
+/// The rules are those of Perfetto's C++ SDK. For each category, the first matching entry decides. The kinds of entries
+/// are compared in this order: an exact name, a prefix (which ends at the entry's first `*`), and a `*` at the start;
+/// within a kind, "enabled" entries precede "disabled" entries. If no entry matches a category, the session wants it.
 pub(crate) fn wanted(config: &[u8]) -> u64 {
     const DISABLED: u32 = 1;
     const ENABLED: u32 = 2;

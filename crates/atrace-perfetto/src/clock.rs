@@ -12,10 +12,10 @@
 //! # Reading an anchor
 //!
 //! The anchors are a double-buffered seqlock. The writer fills the older of two buffers and then increments `made`,
-//! whose lowest bit selects the newer one. A reader loads `made`, the words of that buffer, and `made` again. If
-//! `made` has changed, the words may be of different anchors, and the reader asks the system. Readers never wait,
-//! so a writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language Memory
-//! Models?", 2012, for the fences.
+//! whose lowest bit selects the newer buffer. A reader loads `made`, the words of that buffer, and `made` again. If
+//! `made` has changed, the words may belong to different anchors, and the reader reads the system's clock. Readers
+//! never wait, so a writer may be stopped at any point. See H. Boehm, "Can Seqlocks Get Along With Programming Language
+//! Memory Models?", 2012, for the fences.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -32,8 +32,8 @@ const BASE_MIN_NS: u64 = 20_000_000;
 /// 2^32.
 const SHIFT: u32 = 32;
 
-/// An anchor: the ticks, the time in nanoseconds, the speed, and for how many ticks after the anchor it may be used
-/// (0: never).
+/// An anchor: the ticks, the time in nanoseconds, the speed, and the number of ticks after the anchor for which the
+/// anchor may be used (0: never).
 type Anchor = [AtomicU64; 4];
 
 /// The two buffers of the seqlock. At any time only one thread writes.
@@ -72,8 +72,7 @@ impl Anchors {
         Some(ns + ((u128::from(since) * u128::from(speed)) >> SHIFT) as u64)
     }
 
-    /// Makes an anchor, which says that at the time `ns` the counter had the value `ticks`, and that it runs at this
-    /// speed.
+    /// Makes an anchor: at the time `ns` the counter had the value `ticks`, and it runs at this speed.
     fn set(&self, ticks: u64, ns: u64, speed: u64) {
         // A reader that still uses the former content of this buffer, and loads a word of the new one, also sees that
         // `made` has changed since; so it rejects what it has read.
@@ -91,7 +90,7 @@ impl Anchors {
 /// clock over some seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    /// Two pairs of a counter value and a time. The speed is that between the older pair and the present.
+    /// Two pairs of a counter value and a time. The speed is measured between the older pair and the present.
     older: Option<(u64, u64)>,
     newer: (u64, u64),
     per_tick: u64,
@@ -223,8 +222,8 @@ mod tests {
         assert_eq!(speed.learn(19_200_000 * 60, 90_000_000_000), 0);
     }
 
-    /// Whatever the counter does, a timestamp lies between two times of the system's clock that were read
-    /// before and after it.
+    /// Tests that a timestamp lies between two times of the system's clock that are read before and after it, whatever
+    /// the counter does.
     #[test]
     #[cfg_attr(miri, ignore = "no clock of the time since the start of the machine")]
     fn now_is_the_systems_time() {

@@ -1,4 +1,4 @@
-//! Counts events that are lost before the service has said which sessions exist.
+//! Counts events that are lost before the service has reported which sessions exist.
 //!
 //! The counts are in shared memory as soon as the connection has shared memory, so that the service can read the counts
 //! however the process ends. Until then, the counts are in [`Shared`].

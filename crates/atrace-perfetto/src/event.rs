@@ -37,7 +37,7 @@ impl TrackKey {
         Self((kind as u64) << KIND_SHIFT | number)
     }
 
-    /// Returns the key of an async slice with this cookie. Such a slice is a track by itself.
+    /// Returns the key of an async slice with this cookie. Such a slice has a track of its own.
     #[inline(always)]
     pub const fn of_async(kind: Type, cookie: i64) -> Self {
         Self::new(kind, (cookie as u32 as u64) << 2)
@@ -71,7 +71,7 @@ impl TrackKey {
         (self.0 >> 2) as i32 as i64
     }
 
-    /// Returns whether this is the key of an async slice, which is a track by itself.
+    /// Returns whether this is the key of an async slice, which has a track of its own.
     pub const fn is_of_async(self) -> bool {
         self.0 & 3 == 0
     }
@@ -106,7 +106,7 @@ pub struct Track<'a> {
     pub(crate) parent: u64,
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
-    /// Whether writers remember that they have described the track, as they do for counters.
+    /// Whether a writer describes the track only once, and remembers that it has. This is so for counters.
     pub(crate) is_kept: bool,
 }
 
@@ -134,8 +134,8 @@ pub struct Event<'a> {
     /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event on
     /// a track may have a time other than 0.
     pub time: u64,
-    /// Only sessions whose number is smaller than this value get the event. So an end goes only to sessions that had
-    /// begun before its slice.
+    /// Only sessions whose number is smaller than this value get the event. So the end of a slice goes only to sessions
+    /// that had begun before the slice.
     pub begun: u32,
 }
 

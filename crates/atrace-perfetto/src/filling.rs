@@ -1,23 +1,24 @@
-//! Counts how much of an arena (the shared memory) threads have written since its reader looked last, and lets the
-//! reader sleep until they have written half of the arena.
+//! Counts how much of an arena (the shared memory) threads have written since its reader last read it. The reader can
+//! sleep until the threads have written half of the arena.
 //!
 //! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose chunk
 //! brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
 //!
 //! Writer and reader each store a word of their own and then load the other's word, so at least one of the two sees the
 //! other's store (Dekker's algorithm): the writer adds to `taken` and then takes `sleeper`; the reader sets `sleeper`
-//! and then reads `taken`. The reader sleeps for a limited time in any case, because a writer that has given up system
-//! calls does not wake it.
+//! and then reads `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls
+//! does not wake it.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::{futex, thread};
 
-/// The amount that was written since the reader looked last. Zeroes are a valid value: nothing was written.
+/// The amount of memory that was written since the reader last read it. Zeroes are a valid value, and mean that nothing
+/// was written.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// The sum of the parts that were written since the reader looked last.
+    /// The sum of the sizes of the chunks that were written since the reader last read the memory.
     taken: AtomicU32,
     /// 1 while the reader sleeps or is about to sleep; otherwise 0.
     sleeper: AtomicU32,
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// Tests that the reader is woken: if it were not, each of its sleeps would take a minute.
+    /// Tests that the reader is woken. Without being woken, the reader would sleep for a minute each time.
     #[test]
     #[cfg_attr(miri, ignore = "sleeps in the kernel")]
     fn a_reader_wakes_when_half_is_written() {

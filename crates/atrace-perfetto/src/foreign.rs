@@ -79,7 +79,7 @@ impl Foreign {
         Self::at(file.as_raw_fd(), Self::size_of(file)?, page)
     }
 
-    /// Makes memory for a producer that provides none. Returns the memory and its descriptor.
+    /// Makes memory for a producer that provides no memory. Returns the memory and its descriptor.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@
 //! the order in which it completed them, as the service requires.
 //!
 //! The links are in memory of this process alone, but the service decides when a chunk is free. A faulty service may
-//! free a chunk that it was not told to read; that chunk can be pushed twice, and the list then has a cycle. So the
+//! free a chunk that was not reported to it; that chunk can be pushed twice, and the list then has a cycle. So the
 //! socket thread takes at most as many elements as there are chunks.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -30,8 +30,8 @@ impl Handed {
         }
     }
 
-    /// Takes all chunks and reverses the list. Returns the first chunk as its index plus one, or 0 if there is
-    /// none; each chunk's link then holds the next chunk in the same form.
+    /// Takes all chunks and reverses the list. Returns the index of the first chunk plus one, or 0 if the list is
+    /// empty. The link of each chunk then holds the index of the next chunk in the same form.
     ///
     /// Takes at most `chunks` chunks: see the module's documentation for lists with a cycle.
     pub(crate) fn take<'a>(&self, chunks: u32, next: impl Fn(u32) -> Option<&'a AtomicU32>) -> u32 {

@@ -1,8 +1,8 @@
 //! A producer for Perfetto's tracing service, without Perfetto's SDK.
 //!
 //! An event is encoded as a protobuf packet, directly in memory that is shared with the service. One thread per
-//! process, the *socket thread*, talks to the service: it opens and closes sessions and reports which chunks are
-//! complete. On the common path an event makes no system call. No event takes a lock or allocates.
+//! process, the *socket thread*, communicates with the service: it opens and closes sessions, and reports which chunks
+//! are complete. On the common path an event makes no system call. No event takes a lock or allocates.
 //!
 //! The parts, from an event down to the memory:
 //!

@@ -19,11 +19,11 @@
 //!
 //! # Chunks
 //!
-//! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened it writes packets;
-//! [`Chunk::publish`] counts each one. The count in the header always includes one packet that is not finished,
-//! because readers of an unfinished chunk skip its last packet. So after a crash all finished packets can be read.
-//! [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list of
-//! completed chunks (`handed.rs`).
+//! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened it writes packets; [`Chunk::publish`]
+//! counts each packet. The count in the header always includes one packet that is not finished, because readers of an
+//! unfinished chunk skip its last packet. So after a crash all finished packets can be read. [`Chunk::complete`] turns
+//! that packet into an empty one, marks the chunk complete, and pushes it to the list of completed chunks
+//! (`handed.rs`).
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
@@ -44,14 +44,14 @@ use super::wire::Moved;
 pub struct Arena {
     memory: Region,
     pages: u32,
-    /// The offset where the private data begins.
+    /// The offset at which the private data begins.
     private: usize,
     completed: Handed,
     filling: Filling,
-    /// Two positions where a search for a free chunk starts: the page behind that of the last whole chunk that was
-    /// taken, and the page of the last small chunk that was taken. Each collection of the completed chunks resets the
-    /// first position. So as few pages as possible are in use, the lowest ones: pages that are never touched take no
-    /// memory.
+    /// Two pages at which a search for a free chunk starts. For a whole chunk (one that fills a page), the search
+    /// starts behind the page of the last whole chunk that was taken. For a small chunk, it starts at the page of the
+    /// last small chunk that was taken. Each collection of the completed chunks resets the first page. So the lowest
+    /// pages, and as few as possible, are in use: pages that are never touched take no memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this arena, or `None`: the link of the list of all arenas.
@@ -78,7 +78,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// All reasons, in the order of the pages that hold their counts.
+    /// All reasons. Their order is that of the pages whose headers hold the counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
     /// Returns the offset of the word that counts the losses for this reason. The word is in the header of one of the
@@ -287,8 +287,8 @@ impl Arena {
         None
     }
 
-    /// Records that the first `pages` pages have been used, in the word that [`touched`] reads. A reader skips all
-    /// other pages, because reading them would allocate memory for them.
+    /// Records in the word that [`touched`] reads that the first `pages` pages have been used. A reader skips all other
+    /// pages, because reading them would allocate memory for them.
     fn note_touched(&self, pages: u32) {
         if let Some(word) = self.memory.get::<AtomicU32>(TOUCHED).filter(|_| self.pages > TOUCHED_PAGE)
             && word.load(Ordering::Relaxed) <= pages
@@ -297,7 +297,7 @@ impl Arena {
         }
     }
 
-    /// Returns half of the arena's size, in a unit of which a page has [`CHUNKS_MAX`].
+    /// Returns half of the arena's size. The unit is a page divided by [`CHUNKS_MAX`].
     const fn half(&self) -> u32 {
         self.pages * CHUNKS_MAX / 2
     }
@@ -392,7 +392,7 @@ impl Arena {
         abi::free(header, place.chunk);
     }
 
-    /// Calls `each` with each finished packet of a chunk that is not empty, and with the packet's flags, as long as the
+    /// Calls `each` with each finished, non-empty packet of a chunk, and with the packet's flags, as long as the
     /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. At least
     /// that many packets must be finished, because finished packets do not change. Returns the offset behind the last
     /// finished packet.
@@ -577,7 +577,7 @@ fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)>
     None
 }
 
-/// A chunk that a thread writes, or no chunk. Zeroes are a valid value: no chunk.
+/// A chunk that a thread writes, or no chunk. Zeroes are a valid value, which means "no chunk".
 ///
 /// Only the chunk's own thread writes packets to it.
 #[derive(Debug)]
@@ -643,7 +643,7 @@ impl Chunk {
         true
     }
 
-    /// Completes the chunk and adds it to the list of completed chunks. Afterwards this value is no chunk.
+    /// Completes the chunk and adds it to the list of completed chunks. Afterwards this value means "no chunk".
     #[inline(never)]
     pub fn complete(&mut self) {
         if self.is_some() {
@@ -687,7 +687,7 @@ impl Chunk {
 }
 
 impl Default for Chunk {
-    /// Returns the value that stands for no chunk. It has no room.
+    /// Returns the value for "no chunk", which has no room.
     fn default() -> Self {
         let null = ptr::null_mut();
         Self { at: null, end: null, start: null, finished: 0, index: 0, arena: None }
@@ -698,7 +698,7 @@ impl Default for Chunk {
 mod tests {
     use super::*;
 
-    /// Simulates a service that frees a chunk which it was not told to read.
+    /// Tests a faulty service, which frees a chunk that was not reported to it.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory that is shared")]
     fn chunks_that_come_twice_are_an_end() {
@@ -731,7 +731,7 @@ mod tests {
         }
     }
 
-    /// The private data must not share a page with the file: the kernel maps whole pages, so another process
+    /// Tests that the private data does not share a page with the file. The kernel maps whole pages, so another process
     /// sees data that is written behind the end of the file.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory that is shared")]

@@ -1,7 +1,7 @@
 //! Lists of static names, stored as one text.
 //!
-//! An array of `&str` would hold an address for each name, which the loader has to relocate when the program starts.
-//! A single text has no such cost. Finding a name takes a scan of the text, but names are rarely looked up.
+//! An array of `&str` would hold an address for each name, which the loader has to relocate when the program starts. A
+//! single text has no such cost. To find a name, the text has to be scanned, but names are rarely looked up.
 
 /// A text of names, and the byte that separates the names.
 #[derive(Debug)]

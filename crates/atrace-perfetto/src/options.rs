@@ -1,5 +1,5 @@
-//! The options that a session requests besides its categories, as bits. The session's `DataSourceConfig` contains the
-//! options.
+//! The options that a session requests in addition to its categories, as bits. They come from the session's
+//! `DataSourceConfig`.
 //!
 //! Source: Perfetto's `data_source_config.proto` and `track_event_config.proto`.
 
@@ -15,9 +15,9 @@ pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;
 /// Before an event is lost, its thread waits for room, for a limited time (`buffer_exhausted_policy`).
 pub(crate) const STALL: u32 = 4;
 
-/// Each event on a thread's track has the processor time of the thread as well (`enable_thread_time_sampling`).
+/// Each event on a thread's track also contains the thread's processor time (`enable_thread_time_sampling`).
 pub(crate) const THREAD_TIME: u32 = 8;
-/// The options with which no event of a session may take a fast path.
+/// The options that exclude the fast paths: if a session requests one of them, its events take the slower path.
 pub(crate) const NOT_FAST: u32 = FILTERS | THREAD_TIME;
 
 /// Returns the options of a session.

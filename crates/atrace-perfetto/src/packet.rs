@@ -2,9 +2,9 @@
 //!
 //! # Format
 //!
-//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the difference to
-//! the time of the packet before, in nanoseconds. If the caller gives the event a time, the packet has that time and
-//! names that time's clock instead: a negative difference would turn the clock of the sequence back. Lengths are
+//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the time since
+//! the previous packet, in nanoseconds. If the caller gives the event a time, the packet has that time and names the
+//! clock of that time instead, because a negative difference would turn the clock of the sequence back. Lengths are
 //! varints that are filled in after the content is written, so their size is fixed in advance: one byte on the fast
 //! path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require
 //! the shortest form of a varint, so two bytes may also hold a small length.
@@ -285,7 +285,7 @@ impl Body {
     }
 }
 
-/// Does the same as [`event`] for any event, but is not inlined. All slower paths call this.
+/// Does the same as [`event`] for any event, but is not inlined. All slower paths call this function.
 #[inline(never)]
 pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>) -> bool {
     event::<false, false>(chunk, since, any)
@@ -368,7 +368,7 @@ impl Track<'_> {
     }
 }
 
-/// Writes a track's description. Returns false if there is no room. With `IS_SHORT` the name must have at most
+/// Writes a track's description. Returns false if there is no room. If `IS_SHORT` is true, the name must have at most
 /// [`SHORT`] bytes.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -431,7 +431,7 @@ pub(crate) const fn track(bits: u64) -> u64 {
     bits >> (64 - TRACK_BITS) | 1 << (TRACK_BITS - 1)
 }
 
-/// Does the same as [`spread`], but is not inlined: for packets that are rarely written.
+/// Does the same as [`spread`], but is not inlined, because it is for packets that are rarely written.
 #[inline(never)]
 fn called_spread(track: u64) -> [u8; 8] {
     spread(track)
@@ -455,8 +455,8 @@ fn full(number: u64) -> ([u8; 8], [u8; 2]) {
     (low.to_le_bytes(), high.to_le_bytes())
 }
 
-/// Returns a number as a varint of ten bytes, as [`full`] does, in one part. Not inlined: for packets that
-/// are rarely written.
+/// Returns a number as a varint of ten bytes, as [`full`] does, but in one part. This function is not inlined: it is
+/// for packets that are rarely written.
 #[inline(never)]
 fn called_full(number: u64) -> [u8; 10] {
     let (low, high) = full(number);
@@ -807,7 +807,7 @@ mod tests {
         }
     }
 
-    /// Writes events with all combinations of the parts that an event may have.
+    /// Tests events with all combinations of the parts that an event may have.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn what_an_event_has_is_whole() {

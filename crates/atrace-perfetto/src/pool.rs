@@ -56,8 +56,8 @@ pub(crate) const SERVICES: usize = 8;
 pub(crate) const OWN_SESSION: usize = SERVICES;
 /// The maximum number of sessions.
 pub(crate) const SESSIONS: usize = SERVICES + 1;
-/// The maximum number of threads with a slot. The numbers that the protocol has for writers do not suffice for more
-/// threads.
+/// The maximum number of threads with a slot. With more threads, there would be more writers than the protocol has
+/// numbers for.
 pub(crate) const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
@@ -70,14 +70,14 @@ pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
 }
 
-/// A bit in the word with the tags that sessions want: the tags are not known before a call of
+/// A bit in the word with the tags that sessions want. It means that the tags are not known before a call of
 /// [`tags`](crate::producer::tags). In the presumed tags, this bit means that the first event has to connect.
 pub const ASK: u64 = 1 << 62;
-/// A bit in the same word as [`ASK`]: the kernel can't wipe memory in a child, so the tags may be those of
-/// the parent. With this bit, each event whose tag is enabled compares the process's generation.
+/// A bit in the same word as [`ASK`]. It means that the kernel can't wipe memory in a child, so the tags may be those
+/// of the parent. If this bit is set, each event whose tag is enabled compares the process's generation.
 pub const COMPARE: u64 = 1 << 61;
 
-/// A session slot: the data of the session that events need.
+/// The data of a session slot that events need.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Session {
@@ -118,7 +118,7 @@ impl Session {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shared {
-    /// The tags that at least one session wants, and the presumed tags.
+    /// The tags that at least one session wants, together with the presumed tags.
     pub(crate) tags: AtomicU64,
     /// The open sessions, as one bit for each slot.
     pub(crate) open: AtomicU32,
@@ -130,11 +130,11 @@ pub(crate) struct Shared {
     /// The number of lost events: those that found no free chunk, those of threads without a slot, and those
     /// nested in another event.
     pub(crate) lost: AtomicU64,
-    /// The tags that count as wanted while the service has not yet said which sessions exist.
+    /// The presumed tags: they count as wanted while the service has not yet reported which sessions exist.
     pub(crate) presumed: AtomicU64,
-    /// The number of events that were lost before the service said which sessions exist.
+    /// The number of events that were lost before the service reported which sessions exist.
     pub(crate) early: AtomicU64,
-    /// How many of the events in `early` are not counted in shared memory yet.
+    /// The number of those events in `early` that are not counted in shared memory yet.
     pub(crate) untold: AtomicU64,
     /// The number of open slices whose begins are among the events in `early`. Their ends will be lost as
     /// well.
@@ -174,7 +174,8 @@ impl Shared {
         self.publish_tags();
     }
 
-    /// Sets the tags that count as wanted even if no session wants them. Returns whether this changed them.
+    /// Sets the presumed tags, which count as wanted even if no session wants them. Returns whether this changed these
+    /// tags.
     #[inline(never)]
     pub(crate) fn presume(&self, tags: u64) -> bool {
         let is_new = self.presumed.swap(tags, Ordering::SeqCst) != tags;
@@ -227,7 +228,7 @@ impl Shared {
 #[repr(C, align(64))]
 struct Thread {
     presence: Presence,
-    /// The id of the thread, if no destructor will report the end of the thread; otherwise 0. See
+    /// The thread id of the slot's thread, if no destructor will report the end of that thread; otherwise 0. See
     /// [`Pool::look_for_ended`].
     unnoticed: AtomicU32,
 }
@@ -372,8 +373,7 @@ impl<W: Plain + 'static> Pool<W> {
         Self::end(layout, slot, each);
     }
 
-    /// Gives back a slot that the caller has pinned: the caller's own slot, or that of a thread that has
-    /// ended.
+    /// Gives back a slot that the caller has pinned: the caller's own slot, or the slot of a thread that has ended.
     #[inline(never)]
     fn end(layout: &'static Layout<W>, slot: usize, each: fn(&'static Session, &mut W)) {
         let presence = &layout.threads[slot].presence;
@@ -529,7 +529,8 @@ mod tests {
         POOL.end_thread(slot, |_, counter| counter.0 += 1000);
     }
 
-    /// All checks are in one test, because all tests of a process would share the pool, a static.
+    /// Tests the slots of threads. All checks are in one test, because all tests of a process would share the pool,
+    /// which is a static.
     #[test]
     #[cfg_attr(miri, ignore = "maps 18 MiB")]
     fn threads_have_places_of_their_own_and_give_them_back() {

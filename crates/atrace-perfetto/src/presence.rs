@@ -3,9 +3,10 @@
 //!
 //! # The problem
 //!
-//! A writer belongs to a thread and a session. Normally its thread uses it, at every event, without a lock. When the
-//! session has ended, the socket thread (for a recording, the recording's thread) has to take the writer's unfinished
-//! chunk away, although the writer's thread may be in any state: asleep, in the middle of an event, or gone.
+//! A writer belongs to a thread and a session. Normally the writer's thread uses the writer, at every event, without a
+//! lock. When the session has ended, the socket thread (for a recording, the recording's thread) has to take the
+//! writer's unfinished chunk away, although the writer's thread may be in any state: asleep, in the middle of an event,
+//! or gone.
 //!
 //! # The protocol
 //!
@@ -15,11 +16,12 @@
 //! thread is pinned, the socket thread checks again later. Neither thread waits for the other.
 //!
 //! Each of the two threads stores a word of its own and then loads the other thread's word. At least one of the two
-//! must see the other's store. This is the core of Dekker's algorithm for mutual exclusion, which needs a store-load
-//! fence on both sides. Such a fence would cost an event more than all of its other instructions. So the fences are
-//! asymmetric: the event has only a *light* fence, a compiler barrier where the kernel offers `membarrier(2)`. The
-//! socket thread, which closes a session rarely, has the *heavy* fence: it makes the kernel run a full fence on every
-//! CPU that runs a thread of this process. See `atrace_sys::fence`, and "asymmetric fences" in WG21 paper P1202.
+//! threads must see the other's store. This is the core of Dekker's algorithm for mutual exclusion, which needs a
+//! store-load fence on both sides. Such a fence would cost an event more than all of its other instructions. So the
+//! fences are asymmetric: the event has only a *light* fence, a compiler barrier where the kernel offers
+//! `membarrier(2)`. The socket thread, which closes a session rarely, has the *heavy* fence: it makes the kernel run a
+//! full fence on every CPU that runs a thread of this process. See `atrace_sys::fence`, and "asymmetric fences" in WG21
+//! paper P1202.
 //!
 //! # Other orders
 //!
@@ -37,7 +39,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const PINNED: u32 = 2;
 
-/// The pin of a thread slot: the slot is free, taken, or taken and pinned. 0 is a free slot.
+/// The state of a thread slot: free (0), taken, or taken and pinned.
 #[derive(Debug, Default)]
 pub(crate) struct Presence(pub(crate) AtomicU32);
 
@@ -132,7 +134,7 @@ impl Epoch {
         self.0.store(first, Ordering::Release);
     }
 
-    /// Returns the first epoch of the session that is open or, if none is open, was closed last.
+    /// Returns the first epoch of the open session or, if no session is open, of the session that was closed last.
     ///
     /// A thread that has seen any epoch of a session sees the session's first epoch here.
     pub(crate) fn first(&self) -> u32 {

@@ -2,20 +2,20 @@
 //!
 //! # Connecting
 //!
-//! The process has one socket thread (`link`). [`connect`] starts it as an ordinary thread. If the program has only
-//! announced events with [`expect_events`], or in a forked child whose parent was connected, the first event starts the
-//! thread. That event must not allocate or take a lock, so it starts a bare thread, by the system call `clone` without
-//! the C library. [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED` holds the
-//! generation of the process that has a thread, so exactly one caller starts it.
+//! The process has one socket thread (`link`). [`connect`] starts it as an ordinary thread. The first event starts the
+//! thread if the program has only announced events with [`expect_events`], or in a forked child whose parent was
+//! connected. That event must not allocate or take a lock, so it starts a bare thread, by the system call `clone`
+//! without the C library. [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED`
+//! holds the generation of the process that has a thread, so exactly one caller starts it.
 //!
 //! # Writing
 //!
 //! Each event is written once for each open session that wants one of its tags, by the calling thread's writer for
 //! that session (`writer.rs`). There are three paths:
 //!
-//! 1. `write_fast`: one session is open, and nothing special has to be written before the event. It is inlined into
-//!    each public function, so the compiler drops the code for the parts that the event does not have. Builds for size
-//!    (`cfg(small)`) have no fast path.
+//! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
+//!    into each public function, so the compiler drops the code for the parts that the event does not have. Builds for
+//!    size (`cfg(small)`) have no fast path.
 //! 2. [`write()`]: any number of sessions, and any event. It runs whenever `write_fast` can't write the event. For
 //!    several sessions it encodes the event once, unless the event is long: only the time in a packet depends on
 //!    the session.
@@ -24,9 +24,9 @@
 //!
 //! # Threading
 //!
-//! Any thread may call any function. Signal handlers may call all functions except those that prepare or start
-//! something: [`connect`], [`expect_events`], [`start_if_expected`] and [`can_be_used`]. An event that interrupts
-//! another event of its thread is lost and counted.
+//! Any thread may call any function. Signal handlers may call all functions except these: [`connect`],
+//! [`expect_events`], [`start_if_expected`] and [`can_be_used`]. An event that interrupts another event of its thread
+//! is lost and counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -62,14 +62,15 @@ static STANDING: AtomicU64 = AtomicU64::new(0);
 /// safely.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 
-/// Starts the socket thread, unless this process has one. This allocates, so an event must not call it.
+/// Starts the socket thread, unless this process has a socket thread. This function allocates, so an event must not
+/// call it.
 fn start() -> bool {
     let _undisturbed = Undisturbed::new();
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
 }
 
-/// Starts the socket thread, and waits until the service has reported the existing sessions. If there is no
-/// service, the thread tries again and again.
+/// Starts the socket thread, and waits until the service has reported the existing sessions. If no service runs, the
+/// thread tries again and again.
 pub fn connect() {
     let _undisturbed = Undisturbed::new();
     link::be_persistent();
@@ -78,7 +79,7 @@ pub fn connect() {
     }
 }
 
-/// Starts the socket thread as [`connect`] does. But if there is no service, the thread tries again only after the word
+/// Starts the socket thread as [`connect`] does. But if no service runs, the thread tries again only after the word
 /// `serial` has changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word
 /// and wake the thread.
 pub fn seek(serial: &'static AtomicU32) {
@@ -151,8 +152,8 @@ pub fn tags() -> u64 {
 }
 
 /// Handles the first event of a process that should connect: starts the socket thread and waits for the service. If the
-/// kernel wipes nothing in children, this function also handles the first event in a child of a bare `clone`: such a
-/// child does not trace.
+/// kernel can't wipe memory in children, this function also handles the first event in a child of a bare `clone`: such
+/// a child does not trace.
 ///
 /// Events call this: no code here allocates or takes a lock.
 #[cold]
@@ -182,7 +183,8 @@ pub fn tags_word() -> Option<&'static AtomicU64> {
     POOL.shared().map(|shared| &shared.tags)
 }
 
-/// Starts the socket thread with `start`, unless this process has one. Returns false if it can't be started.
+/// Starts the socket thread by the function `start`, unless this process has a socket thread. Returns false if the
+/// thread can't be started.
 fn link(start: impl FnOnce() -> bool) -> bool {
     let this = generation().number();
     let present = LINKED.load(Ordering::Acquire);
@@ -220,10 +222,10 @@ fn run() {
     }
 }
 
-/// The body of the process's bare thread.
+/// The function that the process's bare thread runs.
 static RUN: fn() = run;
 
-/// Prepares the memory that writing threads need. Returns `None` if it can't be allocated.
+/// Prepares the memory in which threads write. Returns `None` if the memory can't be allocated.
 ///
 /// The first call allocates. In a forked child of a process that was prepared, no call allocates.
 pub(crate) fn prepare() -> Option<&'static Shared> {
@@ -345,7 +347,7 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
 
 /// Writes an event for each session that wants it. Returns `None` if no session got the event. Otherwise returns a
 /// number that is larger than the numbers of the sessions that got the event, and not larger than the number of any
-/// session that begins later. The end of the slice needs this number as its [`Event::begun`].
+/// later session. The end of the slice needs this number as its [`Event::begun`].
 #[inline(never)]
 pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     let mut inside = POOL.enter()?;
@@ -429,7 +431,7 @@ fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Wri
 /// no metadata.
 ///
 /// `event` has the same arguments, but cut. The cut arguments are written in two cases: in a signal handler, which may
-/// have little time and a small stack; and before the service has said which sessions exist.
+/// have little time and a small stack; and before the service has reported which sessions exist.
 pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
     write_whole_counted(event, name, args).map(|_| Written::ByPerfetto)
 }
@@ -465,8 +467,8 @@ fn write_whole_counted(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut
     any.then_some(begun)
 }
 
-/// Does the same as [`write()`] while the service has not yet said which sessions exist. Waits for the service's
-/// answer; if there is none, the event is lost.
+/// Does the same as [`write()`] while the service has not yet reported which sessions exist. Waits for the service's
+/// answer. If there is no answer in time, the event is lost.
 #[cold]
 #[inline(never)]
 fn write_early(event: &Event<'_>) -> Option<u32> {
@@ -591,7 +593,7 @@ pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begu
 }
 
 /// Does the same as [`write_fast`] for an event with a given time. If no packet of the thread has a later time, the
-/// packet has the difference to the time of the last packet, like other packets.
+/// packet contains, like other packets, the time since the last packet.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_at<'a>(event: Event<'_>, time: u64, again: impl FnOnce() -> Event<'a>) -> Option<u32> {
@@ -643,7 +645,7 @@ pub fn begin_on_track(cookie: i64, tags: u64, track: &str, name: &str) -> Option
     }
 }
 
-/// Sets the counter with this name to an integer. `hash` is the name's [`hash::of_name`].
+/// Sets the counter with this name to an integer. `hash` is the result of [`hash::of_name`] for the name.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
@@ -659,13 +661,13 @@ impl<'a> Track<'a> {
         Self::new(key, name, hash::of_name(name))
     }
 
-    /// Returns the track of a counter. `hash` is the name's [`hash::of_name`].
+    /// Returns the track of a counter. `hash` is the result of [`hash::of_name`] for the name.
     #[inline(always)]
     pub fn counter(name: &'a str, hash: u64) -> Self {
         Self { is_counter: true, is_kept: true, ..Self::new(TrackKey::COUNTER, name, hash) }
     }
 
-    /// Returns the track with this key and name. `hash` is the name's [`hash::of_name`].
+    /// Returns the track with this key and name. `hash` is the result of [`hash::of_name`] for the name.
     #[inline(always)]
     pub fn new(key: TrackKey, name: &'a str, hash: u64) -> Self {
         let parent = process_track();
@@ -708,8 +710,8 @@ mod tests {
         fn arguments(&self, _: &mut dyn FnMut(&str)) {}
     }
 
-    /// Runs this test in a process of its own, because a process has only one pool, and the tests of `pool.rs` use a
-    /// pool of theirs. Returns whether the present process is the one that must do the test.
+    /// Starts the test once more in a process of its own, because the pool is shared by a whole process. Returns
+    /// whether the present process is that process, and so must do the test.
     fn is_alone(test: &str) -> bool {
         const ALONE: &str = "ATRACE_TEST_ALONE";
         if std::env::var_os(ALONE).is_some() {
@@ -722,8 +724,8 @@ mod tests {
         false
     }
 
-    /// A session first gets its number, and then gets events. If a slice begins between these two moments, the session
-    /// must not get the slice's end.
+    /// Tests a slice that begins between two moments: a session gets its number, and the session gets its first event.
+    /// The session must not get the slice's end.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_slice_ends_only_in_the_sessions_that_got_its_begin() {

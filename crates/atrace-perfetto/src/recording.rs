@@ -1,9 +1,8 @@
 //! Records this process without a service: a session whose chunks a thread of the process writes to a
 //! file.
 //!
-//! The packets are the same as those for Perfetto's service. A service adds to each packet which sequence,
-//! process and user wrote it; the recording adds the same fields itself. The file is a valid trace after each
-//! write.
+//! The packets are the same as those for Perfetto's service. Like a service, the recording adds fields to each packet,
+//! which name the sequence, the process and the user that wrote the packet. The file is a valid trace after each write.
 //!
 //! Only one recording is possible at a time, because there is one session slot for recordings. A recording ends
 //! when its thread has closed the session and has read all chunks. If a thread is stuck in the middle of an event,
@@ -186,7 +185,7 @@ struct Writer {
     speed: Speed,
     anchored: u64,
     bytes: Vec<u8>,
-    /// The parts of packets that are not complete yet, by the number of the writer.
+    /// The incomplete packets: for the number of each writer, the parts that were already read.
     begun: HashMap<u16, Vec<u8>>,
     pid: u32,
     uid: u32,

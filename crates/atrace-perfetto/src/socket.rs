@@ -23,8 +23,8 @@ pub fn named_producers() -> Option<OsString> {
     variable("PERFETTO_PRODUCER_SOCK_NAME")
 }
 
-/// Returns the address for producers, and which processes are trusted to listen there. The address is the
-/// [named](named_producers) one or the usual one.
+/// Returns the address for producers, and the rule by which a process that listens there is trusted. The address is
+/// that in the [environment variable](named_producers), otherwise the usual one.
 pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }
@@ -34,7 +34,8 @@ pub(crate) fn has_producers(named: Option<&OsStr>) -> bool {
     may_be_there(producers(named).0)
 }
 
-/// Returns the address for consumers, and which processes are trusted to listen there, as [`producers`] does.
+/// Returns the address for consumers, and the rule by which a process that listens there is trusted, as [`producers`]
+/// does.
 pub fn consumers() -> (OsString, Trust) {
     let named = variable("PERFETTO_CONSUMER_SOCK_NAME").map(|name| (name, Trust::Any));
     named.unwrap_or_else(|| {

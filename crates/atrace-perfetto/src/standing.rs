@@ -9,9 +9,9 @@ use crate::wire::Malformed;
 
 use crate::names::Names;
 
-/// Whether there is a connection, and if not, the reason.
+/// The state of the connection to the service: connected, or the reason why there is no connection.
 ///
-/// `Display` formats a text for users. With `{:#}` the formatting does not allocate.
+/// `Display` formats the state as a text for users. The form `{:#}` does not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The index of the state's text in [`TEXTS`].

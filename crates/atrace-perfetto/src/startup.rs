@@ -1,7 +1,7 @@
-//! Handles events that are written before the service has said which sessions exist.
+//! Handles events that are written before the service has reported which sessions exist.
 //!
-//! Such events are the first event of a process, and the events that are written while a lost connection is being
-//! restored. During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
+//! These are the first event of a process, and the events that are written while a lost connection is being restored.
+//! During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
 //! [`producer::write`](crate::producer::write), which finds no open session.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
@@ -10,10 +10,10 @@
 //! either. An event that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is
 //! that no session exists, the counts are reset, because no session wanted the lost events.
 //!
-//! If the process exits before the service has answered, and has lost events, the exit waits for the answer for the
-//! same limited time, so that the service can read the count of lost events. If the service can't read the memory
-//! (`link/requests.rs`), an exit waits, for at most a second, until the socket thread has sent the bytes of the chunks
-//! as well.
+//! If the process has lost events and exits before the service has answered, the exit waits for the answer for the same
+//! limited time, so that the service can read the count of lost events. If the service can't read the memory
+//! (`link/requests.rs`), an exit also waits, for at most a second, until the socket thread has sent the bytes of the
+//! chunks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,9 +31,9 @@ use crate::{category, changes};
 const USUAL_NS: u64 = 100_000_000;
 const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
-/// The time when the process began to connect to the service, or 0 if it has not begun to do so yet.
+/// The time at which the process began to connect to the service, or 0 before that.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The generation of the process to which the service has said which sessions exist: this process or an ancestor.
+/// The generation of the process to which the service has reported the existing sessions: this process or an ancestor.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
 /// The generation of the process that has a socket thread, or is about to have one.

@@ -41,8 +41,8 @@ pub const ADDED_MAX: usize = 64;
 /// The field `previous_packet_dropped` with the value 1.
 const DROPPED: &[u8] = &[0xd0, 2, 1];
 
-/// Appends a packet, and the fields `whose` of its origin, to a trace. With `is_after_loss`, the packet also says that
-/// packets before it were lost.
+/// Appends a packet, and the fields `whose` of its origin, to a trace. If `is_after_loss` is true, the packet also gets
+/// the field that reports a loss of packets before it.
 pub fn add(trace: &mut Vec<u8>, packet: &[u8], whose: &Whose, is_after_loss: bool) {
     let lost = if is_after_loss { DROPPED } else { &[] };
     let mut head = [0; 16];

@@ -1,13 +1,13 @@
 //! Unmatched ends: ends of slices that could not be written when the slice ended, because there was no room. The thread
 //! has to write such an end later if the begin of the slice is in the trace.
 //!
-//! While no chunk is free, a thread can't write. If a slice whose begin was written ends during this time, its end
-//! must be written later. Otherwise all later slices of the thread would nest in that slice. If the begin of a slice
-//! was lost, its end must not be written, or the end would close another slice.
+//! While no chunk is free, a thread can't write. If a slice whose begin was written ends during this time, its end must
+//! be written later. Otherwise all later slices of the thread would nest in that slice. If the begin of a slice was
+//! lost, the end must not be written, because it would close another slice.
 //!
-//! As long as no begin is lost, the thread only counts its open slices. From the first lost begin on, it keeps a bit
-//! for each slice that begins; the bit is set if the slice's begin was written. If there are more than 64 such slices,
-//! all further begins are lost and only counted. The initial state consists of zeroes.
+//! As long as no begin is lost, the thread stores nothing. From the first lost begin on, it stores a bit for each slice
+//! that begins; the bit is set if the slice's begin was written. If more than 64 such slices are open, all further
+//! begins are lost and only counted. The initial state consists of zeroes.
 
 /// The open slices since the first lost begin, and the number of ends that must be written later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub(crate) struct UnmatchedEnds {
 }
 
 impl UnmatchedEnds {
-    /// Returns whether no slice and no end has to be remembered, so that the fast path may be used.
+    /// Returns true if no slice and no end is stored, so that the fast path may be used.
     #[inline(always)]
     pub(crate) fn is_clear(&self) -> bool {
         self.pending | self.open == 0
     }
 
-    /// Returns whether a slice that begins now can be remembered. If the slice can't be remembered, its begin must not
-    /// be written.
+    /// Returns whether there is a bit for a slice that begins now. If there is none, the begin of the slice must not be
+    /// written.
     pub(crate) fn has_room(&self) -> bool {
         self.open < u64::BITS && self.beyond == 0
     }
@@ -88,7 +88,7 @@ impl UnmatchedEnds {
 mod tests {
     use super::*;
 
-    /// Compares the result with a stack of all slices, while chunks are sometimes free and sometimes not.
+    /// Tests the ends against a model, a stack of all slices, while chunks are sometimes free and sometimes not.
     #[test]
     fn ends_are_those_of_the_begins_that_were_written() {
         let mut seed = 1_u64;

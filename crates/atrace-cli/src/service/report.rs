@@ -26,7 +26,7 @@ pub enum Fault {
     Deaf,
     /// The producer connected and sent nothing.
     Silent,
-    /// The producer exceeds a limit.
+    /// The producer exceeds a limit, such as that of memory.
     TooMuch,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for Fault {
 pub struct Counts {
     /// The number of events of programs.
     pub events: u64,
-    /// The number of times that events were lost, as reported by a producer or found by the service.
+    /// The number of losses (of one event or several in a row) that a producer has reported or the service has found.
     pub losses: u64,
     /// The number of lost events, as counted by producers.
     pub lost: u64,

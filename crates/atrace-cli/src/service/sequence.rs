@@ -4,9 +4,9 @@
 //! # Chunks
 //!
 //! A writer numbers its chunks. Numbers wrap around and are compared modulo 2³². A chunk may be read more than once:
-//! while it is being written, and again when it is complete. So the service stores the number of packets that were
-//! already taken from the last chunk. The last packet of an incomplete chunk is never taken, because it is still
-//! being written.
+//! while it is being written, and again when it is complete. So the service stores the number of packets that it has
+//! already read from the last chunk. The last packet of an incomplete chunk is not read, because it is still being
+//! written.
 //!
 //! # Losses
 //!
@@ -15,17 +15,17 @@
 //!
 //! # Patches
 //!
-//! A writer may learn the length of a nested message only after it has handed over the chunk. It then marks the chunk
-//! (`NEEDS_PATCHES`) and later sends the missing bytes (*patches*) over the socket. The chunk and all chunks after it
-//! wait until the bytes have arrived. If the memory for waiting chunks is used up, the oldest chunk is taken without
-//! its incomplete packet.
+//! A writer may know the length of a nested message only after it has completed the chunk in which the message begins.
+//! The writer then marks the chunk (`NEEDS_PATCHES`) and later sends the missing bytes (*patches*) over the socket. The
+//! chunk and all chunks after it wait until the bytes have arrived. If the memory for waiting chunks is used up, the
+//! packets of the oldest chunk are stored without the incomplete packet.
 //!
 //! # Memory
 //!
 //! The memory of unfinished data is limited ([`Room`]): incomplete frames, messages that a producer has not read,
 //! packets that continue in another chunk, chunks that wait for patches, and known writers. There is one limit per
-//! connection and one for all connections. A connection gets at most half of the memory that the other connections
-//! leave, so there is always memory left for the next connection.
+//! connection and one for all connections. A connection gets at most half of the memory that the other connections have
+//! left free, so there is always memory for the next connection.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ use super::{Fault, Result};
 
 /// The maximum size of a packet that spans several chunks.
 const PACKET_MAX: usize = 4 << 20;
-/// The length which says that the packet must be dropped (`kPacketSizeDropPacket`).
+/// A length with a special meaning: the packet must be dropped (`kPacketSizeDropPacket`).
 const LEFT_OUT: usize = 0x0fff_ffff;
 
 /// The packets of one writer.
@@ -44,9 +44,9 @@ pub(super) struct Sequence {
     last: Option<Last>,
     /// The first part of a packet that continues in the next chunk.
     begun: Option<Vec<u8>>,
-    /// Complete chunks that were not taken yet, because the first of them waits for patches.
+    /// Complete chunks whose packets were not read yet, because the first of these chunks waits for patches.
     waiting: VecDeque<Waiting>,
-    /// Whether packets were lost before the next packet.
+    /// Whether packets of this writer were lost before its next packet.
     is_after_loss: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Sequence {
 #[derive(Clone, Copy, Debug)]
 struct Last {
     number: u32,
-    /// How many of the chunk's packets were taken.
+    /// The number of packets of this chunk that were already read.
     taken: u16,
     is_complete: bool,
 }
@@ -62,7 +62,7 @@ struct Last {
 struct Waiting {
     head: Head,
     bytes: Vec<u8>,
-    /// How many of the chunk's packets were taken before the chunk had to wait.
+    /// The number of packets of this chunk that were read before the chunk had to wait for patches.
     taken: u16,
 }
 
@@ -73,8 +73,8 @@ impl Waiting {
     }
 }
 
-/// A function that takes a packet. Its second argument says whether packets were lost before this packet. It
-/// returns whether the packet was stored.
+/// A function that checks and stores a packet. Its second argument is whether packets were lost before this packet. The
+/// function returns whether the packet was stored.
 type Take<'a> = Box<dyn FnMut(&[u8], bool) -> bool + 'a>;
 
 /// The destination of a sequence's packets, and the limits for the memory of packets that are not complete
@@ -84,9 +84,9 @@ pub(super) struct To<'a> {
     pub(super) take: Take<'a>,
 }
 
-/// The limit for one connection, in bytes.
+/// The maximum amount of unfinished data of one connection, in bytes.
 const OF_ONE: usize = 16 << 20;
-/// The limit for all connections in bytes.
+/// The maximum amount of unfinished data of all connections together, in bytes.
 const OF_ALL: usize = 64 << 20;
 
 /// The amount of memory for unfinished data that one connection uses, and that all connections use, and the limits of
@@ -122,8 +122,8 @@ impl Sequence {
         self.last.map_or(number, |last| number.wrapping_sub(last.number))
     }
 
-    /// Begins the sequence of another writer that has the same number. Its chunk numbers start anew, and the waiting
-    /// chunks will not be patched any more.
+    /// Begins the sequence of a new writer, which uses the number of an earlier writer again. The chunk numbers start
+    /// anew, and the waiting chunks of the earlier writer will not be patched any more.
     pub(super) fn begin_anew(&mut self, to: &mut To<'_>) -> Result {
         let done = self.give_up(to);
         self.last = None;
@@ -133,7 +133,7 @@ impl Sequence {
         done
     }
 
-    /// Takes the packets of a chunk that were not taken before. A chunk that is complete gets no more packets.
+    /// Reads the packets of a chunk that were not read before. A complete chunk gets no more packets.
     pub(super) fn chunk(&mut self, head: Head, bytes: &[u8], is_complete: bool, to: &mut To<'_>) -> Result {
         let mut taken = 0;
         if let Some(last) = self.last {
@@ -172,7 +172,7 @@ impl Sequence {
         self.packets(flags, bytes, taken, whole, to)
     }
 
-    /// Takes the packets of a chunk, beginning with number `taken`.
+    /// Reads the packets of a chunk, beginning with the packet that has the index `taken`.
     fn packets(&mut self, flags: u16, bytes: &[u8], taken: u16, count: u16, to: &mut To<'_>) -> Result {
         let mut rest = bytes;
         for index in 0..count {
@@ -234,8 +234,8 @@ impl Sequence {
         self.is_after_loss = true;
     }
 
-    /// Patches a waiting chunk. Returns whether the chunk is one of those that wait. After the last patch
-    /// (`is_last`) the chunk no longer waits.
+    /// Patches a chunk that waits for patches. Returns false if no such chunk waits. After the last patch (`is_last`)
+    /// the chunk no longer waits.
     pub(super) fn patch<'a>(
         &mut self,
         number: u32,
@@ -263,8 +263,8 @@ impl Sequence {
         Ok(true)
     }
 
-    /// Takes the packets of the waiting chunks, without the packets that lack bytes. This must be called when no
-    /// patch can arrive any more.
+    /// Reads the packets of the waiting chunks, without the packets that lack bytes. Call this when no patch can arrive
+    /// any more.
     pub(super) fn give_up(&mut self, to: &mut To<'_>) -> Result {
         while !self.waiting.is_empty() {
             self.take_waiting(to)?;
@@ -272,7 +272,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Takes the packets of the first waiting chunk. If a packet lacks bytes, it is left out.
+    /// Reads the packets of the first waiting chunk. A packet that lacks bytes is left out.
     fn take_waiting(&mut self, to: &mut To<'_>) -> Result {
         let Some(waiting) = self.waiting.pop_front() else { return Ok(()) };
         to.room.give(waiting.size());
@@ -335,8 +335,8 @@ mod tests {
         Head { number, writer: 1, packets, flags }
     }
 
-    /// Passes chunks to the sequence and returns the packets that came out, with a `!` before each packet that
-    /// follows a loss.
+    /// Passes chunks to the sequence and returns the packets that the sequence has stored, with a `!` before each
+    /// packet that follows a loss.
     fn taken(tried: &mut Tried, chunks: &[(Head, &[u8], bool)]) -> (Vec<String>, Result) {
         let mut all = Vec::new();
         let (sequence, room) = tried.parts();

@@ -9,9 +9,9 @@
 //! # Nobody can make it wait
 //!
 //! - The thread never waits for a producer. Messages that a producer does not read stay in memory, up to a limit.
-//! - The thread never receives or closes a descriptor of a producer, because that can block. Threads of a
-//!   pool do that (`blocking`). After a connection has sent a descriptor, no bytes are read from it until the
-//!   pool has received the descriptor.
+//! - The thread never receives or closes a descriptor of a producer, because that can block. The threads of a pool
+//!   receive and close descriptors (`blocking`). After a connection has sent a descriptor, no bytes are read from it
+//!   until the pool has received the descriptor.
 //! - A turn is short (`TURN`), and between two turns the thread checks whether the service was stopped. So producers
 //!   can't keep the service from ending.
 //!
@@ -22,8 +22,8 @@
 //!
 //! # Threads
 //!
-//! [`Service`] is a handle of the thread. It talks to the thread through a channel for orders, a pipe that
-//! wakes the thread, and a flag.
+//! [`Service`] is a handle of the thread. It sends requests to the thread through a channel, wakes the thread by a
+//! pipe, and stops the thread by a flag.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -62,11 +62,11 @@ const CLOCKS: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(10);
 /// The time that the producers have to stop their data sources.
 const END: Duration = Duration::from_secs(1);
-/// How long the last reading of the producers' memory may take after [`END`]. The producer that is being read then is
-/// still read to the end. A busy machine takes seconds to read 32 MiB.
+/// How long the last reading of the producers' memory may take after [`END`]. If this time is over, the memory of the
+/// producer that is being read is still read to its end. A busy machine takes seconds to read 32 MiB.
 const FINISH: Duration = Duration::from_secs(3);
-/// How long the thread pauses after `accept` or `poll` failed for lack of resources. Without the pause, it would
-/// wake up again at once.
+/// How long the thread pauses after `accept` or `poll` failed for lack of resources. Without the pause, the thread
+/// would wake up again at once.
 const REST: Duration = Duration::from_millis(50);
 /// The maximum amount of work in one turn of a connection: the number of bytes that are received or copied.
 const TURN: u64 = 256 << 10;
@@ -82,12 +82,13 @@ const CLOSING_MAX: usize = 16;
 /// messages may wait to be handled.
 const RECEIVING_MAX: usize = 16;
 
-/// A running service, with a thread in this process. Dropping this ends the service.
+/// A running service, with a thread in this process. Dropping the `Service` ends the service.
 #[derive(Debug)]
 pub struct Service {
-    /// The pipe that wakes the thread. A byte in it means that there are orders; closing it ends the service.
+    /// The pipe that wakes the thread. A byte in the pipe means that there are requests; closing the pipe ends the
+    /// service.
     wake: Option<PipeWriter>,
-    /// Whether the service should end. Unlike the pipe, this can be read without a system call.
+    /// Whether the service should end. Unlike the pipe, this flag can be read without a system call.
     is_to_end: Arc<AtomicBool>,
     orders: mpsc::Sender<Order>,
     events: Arc<AtomicU64>,
@@ -100,8 +101,8 @@ enum Order {
     Save(File, mpsc::Sender<io::Result<()>>),
     /// Store packets.
     Add(Vec<Vec<u8>>),
-    /// Start or stop the programs' data sources. A message is sent through the channel when the programs were
-    /// told.
+    /// Start or stop the programs' data sources. A message is sent through the channel after the commands were sent to
+    /// the programs.
     Switch(bool, mpsc::Sender<()>),
 }
 
@@ -219,8 +220,9 @@ impl Service {
         waits.recv().map_err(|_| gone())?
     }
 
-    /// Stops the recording of all programs, or starts it again. This can be repeated any number of times. Returns
-    /// when the programs were told; they obey within milliseconds. Returns false if the service has ended.
+    /// Stops the recording of all programs, or starts it again. Recording can be stopped and started any number of
+    /// times. Returns after the commands were sent to the programs, which obey within milliseconds. Returns false if
+    /// the service has ended.
     pub(crate) fn switch(&self, is_on: bool) -> bool {
         let (done, waits) = mpsc::channel();
         self.order(Order::Switch(is_on, done)).and_then(|()| waits.recv().ok()).is_some()
@@ -268,7 +270,7 @@ struct Connection {
     receiving: Receiving,
 }
 
-/// Which thread receives the connection's messages.
+/// The thread that receives the connection's messages: the service's thread, or a thread of the pool.
 enum Receiving {
     Here,
     /// A thread of the pool is receiving a message with a descriptor, and sends it through this channel.
@@ -284,7 +286,7 @@ type Arrived = rustix::io::Result<(Vec<u8>, Option<Received>)>;
 /// The state of the service's thread.
 struct Serving {
     listener: Option<UnixListener>,
-    /// The time from which connections are accepted again, after `accept` has failed.
+    /// The time before which no connection is accepted, because `accept` has failed.
     accepts_from: Instant,
     uid: u32,
     connections: Vec<Connection>,
@@ -311,7 +313,7 @@ struct Serving {
     bytes: Vec<u8>,
 }
 
-/// Tells which of the polled descriptors are ready.
+/// The polled descriptors that are ready.
 struct Ready {
     wake: bool,
     listener: bool,
@@ -351,8 +353,8 @@ impl Serving {
         }
     }
 
-    /// Returns whether no further turn may begin, because the service must end or the present phase of its
-    /// end is over.
+    /// Returns true if no connection may get another turn, because the service must end or the present phase of its end
+    /// is over.
     fn is_due(&self) -> bool {
         match self.ends_at {
             None => self.is_to_end.load(Ordering::Relaxed),
@@ -360,7 +362,7 @@ impl Serving {
         }
     }
 
-    /// Stops all data sources, and takes the packets that are left.
+    /// Stops all data sources, and reads the packets that are left in the producers' memory.
     fn end(mut self) -> Report {
         let start = Instant::now();
         self.ends_at = Some(start + END);
@@ -534,8 +536,8 @@ impl Serving {
         Ok(is_there)
     }
 
-    /// Lets the pool receive a message with a descriptor. Until the message has arrived, nothing else is received
-    /// from this connection. If the pool has no room, a producer that sends an unexpected descriptor is
+    /// Makes a thread of the pool receive a message with a descriptor. Until the message has arrived, nothing else is
+    /// received from this connection. If the pool has no room, a producer that sends an unexpected descriptor is
     /// disconnected.
     fn receive_in_pool(&mut self, connection: &mut Connection) -> Result {
         let is_wanted = !connection.producer.is_initialized;
@@ -653,8 +655,8 @@ impl Serving {
     }
 
     /// Makes room for a connection of a process. A process gets at most half of the connections that the other
-    /// processes leave. If there is no room, the oldest connection that has not sent `InitializeConnection` is
-    /// closed. A connection that has sent that message stays.
+    /// processes have left free. If there is no room, the oldest connection that has not sent `InitializeConnection` is
+    /// closed. A connection that has sent this request is never closed for this reason.
     fn has_room(&mut self, pid: u32) -> bool {
         let own = self.connections.iter().filter(|connection| connection.producer.pid == pid).count();
         let left = self.connections_max.saturating_sub(self.connections.len() - own);

@@ -24,8 +24,8 @@ const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 
 /// A tracefs instance.
 ///
-/// Dropping an instance that was [created](Self::create) removes it, but only in the process that created it: a
-/// forked child that drops its copy does not remove the instance. An [attached](Self::attach) instance is never
+/// Dropping an `Instance` that was [created](Self::create) removes the instance, but only in the process that created
+/// it: a forked child that drops its copy does not remove the instance. An [attached](Self::attach) instance is never
 /// removed.
 #[derive(Debug)]
 pub struct Instance {
@@ -240,7 +240,7 @@ impl Instance {
     }
 }
 
-/// Refuses a name that is not a file name.
+/// Returns an error for a name that is not a file name.
 fn check_name(name: &str, problem: &str) -> io::Result<()> {
     if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
         return Err(io::Error::new(ErrorKind::InvalidInput, format!("{name:?} {problem}")));

@@ -5,9 +5,9 @@
 //! The kernel writes a thread's name unchanged into a column of 16 bytes. A name may contain a newline, which ends a
 //! line but not an event. A name could also imitate the beginning of an event.
 //!
-//! An event is recognized by its whole header. After the name, the header has digits that fill their columns, up to
-//! the timestamp, which only the kernel writes. A name of 15 bytes is too short to imitate that part. So no name is
-//! trusted, and no line is assumed to be complete.
+//! An event is recognized by its whole header. After the name, only the kernel writes: digits that fill their columns,
+//! up to the timestamp. A name of at most 15 bytes is too short to imitate these columns. So no name is trusted, and no
+//! line is assumed to be complete.
 
 use std::borrow::Cow;
 

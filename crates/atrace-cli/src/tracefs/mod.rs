@@ -4,8 +4,8 @@
 //! separate from all other buffers of the machine. So a test can have an isolated [`Instance`], a benchmark can
 //! fill a buffer that no other process reads, and a recording can start with an empty buffer.
 //!
-//! Only root can create an instance. Every error of this module says which operation failed on which file and, if
-//! known, what to do.
+//! Only root can create an instance. The text of every error of this module names the operation that failed, the file
+//! and, if it is known, a remedy.
 //!
 //! Source: "Instances" in the kernel's `Documentation/trace/ftrace.rst`.
 //!
@@ -29,8 +29,9 @@ pub(crate) mod markers;
 #[cfg(test)]
 mod tests;
 
-/// The same five events as they are printed by three kernels: before 4.13, with a column of five characters for the
-/// thread id and no process ids; before 5.10, with process ids; since 5.16, with seven characters and a fifth flag.
+/// The same five events as three kernels print them: a kernel before 4.13, with five characters for the thread id and
+/// without process ids; a kernel before 5.10, with process ids; and a kernel since 5.16, with seven characters for the
+/// thread id and a fifth flag.
 #[cfg(test)]
 pub(crate) const TEXTS: [&str; 3] =
     [include_str!("texts/3.10.txt"), include_str!("texts/5.4.txt"), include_str!("texts/6.18.txt")];
@@ -61,8 +62,8 @@ pub(crate) fn can_copy(directory: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// Returns `NotFound` if tracefs is not mounted, and `PermissionDenied` if this process may not access it. The
-/// text of the error says what to do.
+/// Returns `NotFound` if tracefs is not mounted, and `PermissionDenied` if this process may not access it. The text of
+/// the error suggests a remedy.
 pub fn root() -> io::Result<PathBuf> {
     let mut denied = None;
     // The directories where tracefs may be mounted, the usual one first.

@@ -10,7 +10,7 @@ use self::buffer::Buffer;
 use super::instance::maker;
 use super::*;
 
-/// Returns a new instance. If there can be none, prints why the test is skipped, and returns `None`.
+/// Returns a new instance. If no instance can be created, prints why the test is skipped, and returns `None`.
 fn instance(test: &str) -> Option<Buffer> {
     match Buffer::create("atrace-tracefs-test") {
         Ok(instance) => Some(instance),
@@ -167,8 +167,8 @@ fn stats_are_summed() {
     assert!(Stats::parse("entries: 3\n").is_none());
 }
 
-/// Reads the statistics while they change: the kernel generates the text anew for each `read`, so parts of
-/// two texts must not be mixed.
+/// Tests that statistics are read correctly while they change: the kernel generates the text anew for each `read`, so
+/// parts of two texts must not be mixed.
 #[test]
 #[cfg_attr(miri, ignore = "no tracefs")]
 fn stats_are_whole_while_they_change() {

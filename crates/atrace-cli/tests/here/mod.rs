@@ -33,7 +33,8 @@ impl Here {
         self.0.path().join(name)
     }
 
-    /// Returns the command, not started yet, with the environment that makes this program the case.
+    /// Returns the command `atrace`, which is not started yet. Its environment makes this test program, when the
+    /// command runs it, do the work of the test case `case`.
     pub fn atrace(&self, case: &str) -> Command {
         self.cleared(&self.path("atrace"), case)
     }
@@ -95,8 +96,8 @@ pub fn end(command: &mut Command) -> Ran {
     common::end_of(command.spawn().unwrap())
 }
 
-/// Resets the signals that ask the program to end, so that the program does not ignore them even if this
-/// process does, as under `nohup`.
+/// Resets the signals that ask a program to end: the started program must not ignore them, even if this process does,
+/// as under `nohup`.
 fn with_usual_signals(command: &mut Command) {
     let reset = || {
         for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
@@ -109,7 +110,7 @@ fn with_usual_signals(command: &mut Command) {
     unsafe { command.pre_exec(reset) };
 }
 
-/// Starts the command with a filter that answers to `memfd_create` as a kernel before 3.17 does.
+/// Makes the command run under a system call filter that answers `memfd_create` as a kernel before 3.17 does.
 #[cfg(target_os = "linux")]
 pub fn without_memory_files(command: &mut Command) -> &mut Command {
     let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
@@ -148,7 +149,7 @@ pub fn left_by(pid: u32) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()
 }
 
-/// Returns the directories that the `atrace run` with the process id `pid` created and did not remove.
+/// Returns the directories that an `atrace run` with the process id `pid` created and did not remove.
 pub fn runs_left_by(pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.to_str().unwrap().contains(&format!("/atrace-run-{pid}-"))).collect()

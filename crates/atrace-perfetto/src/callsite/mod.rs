@@ -6,7 +6,7 @@
 //!
 //! A callsite gets a unique number on first use (`number.rs`). The address of the callsite can't serve as the number:
 //! after `dlclose` another callsite may have the same address. There are numbers for 16,352 callsites. If a program has
-//! more callsites, the events of the others contain the texts. So no table grows without a bound.
+//! more callsites, the events of the further callsites contain the texts. So no table grows without a bound.
 
 mod number;
 

@@ -2,7 +2,8 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The number that all further callsites share when the unique numbers are used up. Every unique number is smaller.
+/// The number that all further callsites share when the unique numbers are used up. All unique numbers are smaller than
+/// this number.
 pub const BEYOND: u32 = 16_384;
 /// The first number of a callsite. Smaller numbers belong to the tags' categories.
 pub const FIRST: u32 = 32;

@@ -1,8 +1,9 @@
 //! Determines when the socket thread tries again to connect to the service.
 //!
-//! A process that asked for the connection tries again after pauses that double. A process that only seeks a service
-//! tries once after it has lost the connection, and then sleeps until the *serial* changes. The serial is a word in the
-//! property store of the process's user; `atrace record` changes it once it listens. The thread does not poll.
+//! In a process that asked for the connection, the thread tries again after pauses that double. In a process that only
+//! seeks a service, the thread tries once after it has lost the connection, and then sleeps until the *serial* changes.
+//! The serial is a word in the property store of the process's user; `atrace record` changes it once it listens. The
+//! thread does not poll.
 //!
 //! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So the thread
 //! misses no service.
@@ -10,7 +11,7 @@
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must not
 //! connect: the kernel may end the process for a system call that is no longer allowed, whether this thread or an event
 //! for Perfetto makes the call. So the caller that starts the thread waits until the thread has made its first attempt
-//! and has noted how the process was confined at that time.
+//! and has recorded how the process was confined at that time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,15 +25,15 @@ use atrace_sys::{OnceRef, futex, thread};
 const FIRST: u64 = 100;
 /// The longest pause between two attempts, in milliseconds.
 const LAST: u64 = 30_000;
-/// The maximum time that one system call sleeps, in a thread that keeps rights which the process may give up. The
-/// thread checks at this interval whether the process still has these rights.
+/// The maximum duration of one sleep of a thread that has rights which the process may give up. The thread checks at
+/// this interval whether the process still has these rights.
 const WITH_RIGHTS: Duration = Duration::from_secs(1);
-/// The maximum time that one system call sleeps, in any other thread.
+/// The maximum duration of one sleep of a thread without such rights.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Whether the process tries again at intervals, even if there is no sign of a service.
+/// Whether the process tries to connect again at intervals, even if no service has announced itself.
 static IS_PERSISTENT: AtomicBool = AtomicBool::new(false);
-/// The word that changes when there may be a service.
+/// The serial: a word in memory that changes when a service may have started.
 static SERIAL: OnceRef<AtomicU32> = OnceRef::new();
 
 /// Makes the process try to connect again and again.
@@ -45,7 +46,7 @@ pub(crate) fn is_persistent() -> bool {
     IS_PERSISTENT.load(Ordering::Relaxed) || SERIAL.get().is_none()
 }
 
-/// Sets the word that changes when there may be a service. Only the first call has an effect.
+/// Sets the serial: a word in memory that changes when a service may have started. Only the first call has an effect.
 pub(crate) fn set_serial(serial: &'static AtomicU32) {
     let _ = SERIAL.set(serial);
 }
@@ -93,8 +94,8 @@ impl Attempts {
         self.pause = FIRST;
     }
 
-    /// Sleeps until another attempt makes sense. Returns false as soon as `is_over` returns true; if `has_rights`,
-    /// this is checked each second.
+    /// Sleeps until another attempt makes sense. Returns false as soon as `is_over` returns true. If `has_rights` is
+    /// true, `is_over` is called each second.
     pub(super) fn pause(
         &mut self,
         was_connected: bool,

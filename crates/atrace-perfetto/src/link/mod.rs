@@ -5,13 +5,13 @@
 //! Each process has at most one socket thread. The thread connects to the service. If the attempt fails, the thread
 //! tries again after 100 ms, and then after pauses that double up to 30 s (`attempts.rs`). In a process that did not
 //! ask for the connection, but only [seeks](crate::producer::seek) a service, the thread sleeps instead, until a word
-//! in memory changes, which means that there may be a service. The thread opens and closes sessions as the service
-//! requests (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every 4 ms while there are
-//! complete chunks, then at intervals that double up to 50 ms. An event wakes the thread when threads have written half
-//! of the memory since the last report, and, in a session whose threads wait for room, when a thread waits
+//! in memory changes, which means that there may be a service. The thread opens and closes sessions when the service
+//! requests this (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every 4 ms while
+//! there are complete chunks, then at intervals that double up to 50 ms. An event wakes the thread when threads have
+//! written half of the memory since the last report, and, in a session whose threads wait for room, when a thread waits
 //! (`filling.rs`). The socket thread can't sleep on the socket and on such a wake at once. So during a session it
-//! checks the socket at the same intervals as the chunks. Without a session it sleeps until the service sends
-//! something.
+//! checks the socket at the same intervals as the chunks. Without a session it sleeps until the service sends a
+//! message.
 //!
 //! # Rules
 //!
@@ -57,7 +57,7 @@ const LONGEST: u64 = 50;
 /// milliseconds.
 const RIGHTS: u64 = 1000;
 
-/// The names of the service's methods that this client uses. The constants that follow are indices of this list.
+/// The names of the service's methods that this client uses. The constants after this list are its indices.
 const METHODS: Names = Names(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
@@ -67,7 +67,7 @@ const INITIALIZE: usize = 0;
 const REGISTER: usize = 1;
 const COMMIT: usize = 2;
 const COMMANDS: usize = 3;
-/// How many of the first methods in the list every service must have.
+/// The number of methods, from the start of the list, that every service must have.
 const NEEDED: usize = 4;
 const REGISTER_WRITER: usize = 4;
 const UNREGISTER_WRITER: usize = 5;
@@ -89,7 +89,7 @@ pub(crate) struct Environment {
     pub(crate) memory: Option<OsString>,
 }
 
-/// A session slot: the data that only the socket thread needs.
+/// The data of a session slot that only the socket thread needs.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     /// The number by which the service identifies the session.
@@ -118,7 +118,7 @@ struct Link {
     /// The rights of the process when this thread started, if this is a bare thread (which keeps rights that
     /// the process gives up); otherwise 0.
     rights: u64,
-    /// A function that is called when sessions want other tags.
+    /// A function that is called when the tags that sessions want have changed.
     changed: fn(),
     socket: Option<Socket>,
     terms: Terms,
@@ -149,7 +149,8 @@ struct Terms {
     request: u64,
     /// The numbers of the methods, by their index in the list. A number is 0 if the service lacks the method.
     methods: [Method; METHODS_COUNT],
-    /// The numbers of the two requests of the greeting whose replies are needed. The reply to `last` ends the greeting.
+    /// The numbers of the two requests of the greeting whose replies this process needs. The reply to the request
+    /// `last` ends the greeting.
     initialize: u64,
     commands: u64,
     last: u64,
@@ -195,7 +196,7 @@ impl Link {
 
 /// Runs the socket thread. This returns only if the process has given up rights that this thread still has.
 ///
-/// The thread may be a [bare](atrace_sys::thread::spawn_bare) one: no code here allocates, panics or uses a
+/// The thread may be a [bare](atrace_sys::thread::spawn_bare) thread, so no code here allocates, panics or uses a
 /// thread-local.
 pub(crate) fn run(
     shared: &'static Shared,
@@ -315,8 +316,8 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// Checks that every index has the name of a method: an index without a name would match a method of a service
-    /// whose name is empty.
+    /// Tests that there is a method name for every index. An index without a name would match a service's method with
+    /// an empty name.
     #[test]
     fn every_place_of_a_method_has_a_name() {
         for place in 0..METHODS_COUNT {

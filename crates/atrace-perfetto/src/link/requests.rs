@@ -1,10 +1,10 @@
-//! Requests to the service and its replies: the greeting, commits, and how messages are sent and received. Requests
-//! are collected and sent together.
+//! Requests to the service and the service's replies: the greeting, commits, and the sending and receiving of messages.
+//! Requests are collected and sent together.
 //!
 //! The greeting has these steps: a request that binds the service, whose reply has the numbers of the methods;
 //! `InitializeConnection`; `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`,
-//! whose reply comes after all commands for sessions that already exist. A commit tells the service which chunks are
-//! complete.
+//! whose reply comes after all commands for sessions that already exist. A commit reports to the service which chunks
+//! are complete.
 //!
 //! # Memory
 //!
@@ -126,8 +126,8 @@ impl Link {
         self.terms.initialize != 0 && !self.is_greeted()
     }
 
-    /// Chooses the memory of the next connection, after this one has ended. Returns whether that memory differs from
-    /// this connection's.
+    /// Chooses the memory of the next connection, after this connection has ended. Returns whether the next connection
+    /// has other memory than this one.
     pub(super) fn changes_memory(&mut self) -> bool {
         self.offers &= !(self.is_initializing() && self.terms.has_offered);
         self.terms.initialize != 0 && self.offers != self.terms.has_offered
@@ -313,8 +313,7 @@ impl Link {
         Ok(is_any)
     }
 
-    /// Sends the bytes of completed chunks and frees them, because the service can't read the
-    /// memory.
+    /// Sends the bytes of completed chunks to the service, which can't read the memory, and frees the chunks.
     #[inline(never)]
     fn send_completed(&mut self, completed: &mut Completed) -> Result<(), Standing> {
         for place in completed {

@@ -11,7 +11,7 @@
 //!    slot is free again.
 //!
 //! At most about 50 ms after the service has stopped a session, the socket thread reports that the session has ended,
-//! even if a thread is still in the middle of an event. The slot then stays `Draining` until the thread goes on.
+//! even if a thread is still in the middle of an event. The slot then stays `Draining` until the thread continues.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -104,8 +104,8 @@ impl Link {
 
     /// Ends all sessions after the connection was lost. Events that are written from now on reach no service.
     ///
-    /// The slot of a session stays in use while a thread is in the middle of an event for it. With `is_again`, an
-    /// event that waits for the service's answer goes on waiting, now for the answer on the next connection.
+    /// The slot of a session stays in use while a thread is in the middle of an event for it. If `is_again` is true, an
+    /// event that waits for the service's answer continues to wait, for the answer on the next connection.
     pub(super) fn close_all(&mut self, is_again: bool) {
         // From here on, losses are counted for the next service. This comes first, so that an event always finds a
         // session or the count.

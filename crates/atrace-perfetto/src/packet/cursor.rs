@@ -103,7 +103,7 @@ impl Cursor {
         unsafe { if !cfg!(small) && text.len() <= SHORT { self.short_text(text) } else { self.text(text) } };
     }
 
-    /// Does the same as [`any_text`](Self::any_text), but is not inlined: for packets that are rarely
+    /// Does the same as [`any_text`](Self::any_text), but is not inlined, because it is for packets that are rarely
     /// written.
     #[inline(never)]
     pub(super) unsafe fn called_text(mut self, text: &[u8]) -> Self {
@@ -175,8 +175,8 @@ impl Cursor {
         }
     }
 
-    /// Writes the numbers by which an event refers to its callsite's interned metadata and, with `has_name`, to the
-    /// callsite's name.
+    /// Writes the numbers by which an event refers to its callsite's interned metadata and, if `has_name` is true, to
+    /// the callsite's name.
     #[inline(always)]
     pub(super) unsafe fn site(&mut self, site: &Site<'_>, has_name: bool) {
         let [low, high] = pair(site.number);
@@ -237,8 +237,8 @@ impl Cursor {
         place
     }
 
-    /// Writes a length at `place`, which [`later`](Self::later) returned: the number of bytes from there to the
-    /// cursor.
+    /// Writes a length at `place`, the address that [`later`](Self::later) returned. The length is the number of bytes
+    /// between the length itself and the cursor.
     #[inline(always)]
     pub(super) unsafe fn close<const IS_SHORT: bool>(self, place: *mut u8) {
         let len = self.0.addr() - place.addr();
@@ -286,8 +286,8 @@ pub(super) const fn pair(number: u32) -> [u8; 2] {
     [number as u8 | 0x80, (number >> 7) as u8 & 0x7f]
 }
 
-/// Returns the references of an event to an interned callsite, in two parts: `category_iids` and
-/// `source_location_iid`; and the debug annotation `level` with its value.
+/// Returns the fields by which an event refers to an interned callsite, in two parts. The first part has
+/// `category_iids` and `source_location_iid`, and the second part has the debug annotation `level` with its value.
 #[inline(always)]
 pub(super) fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
     let number = u64::from(u16::from_le_bytes(pair(number)));

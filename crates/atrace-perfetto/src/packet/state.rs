@@ -21,7 +21,7 @@ use crate::category;
 pub(crate) const ROOM: usize = 320;
 /// The maximum length of the name of a process, in bytes. A longer name is cut.
 const NAME_MAX: usize = 100;
-/// The three packets have 77 bytes, 48 and a thread's name, and 29 and a process's name.
+/// Checks the size of the three packets: 77 bytes; 48 bytes and a thread's name; 29 bytes and a process's name.
 const _: () = assert!(77 + 48 + thread::NAME_MAX + 29 + NAME_MAX <= ROOM);
 
 /// A flag of `TracePacket.SequenceFlags`: the packet begins the state anew.
@@ -242,8 +242,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Any set of categories can be named, even all categories at once. A reader could not understand an event with a
-    /// category that was not named.
+    /// Tests that any set of categories can be named, even all categories at once. A reader could not understand an
+    /// event with a category that was not named.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn any_categories_are_named() {

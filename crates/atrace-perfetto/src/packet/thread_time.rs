@@ -1,6 +1,6 @@
 //! The processor time of a thread, as the value of a counter that is shown below the thread's track. If a session asks
-//! for the processor time, each event of the thread has the counter's present value. From these values readers compute
-//! how long a thread ran in a slice.
+//! for the processor time, each event of the thread has the counter's present value. From these values, readers compute
+//! how long a thread ran during a slice.
 //!
 //! Source: Perfetto's `track_event.proto`, `counter_descriptor.proto`.
 
@@ -26,7 +26,7 @@ pub(crate) fn track(process: u64) -> Track<'static> {
 }
 
 /// Encodes the fields of an event that hold the processor time of the calling thread. Returns `None` if the time is not
-/// known. A thread that has given up system calls does not ask for the time.
+/// known. If the thread has given up system calls, it does not ask the system for the time.
 pub(crate) fn sample(counter: u64, bytes: &mut [u8; SAMPLE_MAX]) -> Option<&[u8]> {
     let time = if thread::is_confined() { None } else { clock::of_thread() }?;
     let mut writer = Writer::new(bytes);

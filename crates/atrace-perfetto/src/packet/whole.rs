@@ -5,8 +5,8 @@
 //! chunk. The length of the packet is known before the first byte is written, so nothing has to be filled in
 //! afterwards.
 //!
-//! All chunks are taken before the first byte is written, because if a part is missing, the service holds back
-//! all later packets of the sequence. So a part is missing only if the process was killed between two chunks.
+//! All chunks are taken before the first byte is written. If a part were missing, the service would hold back all later
+//! packets of the sequence. So a part is missing only if the process was killed between two chunks.
 
 use std::ptr;
 
@@ -41,12 +41,12 @@ pub(crate) struct Whole<'a> {
 }
 
 /// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes a further chunk.
-/// Returns true if there were enough chunks. Returns false if there were not; the chunks that were taken are then
-/// complete and empty, and `chunk` is no chunk. Returns `None`, and writes nothing, if the event is too long for
-/// [`CHUNKS_MAX`] chunks.
+/// Returns true if there were enough chunks. Otherwise returns false; the chunks that were taken are then complete and
+/// empty, and `chunk` is "no chunk". Returns `None`, and writes nothing, if the event is too long for [`CHUNKS_MAX`]
+/// chunks.
 ///
-/// The event must have a name, in `whole` or of its callsite, and neither metadata nor a value. The chunk must have
-/// room for [`PART_MIN`] bytes.
+/// The event must have a name (in `whole`, or that of its callsite), and must have neither metadata nor a value. The
+/// chunk must have room for [`PART_MIN`] bytes.
 #[inline(never)]
 pub(crate) fn whole_event(
     chunk: &mut Chunk,
