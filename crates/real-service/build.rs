@@ -1,4 +1,4 @@
-//! Tells the code whether this system supports tracing. With the feature `real`, also compiles `service.cc`
+//! Sets a `cfg` flag if this system does not support tracing. With the feature `real`, also compiles `service.cc`
 //! together with the single C++ file in the crate `perfetto-sdk-sys`.
 //!
 //! If `ATRACE_REAL_SERVICE` names a program that was built in this way before, that program is used instead.

@@ -5,9 +5,9 @@
 //! be written later. Otherwise all later slices of the thread would nest in that slice. If the begin of a slice was
 //! lost, the end must not be written, because it would close another slice.
 //!
-//! As long as no begin is lost, the thread stores nothing. From the first lost begin on, it stores a bit for each slice
-//! that begins; the bit is set if the slice's begin was written. If more than 64 such slices are open, all further
-//! begins are lost and only counted. The initial state consists of zeroes.
+//! As long as no begin is lost, the number of open slices (in the writer) suffices. From the first lost begin on, there
+//! is a bit for each slice that begins; the bit is set if the slice's begin was written. If more than 64 such slices
+//! are open, all further begins are lost and only counted. The initial state consists of zeroes.
 
 /// The open slices since the first lost begin, and the number of ends that must be written later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The messages on the service's sockets: frames, each of which contains a request or a reply.
 //!
-//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name and learns the numbers
-//! of the service's methods. Then the client invokes methods. A reply has the number of its request; a method may reply
-//! several times.
+//! A frame is a length (u32, little endian) and an `IPCFrame`. A client binds a service by name; the reply contains the
+//! numbers of the service's methods. Then the client invokes methods by their numbers. A reply has the number of its
+//! request; a method may reply several times.
 //!
 //! Source of the field numbers: Perfetto's `wire_protocol.proto`, `producer_port.proto`, `commit_data_request.proto`.
 
@@ -42,8 +42,7 @@ pub struct Method {
     pub method: u32,
 }
 
-/// Writes a request that invokes a method. Without `wants_reply`, the request tells the service to
-/// send no reply.
+/// Writes a request that invokes a method. If `wants_reply` is false, the request asks the service to send no reply.
 ///
 /// Returns `None` if the request does not fit.
 pub fn invoke(
@@ -156,8 +155,8 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The values of the fields 0 to 7 of a message. The messages of this protocol have no other fields. If a field
-/// is repeated, its last value counts.
+/// The values of the fields of a message by their numbers, 0 to 7. The messages of this protocol have no other fields.
+/// If a field is repeated, its last value counts.
 struct Fields<'a> {
     numbers: [u64; 8],
     bytes: [&'a [u8]; 8],

@@ -1,4 +1,4 @@
-//! The state with which one thread writes for one session: the current chunk, the definitions that readers
+//! The state with which one thread writes for one session: the current chunk, a record of the definitions that readers
 //! already have, and losses.
 //!
 //! # State
@@ -69,7 +69,7 @@ const SLOW_NS: u64 = 50_000_000;
 const BACK_OFF_NS: u64 = 2_000_000;
 /// How long an event waits for a chunk, in a session that requests such waits, in nanoseconds.
 const STALL_NS: u64 = 1_000_000_000;
-/// The number of counters that the writer remembers as described: a direct-mapped cache, indexed by
+/// The size of the cache of counters whose tracks the writer has described. The cache is direct-mapped, and indexed by
 /// the track's number.
 const REMEMBERED: usize = 8;
 
@@ -80,8 +80,8 @@ const REMEMBERED: usize = 8;
 pub(crate) struct Writer {
     /// The first epoch of the session to which the other fields belong, or 0 if there is none.
     epoch: u32,
-    /// The epoch of the session, if events may take a fast path in it. This field has another value if the session has
-    /// a new epoch, if its incremental state must be written anew, or if the session's options change the packets of
+    /// The epoch of the session if its events may take a fast path. The field has another value if the session has a
+    /// new epoch, if the incremental state must be written anew, or if the session's options change the packets of
     /// events.
     fast_epoch: u32,
     /// The categories that the state has named, as the bits of tags. The highest bit is [`ALL_LEVELS`].
@@ -92,13 +92,13 @@ pub(crate) struct Writer {
     /// The number of slices of the thread that are open in this session.
     depth: u32,
     unmatched: UnmatchedEnds,
-    /// The number of the next chunk. The numbers go on from session to session, because the service sees the
-    /// chunks as one sequence.
+    /// The number of the next chunk. The numbers continue from session to session, because for the service all chunks
+    /// of a writer are one sequence.
     chunks: u32,
     chunks_of_state: u32,
-    /// Whether events were lost and no packet reports the loss yet.
+    /// Whether events were lost and no packet has reported the loss yet.
     has_lost: bool,
-    /// Whether the end of the last chunk reports that events were lost after it.
+    /// Whether the last packet of the chunk reports a loss of events after this chunk.
     has_reported: bool,
     /// Whether the chunk is full and no other chunk was free. The first lost event then completes the chunk.
     is_last: bool,
@@ -198,8 +198,8 @@ impl Writer {
             && self.wrote(since, event.opens())
     }
 
-    /// Writes any event, on the fast path if nothing has to be written before it. Returns what
-    /// [`event_slow`](Self::event_slow) returns.
+    /// Writes any event, on the fast path if nothing has to be written before the event. Has the same result as
+    /// [`event_slow`](Self::event_slow).
     #[inline(never)]
     pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
@@ -213,8 +213,8 @@ impl Writer {
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. Does
-    /// not check whether there is room. With `HAS_ONE` (one category), also returns false for an event with several
-    /// categories; an end has no category.
+    /// not check whether there is room. If `HAS_ONE` is true (the caller handles only one category), also returns false
+    /// for an event with several categories. An end has no category.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.fast_epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {
@@ -263,7 +263,7 @@ impl Writer {
         })
     }
 
-    /// Writes any event, and before it all definitions that the reader needs.
+    /// Writes any event, after all definitions that the reader needs for it.
     ///
     /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on the
     /// thread's own track, returns true even if the begin is lost: the caller then sends the end of the slice, too,
@@ -394,7 +394,8 @@ impl Writer {
             && (!has_args || self.write_defined(slot, event, now) && self.wrote_unmatched(slot))
     }
 
-    /// Writes the unmatched ends, except for the last `but` ones. Returns false if not all of them had room.
+    /// Writes the unmatched ends, except for the last `but` ends. Returns false if there was not enough room for all of
+    /// these ends.
     fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
         while self.unmatched.count() > but {
             if !self.has_room(slot, packet::END_ROOM + sample_room(slot), now)
@@ -631,8 +632,8 @@ fn sample_room(slot: &WriterSlot) -> usize {
     if slot.session.options.load(Ordering::Relaxed) & THREAD_TIME == 0 { 0 } else { packet::SAMPLE_ROOM }
 }
 
-/// Takes a free chunk for a writer, with this layout and this number. If no chunk is free, waits for one if the session
-/// asks for such waits.
+/// Takes a free chunk for a writer, with this layout and this number. If no chunk is free, and the session requests
+/// such waits, waits for a chunk.
 fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
     let buffer = slot.session.buffer.load(Ordering::Relaxed);
     let number = writer_number(slot.number, slot.thread);
@@ -641,8 +642,8 @@ fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
 }
 
 /// Waits until `open` returns a chunk, if the session requests such waits: for at most [`STALL_NS`], and only as long
-/// as the session is open. A signal handler does not wait, because it may have interrupted a thread that has to make
-/// room.
+/// as the session is open. An event in a signal handler does not wait, because the handler may have interrupted the
+/// thread that has to free chunks.
 #[cold]
 fn stall(slot: &WriterSlot, open: impl Fn() -> Option<Chunk>) -> Option<Chunk> {
     if slot.session.options.load(Ordering::Relaxed) & STALL == 0 || process::is_in_handler() {
@@ -681,7 +682,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns three values: memory, a session that is open in it with these options, and an unused writer.
+    /// Returns three values for a test: memory, a session with these options that is open in this memory, and an unused
+    /// writer.
     fn open(options: u32) -> (&'static Arena, &'static Session, Box<Writer>) {
         #[expect(unsafe_code, reason = "outside of tests both are in zeroed mapped memory")]
         // SAFETY: zeroes are valid for both: numbers and an empty `OnceRef` in one, and `Plain` says so of the
@@ -720,8 +722,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Every event on the thread's track has the processor time: short and long events, and ends. Events on other
-    /// tracks do not have it.
+    /// Tests that every event on the thread's track has the processor time: short and long events, and ends. Events on
+    /// other tracks do not have the processor time.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn events_have_the_threads_time_if_the_session_asks_for_it() {
@@ -765,8 +767,8 @@ mod tests {
         arena.retire();
     }
 
-    /// A new incremental state is written even in the middle of a chunk: a ring buffer may have lost the old state
-    /// while the thread wrote little.
+    /// Tests that a requested incremental state is written at the next event, even in the middle of a chunk: a ring
+    /// buffer may have lost the old state while the thread wrote few events.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_request_for_a_new_state_is_answered_at_the_next_event() {

@@ -1,14 +1,14 @@
 //! Measures how far the timestamps of this crate are from the system's clock, if the clock gets a new anchor once a
 //! second. The socket thread makes anchors at the same interval.
 //!
-//! This is a separate test program, because anchors made by other tests would improve the result.
+//! This is a separate test program, because anchors that other tests make would improve the result.
 #![cfg(not(no_tracing))]
 
 use std::time::Duration;
 
 use atrace_perfetto::clock::{Speed, anchor, asked, now};
 
-/// Returns how many seconds the test takes: with `ATRACE_LONG_TESTS`, the minute for which the precision is
+/// Returns the duration of the test in seconds. With `ATRACE_LONG_TESTS`, this is the minute for which the precision is
 /// promised.
 fn seconds() -> u32 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 60 } else { 4 }

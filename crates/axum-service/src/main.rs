@@ -2,9 +2,9 @@
 //!
 //! Usage: axum-service [REQUESTS|forever [CONCURRENCY]]
 //!
-//! The service answers REQUESTS requests (default 7,500), CONCURRENCY at a time (default 16), prints how many were
-//! answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for every tenth
-//! request. With a number of REQUESTS, the request in the middle searches without an index and is slow.
+//! The service answers REQUESTS requests (default 7,500), CONCURRENCY of them at a time (default 16), prints how many
+//! requests were answered, and ends. With `forever`, it answers requests until it is stopped, and prints a line for
+//! every tenth request. With a number of REQUESTS, the request in the middle searches without an index and is slow.
 //!
 //! The first of these commands shows which request was slow, and where it waited. The second command measures what
 //! tracing costs a request:
@@ -34,7 +34,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The number of rows of the table.
 const ROWS: i64 = 2000;
-/// One of this many requests is slow.
+/// Of this many requests, one is slow.
 const SELDOM: usize = 500;
 /// A service that runs until it is stopped prints a line each time that it has answered this many requests.
 const A_LINE: usize = 10;
@@ -44,14 +44,15 @@ const FOREVER: usize = usize::MAX;
 #[derive(Deserialize)]
 struct Search {
     word: String,
-    /// Whether the searches look for text in the middle of words, for which no index helps.
+    /// Whether a search looks for its text in the middle of words. No index helps such a search.
     #[serde(default)]
     anywhere: bool,
 }
 
-/// Counts the words that match.
+/// The query that counts the words that match the search. An index helps.
 const BY_INDEX: &str = "SELECT count(*) FROM words WHERE word GLOB ?";
-/// Counts the pairs of a word that matches and a word that has its first characters anywhere.
+/// The query for a slow request. It counts pairs of words: the first word matches the search, and the second word
+/// contains the first characters of the first word anywhere.
 const ANYWHERE: &str = "SELECT count(*) FROM words AS one, words AS other
                         WHERE one.word GLOB ? AND other.word GLOB '*' || substr(one.word, 1, 4) || '*'";
 
@@ -66,7 +67,7 @@ async fn total(pool: &SqlitePool) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar("SELECT max(id) FROM words").fetch_one(pool).await
 }
 
-/// Answers how many words match the search, and how many words there are in total.
+/// Answers a request: how many words match the search, and how many words there are in total.
 async fn search(State(pool): State<SqlitePool>, Query(search): Query<Search>) -> Result<String, StatusCode> {
     let pattern = format!("{}*", search.word);
     let found = tokio::try_join!(matches(&pool, &pattern, search.anywhere), total(&pool));

@@ -39,7 +39,8 @@ pub struct Bill {
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) kind: Kind,
-    /// The name of a span. An event is named by its source location, so this is the event's target.
+    /// The name of a span. For an event, this is the event's target, because the name of an event is its source
+    /// location.
     pub(crate) name: String,
     /// The target of the callsite, or an empty text if the callsite is unknown.
     pub(crate) target: String,
@@ -126,8 +127,8 @@ impl Line {
         self.calls.iter().any(|calls| *calls > 0)
     }
 
-    /// Returns the number of spans or events of the callsite. If its spans were all created before there was a meter,
-    /// returns how many times they were entered.
+    /// Returns the number of spans or events of the callsite. If all spans of the callsite were created before the
+    /// meter existed, returns how many times the spans were entered.
     pub(crate) fn uses(&self) -> u64 {
         let uses = [Call::New, Call::Event, Call::Enter].map(|call| self.calls(call));
         uses.into_iter().find(|uses| *uses > 0).unwrap_or_default()
@@ -148,6 +149,6 @@ fn short(file: &str) -> &str {
     of_crate.map_or(file, |(_, path)| path)
 }
 
-/// The parts of tracing's cost that are in no line of the bill.
+/// A text for users that names the parts of tracing's cost that no line of the bill contains.
 pub(crate) const NOT_BILLED: &str = "the evaluation of arguments, the caches of `tracing`, and what calls displace from \
     the processor's caches";

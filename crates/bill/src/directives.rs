@@ -19,8 +19,8 @@ pub(crate) struct Directive {
     pub(crate) ns: Estimate,
 }
 
-/// Returns the directives that save the most, the best first. Their savings must not be added up, because one
-/// directive may include another.
+/// Returns the directives that save the most, the best first. The savings must not be added up, because one directive
+/// may include another directive.
 pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     let known = || bill.lines.iter().filter(|line| line.level > 0);
     let all = known().map(|line| &*line.target);

@@ -22,7 +22,7 @@ pub struct Sampled {
     pub short: Sample,
     /// The number of long calls in the sample `short`.
     pub longs: u64,
-    /// A second sample of these calls, with the processor times of the long calls.
+    /// A second sample of the calls other than the first ones, with the processor times of the long calls.
     pub long: Sample,
     /// The time that is assumed for a long call if the sample `long` is empty.
     pub long_at_least: f64,
@@ -70,8 +70,8 @@ impl Sampled {
         first.plus(self.short.estimate(others)).plus(self.of_long(others))
     }
 
-    /// Estimates the sum of the times of the long calls among `all` calls: the number of long calls, from their share
-    /// in the sample, times their mean.
+    /// Estimates the sum of the times of the long calls among `all` calls. The estimate is the number of long calls,
+    /// computed from their share in the sample, times their mean duration.
     fn of_long(&self, all: f64) -> Estimate {
         let (number, share) = (self.short.number as f64, self.longs as f64 / self.short.number as f64);
         let one = match self.long.number {
@@ -182,8 +182,8 @@ mod tests {
         assert!(skewed >= 0.97 && heavy >= 0.95, "{skewed} {heavy}");
     }
 
-    /// More threads than processors run. So during some calls a thread loses the processor for milliseconds, which must
-    /// not be billed.
+    /// Tests calls during which the thread loses the processor, because there are more threads than processors. The
+    /// milliseconds without a processor must not be billed.
     #[test]
     #[cfg_attr(miri, ignore = "slow")]
     fn calls_that_lose_the_processor_are_billed_for_their_processor_time() {

@@ -1,9 +1,8 @@
 //! The measurements of a meter, encoded as bytes.
 //!
-//! All numbers have eight bytes, in little-endian order; a text is encoded as its length and its UTF-8 bytes. The
-//! bytes begin with [`MAGIC`] and a [`Process`]. For each callsite there follow a [`Callsite`], a mask of the kinds
-//! of calls that were made, and a [`Sampled`] for each of these kinds. Only a reader of the same version can read the
-//! bytes.
+//! All numbers have eight bytes, in little-endian order; a text is encoded as its length and its UTF-8 bytes. The bytes
+//! begin with [`MAGIC`] and a [`Process`]. After these, each callsite has a [`Callsite`], a mask of the kinds of calls
+//! that were made, and a [`Sampled`] for each of these kinds. Only a reader of the same version can read the bytes.
 
 use crate::estimate::{Sample, Sampled};
 
@@ -44,7 +43,7 @@ impl Call {
     ];
 }
 
-/// Facts about a process that were measured by its meter. Times without a unit are in ticks.
+/// Data about a process that was measured by its meter. Times without a unit are in ticks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process<'a> {
     /// A description of the metered subscriber, for users.
@@ -66,7 +65,7 @@ pub struct Process<'a> {
 /// The kind of a callsite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// No callsite: this stands for all calls whose callsite is unknown.
+    /// Not a callsite: the entry for all calls whose callsite is unknown.
     #[default]
     Unknown,
     /// A span of the program.
@@ -99,7 +98,7 @@ pub struct Callsite<'a> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Creates a writer, and writes the facts about the process.
+    /// Creates a writer, and writes the data about the process.
     pub fn new(process: &Process<'_>) -> Self {
         let mut new = Self(Vec::new());
         new.number(MAGIC);
@@ -237,7 +236,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the numbers that `Reader::sampled` reads.
+/// Returns the numbers of a [`Sampled`] in the order in which `Reader::sampled` reads them.
 fn numbers_of(it: &Sampled) -> [u64; 12] {
     let of = |it: Sample| [it.number, it.sum.to_bits(), it.squares.to_bits()];
     let ([short, sum, squares], [long, of_long, long_squares]) = (of(it.short), of(it.long));

@@ -80,7 +80,7 @@ impl Bill {
         ]
     }
 
-    /// Returns a share of the whole, with its interval if it has one.
+    /// Formats a time as a share of the process's processor time, with its interval if it has one.
     fn share(&self, ns: Estimate) -> String {
         let [low, sum, high] = [ns.low(), ns.sum, ns.high()].map(|ns| 100.0 * ns / self.whole_ns);
         if sum == 0.0 {
@@ -182,7 +182,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats a number; if it has many digits, as a number of millions.
+/// Formats a number. A number with many digits is written in millions.
 fn short(number: u64) -> String {
     if number < 1_000_000 { grouped(number) } else { format!("{:.1} M", number as f64 / 1e6) }
 }

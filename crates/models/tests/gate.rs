@@ -27,14 +27,15 @@ struct World {
     /// The serial of the property, which is zero until the property exists.
     property: &'static AtomicU32,
     value: AtomicU64,
-    /// A value without a serial, which takes the place of the patterns of programs.
+    /// A value that changes without a change of a serial, like the app patterns.
     pattern: AtomicU64,
-    /// The state that was last published, and the turn of the thread that publishes it.
+    /// The state that was last published in the state page, and the right to publish it, which one thread has at a
+    /// time.
     said: AtomicU64,
     turn: Turn,
 }
 
-/// Returns a world. It is leaked, because the words must exist as long as the program.
+/// Returns a [`World`]. The value is leaked, because its words must exist as long as the program.
 fn world(property: u32) -> &'static World {
     let nothing = leak(AtomicU32::new(0));
     leak(World {
@@ -90,8 +91,7 @@ impl World {
         found & ON != 0
     }
 
-    /// Reads as an earlier version with a fault did: every reader sets the reference to the serial that the
-    /// gate compares.
+    /// Reads as a faulty earlier version did: every reader sets the gate's reference to the serial.
     fn read_as_it_was(&self) {
         let claim = u64::from(self.gate.claims.fetch_add(1, Ordering::Relaxed)) << SERIAL_SHIFT | CLAIMED;
         self.gate.local.swap(claim, Ordering::AcqRel);
@@ -151,8 +151,8 @@ fn tags_read_before_the_serial_are_old() {
     });
 }
 
-/// The property is created between the reads of two threads. Later it gets the same serial as the word of the
-/// store had at that time.
+/// Models a property that is created between the reads of two threads. Later the property gets the serial that the word
+/// of the store had at that time.
 fn the_word_compared_is_that_of_the_serial(read: fn(&World)) {
     model(3, move || {
         let world = world(0);
@@ -180,7 +180,7 @@ fn a_word_set_outside_the_claim_is_that_of_another_serial() {
     the_word_compared_is_that_of_the_serial(World::read_as_it_was);
 }
 
-/// A change that has no serial is noticed because the program announces it.
+/// Models a change that changes no serial. The change is noticed because the program announces it.
 fn the_slower_reader_does_not_overwrite(publish: fn(&World)) {
     model(3, move || {
         let world = world(2);

@@ -21,7 +21,8 @@ struct Lane {
     occupancy: Occupancy,
     clock: AtomicU64,
     events: std::sync::Mutex<Vec<(u64, u64)>>,
-    /// Loom checks that no two threads access the events at the same time. The mutex above is not loom's, so it orders nothing.
+    /// A cell by which loom checks that no two threads access the events at the same time. The mutex above is not
+    /// loom's, so loom does not see it.
     access: UnsafeCell<()>,
 }
 
@@ -46,7 +47,7 @@ impl Lane {
         self.clock.fetch_add(1, Ordering::Relaxed) / 2
     }
 
-    /// Writes an event. Loom finds two threads that do so at the same time.
+    /// Writes an event. Loom reports a fault if two threads write at the same time.
     fn write(&self, life: u64, time: u64) {
         self.access.with_mut(|_| self.events.lock().unwrap().push((life, time)));
     }
@@ -75,7 +76,7 @@ impl Lane {
     }
 }
 
-/// Siblings on two threads: the lane gets both lives, one after the other, or only one of them.
+/// Models the lives of siblings on two threads: the lane gets both lives, one after the other, or only one of them.
 #[test]
 fn lives_on_a_lane_nest_and_their_times_increase() {
     loom::model(|| {
@@ -93,7 +94,8 @@ fn lives_on_a_lane_nest_and_their_times_increase() {
     });
 }
 
-/// The life of a child began before the last event of the lane. The life does not fit, and the lane does not change.
+/// Models the life of a child that began before the last event of the lane. The life does not fit, and the lane does
+/// not change.
 #[test]
 fn a_life_that_began_before_the_last_event_does_not_fit() {
     loom::model(|| {

@@ -40,7 +40,8 @@ impl Slot {
         (Arc::new(slot), generation)
     }
 
-    /// Returns how many times the life was begun. If a life is begun at the same time, loom reports that.
+    /// Returns how many times the life was begun. Loom reports a fault if another thread begins the life at the same
+    /// time.
     fn begins(&self) -> u32 {
         self.begin.with(|_| self.begun.load(Ordering::Relaxed))
     }

@@ -16,8 +16,8 @@ use loom::thread;
 use number::{BEYOND, FIRST, Number};
 use sync::atomic::AtomicU32;
 
-/// Threads that reach a callsite at the same time get the same number for it, and another callsite gets another
-/// number.
+/// Tests that threads that reach a callsite at the same time get the same number for the callsite, and that another
+/// callsite gets another number.
 #[test]
 fn a_place_has_one_number() {
     model(3, || {
@@ -33,7 +33,7 @@ fn a_place_has_one_number() {
     });
 }
 
-/// When the numbers are used up, all further callsites get the last number.
+/// Tests that all further callsites get the last number when the numbers are used up.
 #[test]
 fn numbers_end() {
     model(3, || {

@@ -36,7 +36,7 @@ use loom::thread;
 use presence::{Epoch, Found, Presence};
 use sync::atomic::{AtomicU32, Ordering};
 
-/// A thread slot, a session, and the slot's writer for that session, which has the number of the session for
+/// A thread slot, a session slot, and the writer of this pair. The writer consists of the number of the session for
 /// which it wrote last, and the number of its events.
 struct Place {
     presence: Presence,
@@ -119,7 +119,7 @@ fn the_next_session_at_a_place_begins_with_an_empty_writer() {
     });
 }
 
-/// A thread slot changes its owner while the session ends. The socket thread sees all data that the first
+/// Models a thread slot that changes its owner while the session ends. The socket thread sees all data that the first
 /// owner has written.
 #[test]
 fn a_place_that_was_given_back_is_seen_as_it_was_left() {
@@ -141,8 +141,8 @@ fn a_place_that_was_given_back_is_seen_as_it_was_left() {
     });
 }
 
-/// The service asks for the state of a session to be cleared. A thread that sees the new epoch also sees the data
-/// that was stored before, and knows that the session is the same.
+/// Models a request of the service to clear the state of a session. A thread that sees the new epoch also sees the data
+/// that was stored before, and sees that the session is the same.
 #[test]
 fn a_session_whose_state_is_cleared_is_the_same_session() {
     model(3, || {
@@ -170,8 +170,8 @@ fn a_session_whose_state_is_cleared_is_the_same_session() {
     });
 }
 
-/// A page shared by two threads, which acquire, write, complete and hand over chunks. The service reads and frees the
-/// chunks.
+/// A page of chunks, which two threads share. The threads take, write and complete chunks, and the service reads and
+/// frees the chunks.
 struct Page {
     header: AtomicU32,
     handed: handed::Handed,

@@ -30,7 +30,7 @@ impl Library {
     }
 
     /// Reads and stores the tags as libcutils does: no lock is held during both operations. (The value is read
-    /// directly: a load that sees it late is the same as setting it later.)
+    /// directly: to read it late has the same effect as to set it later.)
     fn update_tags(&self) {
         let value = self.value.fetch_add(0, Ordering::Acquire);
         self.mask.store(value, Ordering::Relaxed);
@@ -98,7 +98,7 @@ fn a_thread_that_was_slow_left_the_mask_old() {
     the_mask_is_current(Library::tags_as_they_were);
 }
 
-/// Functions that do not change a serial make the library read the properties, too.
+/// Models functions that make the library read the properties although no serial has changed.
 #[test]
 fn what_no_serial_tells_is_followed_up() {
     model(3, || {
@@ -111,7 +111,7 @@ fn what_no_serial_tells_is_followed_up() {
     });
 }
 
-/// A forked child does not have the thread of its parent that was reading.
+/// Models a forked child, which does not have the thread of its parent that was reading.
 #[test]
 fn a_child_is_current() {
     model(3, || {

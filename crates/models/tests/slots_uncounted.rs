@@ -1,5 +1,5 @@
-//! The model of `slots.rs`, with a head whose count of changes never changes. This model must find the fault (the
-//! ABA problem).
+//! The model of `slots.rs`, with a fault: the count of changes in the stack's head never changes. The model must find
+//! this fault (the ABA problem).
 
 #[path = "slots/exchange.rs"]
 mod exchange;

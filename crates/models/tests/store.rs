@@ -99,7 +99,7 @@ impl Store {
         Arc::new(Self { area, lock: Mutex::new(()) })
     }
 
-    /// Sets a property to the serial that it gets.
+    /// Sets a property to a value that equals its new serial.
     fn set(&self, key: &Key) {
         let _lock = self.lock.lock().unwrap();
         let number = acquire(self.area.serial()) + 1;
@@ -171,7 +171,7 @@ fn what_is_announced_is_there() {
     });
 }
 
-/// A new value of an existing property is also announced by the serial of the area.
+/// Tests that a reader that sees a new area serial also sees the new value of an existing property.
 #[test]
 fn what_is_announced_is_in_force() {
     model(|| {
@@ -190,7 +190,7 @@ fn what_is_announced_is_in_force() {
     });
 }
 
-/// The serial that announced a value may be that of another writer.
+/// Models two writers. The area serial that a reader sees may come from either writer.
 #[test]
 fn writers_take_turns() {
     model(|| {

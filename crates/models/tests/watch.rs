@@ -136,7 +136,7 @@ impl Rebuilder {
     }
 }
 
-/// A watch is dropped while its callback runs, and another one is started.
+/// Models a watch that is dropped while its callback runs, and another watch that is started at that time.
 fn the_tags_are_those_told_last(switched: fn(&Rebuilder, u64)) {
     model(3, move || {
         let rebuilder = Rebuilder::new();
@@ -172,8 +172,7 @@ fn a_dropped_watch_overwrote_what_is_newer() {
     });
 }
 
-/// A callsite queries whether it is enabled while tracing is switched, and stores the answer at any later
-/// time.
+/// Models a query whether a callsite is enabled, while tracing is switched. The answer is stored at any later time.
 fn an_old_answer_is_known_of(ask: fn(&Queries) -> u64, switch: fn(&Queries), is_open: fn(&Queries) -> bool) {
     model(3, move || {
         let queries = leak(queries());
@@ -210,8 +209,8 @@ fn with_release_and_acquire_neither_saw_the_other() {
     );
 }
 
-/// A query is open until `settle` was called for it. A settled query does not become open again, and a query after it
-/// is open.
+/// Models queries that are open until `settle` is called for them. A settled query does not become open again, and a
+/// later query is open.
 #[test]
 fn a_question_after_those_settled_is_open() {
     model(3, || {

@@ -11,7 +11,7 @@ pub mod simulated;
 
 use fastrand::Rng;
 
-/// The confidence of an interval, unless a function is given another one.
+/// The confidence of an interval, unless a function has a parameter for the confidence.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// A result is noisy if half of its interval exceeds this fraction of its median, and also exceeds
@@ -67,7 +67,7 @@ impl Interval {
     /// than samples of different clusters. Returns `None` if there is no sample, or if a sample is not a finite number.
     ///
     /// The interval comes from a bootstrap: it contains 95 % of the medians of random sets of clusters. Each set has as
-    /// many clusters as there are, drawn with repetition. If there are few clusters, such an interval is too narrow
+    /// many clusters as the data, drawn with repetition. If there are few clusters, such an interval is too narrow
     /// (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered errors", 2008), so it
     /// is widened by two factors: the ratio of Student's distribution to the normal distribution, and the ratio of the
     /// true deviation to the deviation in a sample. Both factors use the effective number of clusters, as if all
@@ -195,8 +195,8 @@ fn outside(n: usize, confidence: f64) -> Option<usize> {
     None
 }
 
-/// Two separate groups of samples, such as the times of a program that sometimes takes a fast path
-/// and sometimes a slow one.
+/// Two separate groups of samples, such as the times of a program that sometimes takes a fast path and sometimes a slow
+/// path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Groups {
     /// The medians of the lower and of the upper group.
@@ -206,9 +206,9 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Finds two groups, if the samples form them: each group must have at least a tenth of the samples, and
-    /// little variation must be left within the groups. The samples must be above zero. Returns `None` for fewer
-    /// than twenty samples.
+    /// Divides the samples into two groups, if they form groups: each group must have at least a tenth of the samples,
+    /// and little variation must be left within the groups. Otherwise returns `None`. The samples must be above zero.
+    /// Returns `None` for fewer than twenty samples.
     ///
     /// The boundary between the groups is chosen so that the variation within the groups is least (Otsu, "A threshold
     /// selection method from gray-level histograms", 1979), where the variation is the variance of the samples'

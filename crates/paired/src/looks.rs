@@ -2,16 +2,16 @@
 //! without a loss of confidence.
 //!
 //! If the intervals were checked after each pair of runs, and the comparison ended as soon as they were narrow enough,
-//! the result would be wrong far more often than the confidence of each interval says. So there are five looks: after a
-//! sixteenth, an eighth, a quarter and a half of the time, and at its end. The looks share the error of [`CONFIDENCE`]:
-//! each early look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan and DeMets,
-//! "Discrete sequential boundaries for clinical trials", 1983). So at whichever look the comparison ends, and for
-//! whatever reason, all of its intervals together contain the true value with the confidence [`CONFIDENCE`].
+//! the result would be wrong far more often than the confidence of each interval suggests. So there are five looks:
+//! after a sixteenth, an eighth, a quarter and a half of the time, and at its end. The looks share the error of
+//! [`CONFIDENCE`]: each early look gets a tenth of the error, and the last look the rest (Bonferroni's inequality; Lan
+//! and DeMets, "Discrete sequential boundaries for clinical trials", 1983). So all intervals of a comparison together
+//! contain the true value with the confidence [`CONFIDENCE`], at whichever look the comparison ends.
 //!
 //! Each sample is the logarithm of the ratio of the two times of a pair, and a coin decides which part of the pair runs
-//! first. If the two parts do not differ, a ratio above 1 is as likely as one below 1, whatever the machine does
-//! meanwhile: drift, bursts and outliers do not make a wrong claim more likely. If the two parts differ by a factor,
-//! the same is true of the ratios divided by that factor.
+//! first. If the two parts do not differ, a ratio above 1 is as likely as a ratio below 1, whatever the machine does:
+//! drift, bursts and outliers do not make a wrong claim more likely. If the two parts differ by a factor, this is true
+//! of the ratios divided by that factor.
 
 use crate::Interval;
 

@@ -90,9 +90,9 @@ pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Inter
 ///
 /// Some disturbances take a part of the time: another processor takes cache lines away, or the caches are cold at the
 /// beginning of each slice. Such disturbances slow the longer operation by more nanoseconds than the shorter one, so
-/// they increase the difference, and the pairing does not cancel this. They slow the base, too: the ratio of the base's
-/// first decile, which stands for its undisturbed time, to its median shows by how much. So the interval is extended
-/// towards zero by this ratio.
+/// they increase the difference, and the pairing does not cancel this. They slow the base, too. The ratio of the base's
+/// first decile (its undisturbed time) to its median shows by how much. So the interval is extended towards zero by
+/// this ratio.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     let found =
         compare_pairs(of, base, reference, CONFIDENCE, |[of, base]| of.at(reference) - base.at(reference))?;
@@ -150,8 +150,8 @@ pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
 }
 
 /// Returns the interval that `median` computes from times that are converted to the reference speed. If the result is
-/// outside of the range of the measured times, the time of the operation does not depend on the processor's speed,
-/// and the interval is computed from the measured times instead.
+/// outside the range of the measured times, the time of the operation does not depend on the processor's speed. The
+/// interval is then computed from the measured times instead.
 pub fn in_range(
     samples: &[Sample],
     median: impl Fn(fn(&Sample, f64) -> f64) -> Option<Interval>,

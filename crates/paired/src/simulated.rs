@@ -10,7 +10,7 @@ use crate::sample::Sample;
 pub struct Machine {
     /// A description of the disturbances.
     pub name: &'static str,
-    /// A state in which the machine is slower, and which comes and goes.
+    /// A state that comes and goes, and in which the machine is slower.
     pub slow: Option<Slow>,
     /// Whether the speed drifts by up to a third.
     pub drifts: bool,
@@ -81,7 +81,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Creates a machine whose disturbances are random numbers from `seed`.
+    /// Creates a machine whose disturbances are determined by random numbers from `seed`.
     pub fn new(machine: Machine, seed: u64) -> Self {
         let random = Rng::with_seed(seed);
         Self { machine, random, now: 0.0, is_slow: false, drift: 1.0, is_burst: false, until: [0.0; 2] }

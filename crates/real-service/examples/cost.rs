@@ -1,7 +1,7 @@
 //! Measures the cost of an event through Perfetto's backend, and that of reading the clock, while a session is
 //! open. Each result is the minimum over several rounds.
 //!
-//! Run it with `cargo run --release -p atrace-real-service --features real --example cost`.
+//! Run this example with `cargo run --release -p atrace-real-service --features real --example cost`.
 
 use std::hint::black_box;
 use std::time::Instant;

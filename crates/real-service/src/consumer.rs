@@ -179,7 +179,7 @@ impl Session {
         });
     }
 
-    /// Receives frames until `what` returns a value for a frame.
+    /// Receives frames from the service until `what` returns a value for a frame. Returns that value.
     fn receive<T>(&mut self, mut what: impl FnMut(u64, Body<'_>) -> Option<T>) -> T {
         loop {
             while let Some((frame, len)) = wire::split(&self.inbox).expect("a frame") {

@@ -9,7 +9,7 @@ pub fn program() -> Option<&'static Path> {
     option_env!("REAL_SERVICE").map(Path::new)
 }
 
-/// A tracing service on private sockets. Dropping this kills the service.
+/// A tracing service on private sockets. Dropping the `Service` kills the service.
 #[derive(Debug)]
 pub struct Service {
     directory: PathBuf,

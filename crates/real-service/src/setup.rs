@@ -26,8 +26,7 @@ pub fn place(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(DIRECTORY).expect("it is the program")).join(name)
 }
 
-/// Waits until `is_so` returns true, because of the work of another process. `what` names the condition in the message
-/// of a panic.
+/// Waits until `is_so` returns true. `what` names the condition in the message of a panic.
 ///
 /// # Panics
 ///
@@ -40,7 +39,7 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Tells the other process (the program or its test) that a step is done, by creating the file `place`.
+/// Signals to the other process (the program or its test) that a step is done, by creating the file `place`.
 ///
 /// # Panics
 ///

@@ -32,7 +32,7 @@ pub struct Event {
     pub categories: Vec<String>,
     /// The number of the event's track, if that is not the thread's track.
     pub track: Option<u64>,
-    /// The value of a counter.
+    /// The value of a counter, or `None` for other events.
     pub value: Option<i64>,
     /// The arguments: names and values as text.
     pub args: Vec<(String, String)>,
@@ -54,7 +54,7 @@ impl Event {
 pub struct Losses {
     /// The number of times that a producer reported a loss.
     pub told: usize,
-    /// The number of times that the service found a chunk missing.
+    /// The number of times that the service detected a missing chunk.
     pub found: usize,
 }
 

@@ -83,7 +83,7 @@ fn arguments_keep_their_types() {
     assert_eq!(answers[2], "[[3]]");
 }
 
-/// Definitions are repeated when readers may have lost them: after some chunks, and after a loss.
+/// Tests that definitions are repeated when readers may have lost them: after some chunks, and after a loss.
 #[test]
 fn names_are_told_again() {
     const ROLE: &str = "names_are_told_again";
@@ -122,7 +122,7 @@ fn names_are_told_again() {
     assert_eq!(answers, ["[]", "[[0]]"]);
 }
 
-/// After 16,384 callsites, names are no longer interned but written in each event.
+/// Tests more than 16,384 callsites: the names of further callsites are not interned, but written in each event.
 #[test]
 fn more_names_than_numbers() {
     const ROLE: &str = "more_names_than_numbers";

@@ -16,8 +16,8 @@ const ROUNDS: usize = 1000;
 /// The number of threads that write rounds: two in the program, two in its child.
 const THREADS: usize = 4;
 
-/// The number of slices that the two copies of the library write in both processes while their clock is compared with
-/// the SDK's clock.
+/// The number of slices that the two copies of the library write, in both processes together, for the comparison of
+/// their clock with the SDK's clock.
 const TICKS: usize = 2 * 2 * 1000;
 
 /// Runs the program, which has the SDK and two copies of this library. When the program and its child have written
@@ -89,8 +89,8 @@ fn check(trace: &Path, pid: u32) {
 /// The number and the value of the field `enable_thread_time_sampling` in `TrackEventConfig`.
 const THREAD_TIME: (u32, u64) = (8, 1);
 
-/// The session also asks for the processor time of the threads: all events have it, and the times are
-/// consistent.
+/// Tests that the SDK and both copies of the library write to the same tracks. The session also asks for the processor
+/// time of the threads: all events have this time, and the times are consistent.
 #[test]
 fn all_write_to_the_same_tracks_by_perfettos_service() {
     const TEST: &str = "all_write_to_the_same_tracks_by_perfettos_service";

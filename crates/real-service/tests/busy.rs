@@ -8,8 +8,8 @@ mod load;
 use atrace::perfetto;
 use atrace_real_service::{Setup, is_program, place};
 
-/// Programs end at once while other processes use all processors. The events in the trace and the events that are
-/// counted as lost are together exactly the events that were written.
+/// Tests programs that end at once, while other processes use all processors. The events in the trace and the events
+/// that are counted as lost are together exactly the events that were written.
 #[test]
 fn on_a_busy_machine_every_event_is_recorded_or_counted() {
     const TEST: &str = "on_a_busy_machine_every_event_is_recorded_or_counted";

@@ -1,4 +1,4 @@
-//! Tests every kind of event with Perfetto's own service, as the trace processor shows it.
+//! Tests every kind of event with Perfetto's own service. Perfetto's trace processor reads the trace.
 //!
 //! The traced program is this test in a separate process, because the connection to the service belongs to the
 //! process.

@@ -1,5 +1,5 @@
 //! Tests a program that connects to a hostile service, which sends garbage, does not answer, or shares memory that can
-//! shrink. The program must go on, and report the state of its connection.
+//! shrink. The program must continue to run, and report the state of its connection.
 #![cfg(not(no_tracing))]
 
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,7 @@ use atrace::{AtraceTag, atrace_begin, atrace_end, perfetto};
 use atrace_perfetto::proto::Writer;
 use atrace_perfetto::socket::Socket;
 
-/// In the program: connects, traces, and prints the connection state.
+/// Does the work of the tested program: connects, traces, and prints the connection state.
 fn trace() {
     perfetto::connect();
     let start = Instant::now();
@@ -125,8 +125,8 @@ fn a_service_that_knows_too_little() {
     );
 }
 
-/// The service refuses the program's memory and sends memory of its own, which it could truncate. The program offers
-/// its own memory at once, and after the refusal does not connect again for a while.
+/// Tests a service that refuses the program's memory and sends memory of its own, which the service could truncate. The
+/// program offers its own memory at once, and after the refusal does not connect again for a while.
 #[test]
 fn memory_that_can_shrink() {
     let (start, connections) = (Instant::now(), Arc::new(AtomicU32::new(0)));

@@ -151,8 +151,8 @@ fn filters_leave_what_the_sdk_leaves() {
     }
 }
 
-/// No filtered name or argument reaches the service, in whatever way an event has them, and even if several
-/// sessions want the event.
+/// Tests that no name or argument that a session filters out reaches the service, in whatever form an event has them,
+/// and even if several sessions want the event.
 #[test]
 fn nothing_that_is_filtered_reaches_the_service() {
     const TEST: &str = "nothing_that_is_filtered_reaches_the_service";
@@ -257,8 +257,7 @@ fn threads_wait_for_room_if_the_session_asks_for_it() {
     assert!(with < without / 10, "{with} {without}");
 }
 
-/// If the service does not answer, an event makes its thread wait for a second, and is then lost and
-/// reported.
+/// Tests a service that does not answer. An event waits for a second, and is then lost and reported.
 #[test]
 fn threads_do_not_wait_for_ever() {
     const TEST: &str = "threads_do_not_wait_for_ever";
@@ -304,8 +303,8 @@ fn threads_do_not_wait_for_ever() {
 const SIZE_KB: u32 = 2;
 const PAGE_KB: u32 = 3;
 
-/// Returns the sizes in KiB of the memory files that a process has mapped for sharing. With `own`, these are files
-/// that this library has made; otherwise they are files of the service.
+/// Returns the sizes in KiB of the shared memory files that a process has mapped. If `own` is true, these are the files
+/// that this library has made; otherwise they are the files of the service.
 fn shared_kib(pid: u32, own: bool) -> Vec<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let name = if own { "/memfd:atrace-perfetto" } else { "/memfd:perfetto_shmem" };
@@ -317,7 +316,8 @@ fn shared_kib(pid: u32, own: bool) -> Vec<u64> {
     maps.lines().filter(|line| line.contains(name)).map(size).collect()
 }
 
-/// The memory has the size that the first session of a connection asks for. Later sessions don't change it.
+/// Tests that the memory has the size that the first session of a connection requests. Later sessions don't change the
+/// size.
 #[test]
 fn memory_has_the_size_that_the_sdks_has() {
     const TEST: &str = "memory_has_the_size_that_the_sdks_has";
@@ -348,7 +348,8 @@ fn memory_has_the_size_that_the_sdks_has() {
     }
 }
 
-/// Memory with other pages than this library's can't be used: the process connects again, with memory of its own.
+/// Tests a service whose memory has another page size than this library supports. The process connects again, with
+/// memory of its own.
 #[test]
 fn memory_with_other_pages_is_replaced() {
     const TEST: &str = "memory_with_other_pages_is_replaced";

@@ -1,7 +1,7 @@
 //! Tests random programs with spans, through Perfetto's backend. Spans are entered and exited in any order,
 //! recorded, and moved between threads, both while the shared memory is full and while it has room.
 //!
-//! At each event, the program notes which spans it is in, and for which of these spans the begin of a slice was
+//! At each event, the program writes down which spans it is in, and for which of these spans the begin of a slice was
 //! certainly written. In the trace, these slices must be open at that event. If the program is in no span, no slice may
 //! be open.
 #![cfg(not(no_tracing))]
@@ -40,7 +40,8 @@ mod cases {
         guard: Option<EnteredSpan>,
     }
 
-    /// The program's notes at an event: the spans whose slices are open, and whether the thread is in a span at all.
+    /// The data that the program writes down at an event: the spans whose slices are open, and whether the thread is in
+    /// any span.
     #[derive(Default)]
     struct Noted {
         open: Vec<usize>,

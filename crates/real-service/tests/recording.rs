@@ -94,7 +94,7 @@ fn a_process_records_itself_twice() {
     assert_eq!(names, [b"parent's"]);
 }
 
-/// The program has so many thread-specific values that glibc would have to allocate memory for one more.
+/// Tests a program with so many thread keys that glibc would have to allocate memory for the value of one more key.
 #[test]
 #[cfg(target_env = "gnu")]
 fn a_threads_first_event_allocates_nothing_whatever_keys_there_are() {

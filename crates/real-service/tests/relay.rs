@@ -1,9 +1,9 @@
 //! Tests producers of another machine: between such a producer and Perfetto's service is a relay, which forwards bytes
 //! but no descriptors.
 //!
-//! The relay is a stand-in that does what Perfetto's `traced_relay` does for a producer. If `ATRACE_TEST_RELAY` is
-//! set, it names the real relay: a program whose arguments are the address at which it listens and that of the
-//! service, and which prints `ready`.
+//! By default, a thread of the test does what Perfetto's `traced_relay` does for a producer. `ATRACE_TEST_RELAY` can
+//! name the real relay: a program whose arguments are the address at which it listens and the address of the service,
+//! and which prints `ready`.
 #![cfg(not(no_tracing))]
 
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -23,8 +23,8 @@ const THREADS: usize = 4;
 /// The number of slices that a thread writes. All of them fit into the memory.
 const SLICES: usize = 3000;
 
-/// The process of Perfetto's relay, or `None` if a thread of this process is the relay. Dropping this kills
-/// the process.
+/// The process of Perfetto's relay, or `None` if a thread of this process is the relay. Dropping the `Relay` kills the
+/// process.
 struct Relay(Option<Child>);
 
 impl Relay {
@@ -55,7 +55,7 @@ impl Drop for Relay {
     }
 }
 
-/// Tells the service which process the producer is, and then forwards the bytes of both sides.
+/// Sends the producer's process id to the service, and then forwards the bytes of both sides.
 fn relay(mut producer: UnixStream, port: u16) {
     let mut service = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let (pid, user) = atrace_sys::socket::peer(producer.as_raw_fd()).unwrap();
@@ -95,7 +95,7 @@ fn forward_until_descriptor(from: UnixStream, mut to: impl Write) {
     }
 }
 
-/// In the program: writes slices in threads that run until the test ends them.
+/// Does the work of the tested program: writes slices in threads that run until the test ends them.
 fn write() {
     perfetto::connect();
     let barrier = std::sync::Barrier::new(THREADS);
@@ -163,7 +163,7 @@ fn all_events_arrive() {
     });
 }
 
-/// All events that were written before a flush are in the trace, although their chunks were open when the
+/// Tests that all events that were written before a flush are in the trace, although their chunks were open when the
 /// program was killed.
 #[test]
 fn a_flush_saves_the_events_of_a_killed_program() {
@@ -179,7 +179,7 @@ fn a_flush_saves_the_events_of_a_killed_program() {
     });
 }
 
-/// All events that the threads have written are in the trace, although the program ended before the session.
+/// Tests that all events that the threads have written are in the trace, although the program ended before the session.
 #[test]
 fn a_program_that_ends_sends_its_last_events() {
     const TEST: &str = "a_program_that_ends_sends_its_last_events";

@@ -40,8 +40,8 @@ fn sdk() -> Option<&'static std::path::Path> {
     program
 }
 
-/// A process writes events with this workspace's producer, and then executes a program that uses the SDK. This producer
-/// and the SDK describe the same process, as two copies of a library in one process do.
+/// Tests a process that writes events with this workspace's producer, and then executes a program that uses the SDK.
+/// This producer and the SDK must describe the same process.
 #[test]
 fn the_sdk_and_this_producer_write_to_the_same_tracks() {
     const ROLE: &str = "the_sdk_and_this_producer_write_to_the_same_tracks";

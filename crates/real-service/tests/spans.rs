@@ -1,5 +1,5 @@
-//! Tests spans and events of `tracing` with Perfetto's own service: how Perfetto displays them, also if the program
-//! does unusual things.
+//! Tests spans and events of `tracing` with Perfetto's own service and with its trace processor, including unusual
+//! uses.
 #![cfg(not(no_tracing))]
 
 use std::fmt;
@@ -163,7 +163,7 @@ fn every_construct_is_shown_by_a_layer() {
     expect(&trace);
 }
 
-/// Enters a span on two threads, one after the other, and writes spans that follow from this span.
+/// Enters a span on two threads, one after the other, and creates spans that follow from this span.
 fn flows() {
     let first = info_span!("first", n = 1);
     for _ in 0..2 {
@@ -304,8 +304,8 @@ fn hostile() {
     info!(counter.float = f64::NAN, counter.huge = u128::MAX, r#type = "keyword", "|\n\0");
 }
 
-/// Values may panic, trace, fork, or produce endless text while they are formatted. The output is complete, and the
-/// program goes on.
+/// Tests values that panic, trace, fork, or produce endless text while they are formatted. The output is complete, and
+/// the program continues.
 #[test]
 fn values_may_do_what_they_like() {
     const ROLE: &str = "values_may_do_what_they_like";
@@ -415,7 +415,7 @@ fn ten_thousand_callsites() {
     }
 }
 
-/// Until a session starts, callsites behave as without a subscriber, and again after it has ended.
+/// Tests that callsites behave as without a subscriber before a session starts and after it has ended.
 #[test]
 fn filters_follow_sessions() {
     const ROLE: &str = "filters_follow_sessions";
@@ -465,7 +465,7 @@ fn filters_follow_sessions() {
     }
 }
 
-/// A running program. It is killed on drop, in case the test fails.
+/// A running program. Dropping the `Running` kills the program, in case the test fails.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -475,7 +475,7 @@ impl Drop for Running {
     }
 }
 
-/// A thousand tasks run on eight workers while sessions start and stop. Every slice that does not span a session's
+/// Tests a thousand tasks on eight workers, while sessions start and stop. Every slice that does not span a session's
 /// start or end is complete and has its arguments.
 #[test]
 fn a_thousand_tasks_while_sessions_come_and_go() {
@@ -562,8 +562,8 @@ fn a_thousand_tasks_while_sessions_come_and_go() {
     assert!(events > 1000, "{events}");
 }
 
-/// A span that was created while no session ran has only its name. With `with_fields_while_off`, it has its fields,
-/// too.
+/// Tests spans that were created while no session ran. Such a span has only its name or, with `with_fields_while_off`,
+/// also its fields.
 #[test]
 fn spans_that_were_made_before_the_session() {
     const ROLE: &str = "spans_that_were_made_before_the_session";

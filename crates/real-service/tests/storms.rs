@@ -52,7 +52,7 @@ fn balanced(events: &[Event]) -> usize {
 /// The trace processor's name for losses that a producer reported.
 const LOSS: &str = "traced_buf_sequence_packet_loss";
 
-/// In the program: prints how many events were lost.
+/// Runs in the tested program: prints how many events were lost.
 fn report_losses() {
     std::fs::write(place("lost"), perfetto::status().lost().to_string()).unwrap();
 }
@@ -68,8 +68,8 @@ fn traced_with_losses(test: &'static str) -> Option<(Setup, Trace, Vec<Event>, u
     Some((setup, trace, events, lost))
 }
 
-/// In the program: starts threads that alternately write events and pause for some milliseconds, until the test
-/// stops them.
+/// Runs in the tested program: starts threads that alternately write events and pause for some milliseconds, until the
+/// test stops them.
 fn write_until_stopped(threads: usize, rest: u64, write: fn()) {
     perfetto::connect();
     let stop = place("stop");
@@ -85,7 +85,7 @@ fn write_until_stopped(threads: usize, rest: u64, write: fn()) {
     });
 }
 
-/// All events whose functions had returned when the process was killed are in the trace.
+/// Tests that the trace contains all events whose functions had returned when the process was killed.
 #[test]
 fn nothing_is_lost_when_the_process_is_killed() {
     const TEST: &str = "nothing_is_lost_when_the_process_is_killed";
@@ -108,7 +108,7 @@ fn nothing_is_lost_when_the_process_is_killed() {
     is_accepted(&trace, &setup);
 }
 
-/// So many threads start and end that their chunks would use up the memory if they were not freed.
+/// Tests so many short-lived threads that their chunks would use up the memory if they were not freed.
 #[test]
 fn threads_write_what_they_wrote() {
     const TEST: &str = "threads_write_what_they_wrote";
@@ -137,8 +137,8 @@ fn threads_write_what_they_wrote() {
     is_accepted(&trace, &setup);
 }
 
-/// The threads write without a pause, so the memory is full again and again. The events in the trace and the events
-/// that are counted as lost are together all events.
+/// Tests threads that write without a pause, so that the memory is full again and again. The events in the trace and
+/// the events that are counted as lost are together all events.
 #[test]
 fn what_is_lost_is_counted_and_told() {
     const TEST: &str = "what_is_lost_is_counted_and_told";
@@ -162,7 +162,7 @@ fn what_is_lost_is_counted_and_told() {
     is_accepted(&trace, &setup);
 }
 
-/// The service is killed and restarted. The program goes on, and connects to the new service.
+/// Tests a service that is killed and restarted. The program continues, and connects to the new service.
 #[test]
 fn a_service_that_comes_back_is_found() {
     const TEST: &str = "a_service_that_comes_back_is_found";
@@ -213,7 +213,8 @@ fn balanced_but_at_the_ends(events: &[Event]) {
     }
 }
 
-/// A forked child is a separate producer from its first event on, and writes nothing into its parent's memory.
+/// Tests that a forked child is a separate producer from its first event on, and writes nothing into its parent's
+/// memory.
 #[test]
 fn a_child_is_its_own_producer() {
     const TEST: &str = "a_child_is_its_own_producer";
@@ -255,7 +256,7 @@ fn a_child_is_its_own_producer() {
     is_accepted(&trace, &setup);
 }
 
-/// Sessions start and stop while threads write; several run at once, each with its own categories.
+/// Tests sessions that start and stop while threads write. Several sessions run at once, each with its own categories.
 #[test]
 fn sessions_come_and_go_under_writers() {
     const TEST: &str = "sessions_come_and_go_under_writers";
@@ -301,7 +302,8 @@ fn sessions_come_and_go_under_writers() {
     assert!(child.wait().unwrap().success());
 }
 
-/// A signal handler traces while it interrupts events. Its events are counted as lost then.
+/// Tests a signal handler that writes events and interrupts other events. The events of the handler are then counted as
+/// lost.
 #[test]
 fn a_handler_traces_in_the_middle_of_events() {
     const TEST: &str = "a_handler_traces_in_the_middle_of_events";
@@ -352,7 +354,7 @@ fn a_handler_traces_in_the_middle_of_events() {
     is_accepted(&trace, &setup);
 }
 
-/// A program closes descriptors that it did not open. The socket is not in the program's descriptor table.
+/// Tests a program that closes descriptors that it did not open. The socket is not in the program's descriptor table.
 #[test]
 fn the_socket_is_out_of_the_programs_reach() {
     const TEST: &str = "the_socket_is_out_of_the_programs_reach";
@@ -371,7 +373,7 @@ fn the_socket_is_out_of_the_programs_reach() {
     assert_eq!(names, [b"before".to_vec(), b"after".to_vec()]);
 }
 
-/// Names of one mebibyte are cut at a character boundary, without other effects.
+/// Tests that names of one mebibyte are cut at a character boundary, without other effects.
 #[test]
 fn huge_names_are_cut() {
     const TEST: &str = "huge_names_are_cut";
@@ -399,8 +401,8 @@ fn huge_names_are_cut() {
     is_accepted(&trace, &setup);
 }
 
-/// A program executes another program. Its earlier events are in the trace, and the new program is a separate
-/// producer.
+/// Tests a program that executes another program. The earlier events are in the trace, and the new program is a
+/// separate producer.
 #[test]
 fn a_program_that_executes_another() {
     const TEST: &str = "a_program_that_executes_another";
@@ -423,7 +425,7 @@ fn a_program_that_executes_another() {
     is_accepted(&trace, &setup);
 }
 
-/// Runs eight sessions at once, which is the maximum. Each session gets the events that it asks for.
+/// Tests eight sessions at once, which is the maximum. Each session gets the events that it asks for.
 #[test]
 fn eight_sessions_at_once() {
     const TEST: &str = "eight_sessions_at_once";

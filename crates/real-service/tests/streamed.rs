@@ -17,8 +17,8 @@ fn seconds() -> u64 {
     if std::env::var_os("ATRACE_LONG_TESTS").is_some() { 60 } else { 5 }
 }
 
-/// Makes requests that last between 1 and 2,000 ms, each with a query, until the time is over. Returns how many
-/// requests it has made.
+/// Writes the spans of requests that last between 1 and 2,000 ms, each with a query, until the time is over. Returns
+/// the number of requests.
 async fn requests(task: u64) -> u32 {
     let start = Instant::now();
     let mut number = 0;

@@ -18,7 +18,8 @@ fn at(descriptor: u32) -> Option<PathBuf> {
     std::fs::read_link(task.join(format!("fd/{descriptor}"))).ok()
 }
 
-/// Tests a program without standard descriptors. Libraries that write to them must not reach the socket.
+/// Tests a program without standard descriptors. Libraries that write to the standard descriptors must not reach the
+/// socket.
 #[test]
 fn its_first_descriptors_lead_nowhere() {
     const TEST: &str = "its_first_descriptors_lead_nowhere";
@@ -42,7 +43,7 @@ fn its_first_descriptors_lead_nowhere() {
     assert!(setup.program().status().unwrap().success());
 }
 
-/// The system calls of the socket thread once it is connected. `docs/security.md` lists the same calls.
+/// The system calls that the socket thread makes after it has connected. `docs/security.md` lists the same calls.
 const CALLS: [libc::c_long; 15] = [
     libc::SYS_ppoll,
     libc::SYS_recvmsg,

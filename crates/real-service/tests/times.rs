@@ -7,15 +7,16 @@ use atrace_real_service::{Session, Setup, is_program, place, wait_for};
 
 const ROUNDS: usize = 20;
 
-/// In the program: prints the name of a step that is done, and the time at which the step was done.
+/// Runs in the tested program: prints the name of a step that is done, and the time at which the step was done.
 fn say(name: &str, time: u64) {
     let draft = place(&format!("{name}.draft"));
     std::fs::write(&draft, time.to_string()).unwrap();
     std::fs::rename(draft, place(name)).unwrap();
 }
 
-/// A thread of the program checks all the time whether events are enabled, so the delay depends only on the
-/// service and the socket thread.
+/// Measures the delay between a request for a session and the moment at which the program sees it. A thread of the
+/// program checks all the time whether events are enabled, so the delay depends only on the service and the socket
+/// thread.
 #[test]
 fn a_session_begins_and_ends_soon() {
     const TEST: &str = "a_session_begins_and_ends_soon";

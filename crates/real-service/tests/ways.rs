@@ -1,4 +1,4 @@
-//! Tests which backend an event goes to, and which watches and callsites learn about sessions.
+//! Tests to which backend an event goes, and which watches and callsites are notified of sessions.
 #![cfg(not(no_tracing))]
 #![expect(unsafe_code, reason = "a program that forks")]
 
@@ -32,7 +32,8 @@ fn prefer(tags: &str) {
     atrace::atrace_update_tags();
 }
 
-/// Each event goes to one backend, by AOSP's rule, and the end of a slice goes to the backend of its begin.
+/// Tests that each event goes to one backend, by AOSP's rule, and that the end of a slice goes to the backend of its
+/// begin.
 #[test]
 fn an_event_goes_one_way() {
     const TEST: &str = "an_event_goes_one_way";
@@ -126,8 +127,8 @@ impl Stack {
     }
 }
 
-/// A subscriber with one backend writes nothing to the other backend. Two layers with one backend each write everything
-/// to both backends. The same is true in a forked child.
+/// Tests subscribers that are restricted to one backend, which write nothing to the other backend, and two layers for
+/// one backend each, which write everything to both backends. The same is true in a forked child.
 #[test]
 fn a_layer_for_each_way() {
     const TEST: &str = "a_layer_for_each_way";
@@ -200,7 +201,7 @@ fn a_layer_for_each_way() {
     }
 }
 
-/// A watch is notified of sessions, in a process with properties and in one without.
+/// Tests that a watch is notified of sessions, in a process with properties and in a process without.
 #[test]
 fn watches_follow_sessions() {
     const TEST: &str = "watches_follow_sessions";
@@ -237,7 +238,7 @@ fn watches_follow_sessions() {
     }
 }
 
-/// A callsite that records every answer that it gets.
+/// A callsite that records each change of its interest: whether its events are enabled.
 #[derive(Default)]
 struct Told {
     metadata: OnceLock<Metadata<'static>>,
@@ -283,7 +284,7 @@ impl Told {
     }
 }
 
-/// With a filter, a session changes the interest of callsites once, even if no thread of the program uses a
+/// Tests that, with a filter, a session changes the interest of callsites once, even if no thread of the program uses a
 /// callsite. The delay is printed but not checked, because it depends on the load of the machine.
 #[test]
 fn callsites_follow_sessions() {
@@ -359,8 +360,8 @@ fn callsites_follow_sessions() {
     }
 }
 
-/// Without a service, the program is not affected. It connects to a service of another user only if the environment
-/// names that service.
+/// Tests that a program without a service is not affected. The program connects to a service of another user only if
+/// the environment names that service.
 #[test]
 fn a_program_without_a_service_goes_on() {
     const TEST: &str = "a_program_without_a_service_goes_on";

@@ -27,7 +27,7 @@ fn args<'a>(names: &'a [String], texts: &'a [String]) -> Vec<Arg<'a>> {
         .collect()
 }
 
-/// The lengths of texts around those at which a packet gets another form.
+/// Lengths of texts that are near those at which a packet gets another form.
 const LENGTHS: [usize; 12] = [0, 95, 1000, 1025, 6144, 6145, 8000, 8192, 16_384, 20_000, MAX - 1, MAX];
 
 fn write_events() {
@@ -118,7 +118,7 @@ fn long_texts_are_whole() {
     }
 }
 
-/// The service of `atrace run` joins the parts of a long packet, too.
+/// Tests that the service of `atrace run` joins the parts of a long packet, too.
 #[test]
 fn long_texts_are_whole_in_this_service() {
     const TEST: &str = "long_texts_are_whole_in_this_service";
@@ -140,7 +140,8 @@ fn long_texts_are_whole_in_this_service() {
     check(&Trace::open(&path).events());
 }
 
-/// Without room for all parts the event is lost, counted and reported. The later events are complete.
+/// Tests an event for whose parts there is not enough room: the event is lost, counted and reported. The later events
+/// are complete.
 #[test]
 fn a_text_without_room_is_lost() {
     const TEST: &str = "a_text_without_room_is_lost";

@@ -1,5 +1,5 @@
-//! Common parts of the models: loom's `sync` types, the workspace's own `AtomicRef` with an atomic pointer of
-//! loom, and bounds.
+//! Common parts of the models: the module `sync` with loom's types, the workspace's own `AtomicRef` with an atomic
+//! pointer of loom, and a limit for the number of preemptions.
 
 #![allow(dead_code, unreachable_pub, reason = "each model uses a part of this")]
 

@@ -1,5 +1,5 @@
-//! Two threads take two free slots, and one of the threads frees the first slot in between. No two threads may have the
-//! same slot.
+//! Models two threads that take two free slots. One of the threads frees the first slot in between. No two threads may
+//! have the same slot at the same time.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -74,7 +74,7 @@ pub fn write_all(number: usize, at_end: fn()) {
     at_end();
 }
 
-/// Load on the machine during a test, until this is dropped.
+/// Load on the machine during a test, until the `Busy` is dropped.
 #[derive(Debug)]
 pub struct Busy {
     stop: Arc<AtomicBool>,
