@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atrace_subscriber::live::{self, LiveLayer};
+use atrace_subscriber::live::{self, LiveLayer, Walk};
 use tokio::sync::Mutex;
 use tracing::{Instrument as _, info_span, instrument};
 use tracing_subscriber::prelude::*;
@@ -43,10 +43,8 @@ async fn serve(database: Database) {
 
 #[tokio::main]
 async fn main() {
-    let live = LiveLayer::new().with_backtraces(true).with_sanitised(true);
-    if let Some(walk) = live.handle().walk() {
-        println!("backtraces by {walk:?}");
-    }
+    let live = LiveLayer::default().with_backtraces(true).with_sanitised(true);
+    println!("backtraces by {:?}", Walk::of_this_program());
     tracing_subscriber::registry().with(live).init();
 
     let served = serve(Database::default()).instrument(info_span!("serve"));

@@ -1,101 +1,21 @@
-//! The layer for a stack over a `Registry`, and the options that it shares with
-//! [`AtraceSubscriber`](crate::AtraceSubscriber).
+//! The type [`Atrace`] with its options, and its use as a layer of a stack over a `Registry`. Its use without other
+//! layers is in `subscriber.rs`.
+
+use std::borrow::Cow;
 
 use atrace::AtraceTag;
 use atrace::tracer::Glance;
 use tracing_core::span::{Attributes, Id, Record};
-use tracing_core::{Dispatch, Event, Interest, Metadata, Subscriber};
+use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
 
 use crate::callsites::Callsite;
-use crate::interest_cache::ORDINARY;
+use crate::interest_cache::{Follower, ORDINARY};
 use crate::metered::Call;
 use crate::recorder::Recorder;
 use crate::span::Span;
-use crate::span_stack;
-use crate::span_stack::Owner;
-
-/// Defines the options that the subscriber and the layer have in common.
-macro_rules! options {
-    () => {
-        /// Prevents `atrace record` from finding the process.
-        ///
-        /// Without this option, a subscriber in use lets `atrace record` find the process: see
-        /// [`atrace::perfetto::attach`]. The option has no effect if other code of the process calls that function.
-        #[must_use]
-        pub fn without_attach(mut self) -> Self {
-            self.recorder.attaches = false;
-            self
-        }
-
-        /// Leaves out fields. An event is shown by its message alone or, if it has no message, as `LEVEL event`. A span
-        /// is shown by its name alone.
-        #[must_use]
-        pub fn without_fields(mut self) -> Self {
-            self.recorder.fields = false;
-            self
-        }
-
-        /// Names a span by the value of its field `field`, if it has that field, instead of the name in the
-        /// program.
-        ///
-        /// The field `otel.name` always names a span, as with `tracing-opentelemetry`. If a span has several such
-        /// fields, the first of them counts. The field may be given when the span is created, or
-        /// [recorded](tracing_core::span::Record) later; in that case, the next slice of the span has the name. The
-        /// field is still shown as a field.
-        #[must_use]
-        pub fn with_name_field(mut self, field: impl Into<std::borrow::Cow<'static, str>>) -> Self {
-            self.recorder.name_fields.push(field.into());
-            self
-        }
-
-        /// Stores the fields of spans even while the tag is off, for spans that are entered after the tag is switched
-        /// on.
-        ///
-        /// Without this option, a span that was created while the tag was off appears with only its name. With this
-        /// option, all fields of all spans are formatted even while the tag is off. With a filter, no spans are
-        /// created while the tag is off, so the option has no effect.
-        #[must_use]
-        pub fn with_fields_while_off(mut self) -> Self {
-            self.recorder.set_fields_while_off();
-            self
-        }
-
-        /// Chooses where spans are shown: on the threads that enter them, as async slices, or both.
-        ///
-        /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the
-        /// whole *life*, from the creation of the span until it closes. See [lives](crate#lives).
-        ///
-        /// The default is [`Beside`](crate::AsyncSpans::Beside) for Perfetto and [`Never`](crate::AsyncSpans::Never)
-        /// for ATrace. An event of ATrace always has the present time, so it must be known at the creation of a span
-        /// whether the span has an async slice. For ATrace, the track of an async slice has the name of the span's
-        /// target.
-        ///
-        /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation
-        /// on, whatever this option says. A span that is created while the tag is off has no async slice.
-        #[must_use]
-        pub fn with_async_spans(mut self, spans: $crate::AsyncSpans) -> Self {
-            self.recorder.set_async_spans(spans);
-            self
-        }
-
-        /// Does the same as [`with_async_spans`](Self::with_async_spans), but only for spans whose target is `target`
-        /// or begins with `target::`.
-        ///
-        /// If several targets match a span, the longest one applies.
-        #[must_use]
-        pub fn with_async_target(
-            mut self,
-            target: impl Into<std::borrow::Cow<'static, str>>,
-            spans: $crate::AsyncSpans,
-        ) -> Self {
-            self.recorder.set_async_target(target.into(), spans);
-            self
-        }
-    };
-}
-pub(crate) use options;
+use crate::span_stack::{self, Owner};
 
 /// Where a span is shown: on the threads that enter it, as an async slice for its whole life, or both.
 ///
@@ -112,6 +32,17 @@ pub enum AsyncSpans {
     Instead,
 }
 
+/// Writes spans and events to ATrace. A program uses this type under one of its two names: [`AtraceSubscriber`](crate::AtraceSubscriber), or
+/// [`AtraceLayer`] if `IN_STACK` is true. Both have the options that are documented here.
+///
+/// The default tag is [`AtraceTag::App`].
+#[derive(Debug, Default)]
+pub struct Atrace<const IN_STACK: bool> {
+    pub(crate) recorder: Recorder,
+    /// The filter for the whole stack, which only an [`AtraceSubscriber`](crate::AtraceSubscriber) may have.
+    pub(crate) filter: Option<Follower>,
+}
+
 /// Writes spans and events to ATrace, as a layer of a stack over a `Registry`.
 ///
 /// ```
@@ -126,33 +57,105 @@ pub enum AsyncSpans {
 /// ```
 ///
 /// Without other layers, use [`AtraceSubscriber`](crate::AtraceSubscriber), which is faster.
-#[derive(Debug)]
-pub struct AtraceLayer {
-    recorder: Recorder,
-}
+pub type AtraceLayer = Atrace<true>;
 
-impl Default for AtraceLayer {
-    /// Makes a layer with the tag [`AtraceTag::App`].
-    fn default() -> Self {
-        Self::new(AtraceTag::App)
-    }
-}
-
-impl AtraceLayer {
-    /// Makes a layer whose spans and events are written while `tag` is enabled.
+impl<const IN_STACK: bool> Atrace<IN_STACK> {
+    /// Makes a subscriber or layer whose spans and events are written while `tag` is enabled.
     ///
     /// The tag may be restricted [to one backend](crate#one-backend).
     pub fn new(tag: AtraceTag) -> Self {
-        Self { recorder: Recorder::new(tag) }
+        Self { recorder: Recorder::new(tag), filter: None }
     }
 
-    options!();
+    /// Prevents `atrace record` from finding the process.
+    ///
+    /// Without this option, a subscriber in use lets `atrace record` find the process: see
+    /// [`atrace::perfetto::attach`]. The option has no effect if other code of the process calls that function.
+    #[must_use]
+    pub fn without_attach(mut self) -> Self {
+        self.recorder.attaches = false;
+        self
+    }
+
+    /// Leaves out fields. An event is shown by its message alone or, if it has no message, as `LEVEL event`. A span
+    /// is shown by its name alone.
+    #[must_use]
+    pub fn without_fields(mut self) -> Self {
+        self.recorder.fields = false;
+        self
+    }
+
+    /// Names a span by the value of its field `field`, if it has that field, instead of the name in the
+    /// program.
+    ///
+    /// The field `otel.name` always names a span, as with `tracing-opentelemetry`. If a span has several such
+    /// fields, the first of them counts. The field may be given when the span is created, or
+    /// [recorded](tracing_core::span::Record) later; in that case, the next slice of the span has the name. The
+    /// field is still shown as a field.
+    #[must_use]
+    pub fn with_name_field(mut self, field: impl Into<Cow<'static, str>>) -> Self {
+        self.recorder.name_fields.push(field.into());
+        self
+    }
+
+    /// Stores the fields of spans even while the tag is off, for spans that are entered after the tag is switched
+    /// on.
+    ///
+    /// Without this option, a span that was created while the tag was off appears with only its name. With this
+    /// option, all fields of all spans are formatted even while the tag is off. With a filter, no spans are
+    /// created while the tag is off, so the option has no effect.
+    #[must_use]
+    pub fn with_fields_while_off(mut self) -> Self {
+        self.recorder.set_fields_while_off();
+        self
+    }
+
+    /// Chooses where spans are shown: on the threads that enter them, as async slices, or both.
+    ///
+    /// The span of a future is entered at each poll: slices on threads show the polls, the async slice shows the
+    /// whole *life*, from the creation of the span until it closes. See [lives](crate#lives).
+    ///
+    /// The default is [`Beside`](AsyncSpans::Beside) for Perfetto and [`Never`](AsyncSpans::Never)
+    /// for ATrace. An event of ATrace always has the present time, so it must be known at the creation of a span
+    /// whether the span has an async slice. For ATrace, the track of an async slice has the name of the span's
+    /// target.
+    ///
+    /// A span with a field `atrace.track = "name"` has an async slice on the track of that name from its creation
+    /// on, whatever this option says. A span that is created while the tag is off has no async slice.
+    #[must_use]
+    pub fn with_async_spans(mut self, spans: AsyncSpans) -> Self {
+        self.recorder.set_async_spans(spans);
+        self
+    }
+
+    /// Does the same as [`with_async_spans`](Self::with_async_spans), but only for spans whose target is `target`
+    /// or begins with `target::`.
+    ///
+    /// If several targets match a span, the longest one applies.
+    #[must_use]
+    pub fn with_async_target(mut self, target: impl Into<Cow<'static, str>>, spans: AsyncSpans) -> Self {
+        self.recorder.set_async_target(target.into(), spans);
+        self
+    }
+
+    pub(crate) fn interest(&self) -> Interest {
+        self.filter.as_ref().map_or_else(Interest::always, |filter| filter.interest(self.recorder.tag))
+    }
+
+    pub(crate) fn level(&self) -> Option<LevelFilter> {
+        self.filter.as_ref().and_then(|filter| filter.max_level_hint(self.recorder.tag))
+    }
+
+    #[inline]
+    pub(crate) fn lets_through(&self) -> bool {
+        IN_STACK || self.filter.is_none() || self.recorder.is_enabled()
+    }
 }
 
 /// Stores a new span if it has to be stored. This function is not inlined, so that the code that runs while the tag is
 /// off saves no registers.
 #[inline(never)]
-pub(crate) fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
+fn new_span<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     attributes: &Attributes<'_>,
     id: &Id,
@@ -190,7 +193,7 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// Enters a span while the tag may be enabled. This function is not inlined, for the same reason as
 /// [`new_span`].
 #[inline(never)]
-pub(crate) fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
+fn enter<S: Subscriber + for<'a> LookupSpan<'a>>(
     recorder: &Recorder,
     id: &Id,
     context: Context<'_, S>,
@@ -231,11 +234,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// Leaves a span for which [`Recorder::exit`] has returned false.
 #[cold]
 #[inline(never)]
-pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
-    recorder: &Recorder,
-    id: &Id,
-    context: Context<'_, S>,
-) {
+fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
     // Billed only while the tag may be enabled, like what goes before it.
     let metadata = || context.metadata(id).filter(|_| recorder.may_be_enabled());
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
@@ -247,11 +246,7 @@ pub(crate) fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// The registry drops the span's data some time after it has reported the close, and sometimes never: a span that
 /// closes while the close of another one is reported on the same thread stays in the registry.
 #[inline(never)]
-pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
-    recorder: &Recorder,
-    id: &Id,
-    context: Context<'_, S>,
-) {
+fn close<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
     let stored = |id: &Id| stored(&context.span(id)?.extensions(), recorder.owner);
     stored(id).into_iter().for_each(span_stack::close);
 }
@@ -259,7 +254,7 @@ pub(crate) fn close<S: Subscriber + for<'a> LookupSpan<'a>>(
 /// Writes an event while the tag may be enabled. This function is not inlined, for the same reason as
 /// [`new_span`].
 #[inline(never)]
-pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
+fn write_event(recorder: &Recorder, event: &Event<'_>) {
     if recorder.is_simple() {
         return recorder.event(event);
     }
@@ -270,91 +265,95 @@ pub(crate) fn event(recorder: &Recorder, event: &Event<'_>) {
     });
 }
 
-/// Defines the functions of a layer, which pass spans and events to the recorder. The functions are compiled anew
-/// for each type of a subscriber stack, so they contain as little code as possible.
-macro_rules! record_as_layer {
-    () => {
-        #[inline]
-        fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-            if self.recorder.may_be_stored(attributes.metadata()) {
-                $crate::layer::new_span(&self.recorder, attributes, id, context);
-            }
-        }
-
-        fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-            self.recorder.billed(
-                || context.metadata(id),
-                Call::Record,
-                || {
-                    let Some(in_registry) = context.span(id) else { return };
-                    let stored = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
-                    if let Some(span) = stored {
-                        self.recorder.record(id.into_u64(), span, values);
-                    }
-                },
-            );
-        }
-
-        fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
-            if !self.recorder.wants_flows() {
-                return;
-            }
-            let Some(in_registry) = context.span(id) else { return };
-            let stored = $crate::layer::stored(&in_registry.extensions(), self.recorder.owner);
-            let span = stored.or_else(|| {
-                let span = $crate::recorder::Recorder::store_empty(in_registry.metadata())?;
-                $crate::layer::store(&mut in_registry.extensions_mut(), self.recorder.owner, span);
-                Some(span)
-            });
-            if let Some(span) = span {
-                self.recorder.follows_from(span, follows.into_u64());
-            }
-        }
-
-        #[inline]
-        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-            if self.recorder.may_be_enabled() {
-                $crate::layer::event(&self.recorder, event);
-            }
-        }
-
-        #[inline]
-        fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-            match self.recorder.glance() {
-                Some(glance) => $crate::layer::enter(&self.recorder, id, context, glance),
-                None => self.recorder.enter_unseen_inside(id.into_u64()),
-            }
-        }
-
-        #[inline]
-        fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-            if !self.recorder.exit(id.into_u64()) {
-                $crate::layer::exit_other(&self.recorder, id, context);
-            }
-        }
-
-        #[inline]
-        fn on_close(&self, id: Id, context: Context<'_, S>) {
-            if self.recorder.may_have_to_close() && !self.recorder.close_left_last(id.into_u64()) {
-                $crate::layer::close(&self.recorder, &id, context);
-            }
-        }
-    };
-}
-pub(crate) use record_as_layer;
-
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceLayer {
+/// The functions pass spans and events to the recorder. They are compiled anew for each type of a subscriber stack, so
+/// they contain as little code as possible.
+impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for Atrace<IN_STACK> {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
         self.recorder.prepare();
         self.recorder.attach();
         ORDINARY.add_dispatch(dispatch);
+        if let Some(filter) = &self.filter {
+            filter.follow(&ORDINARY);
+        }
     }
 
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        self.recorder.registered(metadata, Interest::always())
+        self.recorder.registered(metadata, self.interest())
     }
 
-    record_as_layer!();
+    fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.lets_through()
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.level()
+    }
+
+    #[inline]
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if self.recorder.may_be_stored(attributes.metadata()) {
+            new_span(&self.recorder, attributes, id, context);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        self.recorder.billed(
+            || context.metadata(id),
+            Call::Record,
+            || {
+                let Some(in_registry) = context.span(id) else { return };
+                let stored = stored(&in_registry.extensions(), self.recorder.owner);
+                if let Some(span) = stored {
+                    self.recorder.record(id.into_u64(), span, values);
+                }
+            },
+        );
+    }
+
+    fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
+        if !self.recorder.wants_flows() {
+            return;
+        }
+        let Some(in_registry) = context.span(id) else { return };
+        let stored = stored(&in_registry.extensions(), self.recorder.owner);
+        let span = stored.or_else(|| {
+            let span = Recorder::store_empty(in_registry.metadata())?;
+            store(&mut in_registry.extensions_mut(), self.recorder.owner, span);
+            Some(span)
+        });
+        if let Some(span) = span {
+            self.recorder.follows_from(span, follows.into_u64());
+        }
+    }
+
+    #[inline]
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if self.recorder.may_be_enabled() {
+            write_event(&self.recorder, event);
+        }
+    }
+
+    #[inline]
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        match self.recorder.glance() {
+            Some(glance) => enter(&self.recorder, id, context, glance),
+            None => self.recorder.enter_unseen_inside(id.into_u64()),
+        }
+    }
+
+    #[inline]
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        if !self.recorder.exit(id.into_u64()) {
+            exit_other(&self.recorder, id, context);
+        }
+    }
+
+    #[inline]
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        if self.recorder.may_have_to_close() && !self.recorder.close_left_last(id.into_u64()) {
+            close(&self.recorder, &id, context);
+        }
+    }
 }
 
 /// The stored spans of all of this crate's layers for one span of the registry. The registry drops this value after the
@@ -373,7 +372,7 @@ impl Drop for StoredSpans {
 }
 
 #[inline(never)]
-pub(crate) fn store(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span) {
+fn store(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span) {
     match extensions.get_mut::<StoredSpans>() {
         Some(stored) => stored.others.push((owner, span)),
         None => extensions.insert(StoredSpans { first: (owner, span), others: Vec::new() }),
@@ -381,7 +380,7 @@ pub(crate) fn store(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span
 }
 
 #[inline(never)]
-pub(crate) fn stored(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
+fn stored(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
     let stored = extensions.get::<StoredSpans>()?;
     let is_own = |(of, _): &&(Owner, Span)| *of == owner;
     Some(&stored.first).filter(is_own).or_else(|| stored.others.iter().find(is_own)).map(|(_, span)| *span)

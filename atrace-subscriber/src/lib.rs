@@ -247,7 +247,7 @@ mod sync {
 
 pub use filter::AtraceFilter;
 pub use interest_cache::after_fork;
-pub use layer::{AsyncSpans, AtraceLayer};
+pub use layer::{AsyncSpans, Atrace, AtraceLayer};
 #[cfg(feature = "log-bridge")]
 pub use log_bridge::{init_log, init_log_beside};
 pub use subscriber::AtraceSubscriber;

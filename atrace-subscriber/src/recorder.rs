@@ -66,6 +66,12 @@ pub(crate) struct Recorder {
     pub(crate) meter: Option<Meter>,
 }
 
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new(AtraceTag::App)
+    }
+}
+
 impl Recorder {
     pub(crate) fn new(tag: AtraceTag) -> Self {
         let (owner, meter, directives) = (Owner::new(), metered::asked(), Directives::of_process());

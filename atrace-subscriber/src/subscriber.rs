@@ -1,19 +1,14 @@
-//! The subscriber for use without other layers: it writes spans and events to ATrace without a `Registry`.
-//! Like AOSP's type of the same name, it can also be used as a layer.
+//! The use of [`Atrace`] without other layers: it writes spans and events to ATrace without a `Registry`.
 
 use std::num::NonZeroU64;
 
-use atrace::AtraceTag;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
-use tracing_subscriber::layer::{Context, Layer};
-use tracing_subscriber::registry::LookupSpan;
 
 use crate::callsites::Callsite;
-use crate::interest_cache::{DETACHED, Follower, ORDINARY};
-use crate::layer::{options, record_as_layer};
+use crate::interest_cache::{DETACHED, Follower};
+use crate::layer::Atrace;
 use crate::metered::Call;
-use crate::recorder::Recorder;
 use crate::span::Span;
 use crate::span_stack;
 
@@ -43,27 +38,9 @@ use crate::span_stack;
 /// ```
 ///
 /// Two spans of one callsite without fields may have the same [`Id`], because a trace does not distinguish such spans.
-#[derive(Debug)]
-pub struct AtraceSubscriber {
-    recorder: Recorder,
-    filter: Option<Follower>,
-}
-
-impl Default for AtraceSubscriber {
-    /// Makes a subscriber with the tag [`AtraceTag::App`].
-    fn default() -> Self {
-        Self::new(AtraceTag::App)
-    }
-}
+pub type AtraceSubscriber = Atrace<false>;
 
 impl AtraceSubscriber {
-    /// Makes a subscriber whose spans and events are written while `tag` is enabled.
-    ///
-    /// The tag may be restricted [to one backend](crate#one-backend).
-    pub fn new(tag: AtraceTag) -> Self {
-        Self { recorder: Recorder::new(tag), filter: None }
-    }
-
     /// Makes callsites cost nothing while the tag is off: the caches of `tracing` are rebuilt at each switch
     /// of tracing.
     ///
@@ -99,21 +76,6 @@ impl AtraceSubscriber {
     pub fn without_watch(mut self) -> Self {
         self.filter = Some(Follower::without_watch());
         self
-    }
-
-    options!();
-
-    fn interest(&self) -> Interest {
-        self.filter.as_ref().map_or_else(Interest::always, |filter| filter.interest(self.recorder.tag))
-    }
-
-    fn level(&self) -> Option<LevelFilter> {
-        self.filter.as_ref().and_then(|filter| filter.max_level_hint(self.recorder.tag))
-    }
-
-    #[inline]
-    fn lets_through(&self) -> bool {
-        self.filter.is_none() || self.recorder.is_enabled()
     }
 }
 
@@ -222,7 +184,7 @@ fn span(id: &Id) -> Span {
     Span::from_number(id.into_u64())
 }
 
-impl Subscriber for AtraceSubscriber {
+impl Subscriber for Atrace<false> {
     fn on_register_dispatch(&self, dispatch: &Dispatch) {
         self.recorder.prepare();
         self.recorder.attach();
@@ -322,29 +284,4 @@ impl Subscriber for AtraceSubscriber {
             .and_then(|id| Some(Current::new(Id::from_u64(id), Span::from_number(id).metadata()?)))
             .unwrap_or_else(Current::none)
     }
-}
-
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for AtraceSubscriber {
-    fn on_register_dispatch(&self, dispatch: &Dispatch) {
-        self.recorder.prepare();
-        self.recorder.attach();
-        ORDINARY.add_dispatch(dispatch);
-        if let Some(filter) = &self.filter {
-            filter.follow(&ORDINARY);
-        }
-    }
-
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        self.recorder.registered(metadata, self.interest())
-    }
-
-    fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        self.lets_through()
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.level()
-    }
-
-    record_as_layer!();
 }

@@ -49,7 +49,7 @@ impl Drop for Over<'_> {
 #[test]
 fn a_child_begins_with_none() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let layer = LiveLayer::new();
+    let layer = LiveLayer::default();
     let live = layer.handle();
     let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
     let over = AtomicBool::new(false);
@@ -102,10 +102,10 @@ fn a_child_begins_with_none() {
 #[test]
 fn a_child_looks_symbols_up_or_does_without() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let layer = LiveLayer::new().with_backtraces(true).with_eager_symbols(true).with_depth(8);
+    let layer = LiveLayer::default().with_backtraces(true).with_eager_symbols(true).with_depth(8);
     let live = layer.handle();
     let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
-    let lazy = LiveLayer::new().with_backtraces(true).with_depth(8);
+    let lazy = LiveLayer::default().with_backtraces(true).with_depth(8);
     let shown = lazy.handle();
     let to_lazy: Dispatch = tracing_subscriber::registry().with(lazy).into();
     let over = AtomicBool::new(false);
@@ -160,9 +160,9 @@ fn a_child_looks_symbols_up_or_does_without() {
 #[test]
 fn a_child_dumps_all_layers_that_it_has_spans_of() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let layer = LiveLayer::new();
+    let layer = LiveLayer::default();
     let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
-    let others: Vec<_> = (0..2000).map(|_| LiveLayer::new().handle()).collect();
+    let others: Vec<_> = (0..2000).map(|_| LiveLayer::default().handle()).collect();
     let over = AtomicBool::new(false);
     let fields = || live::dump().spans().map(|span| span.fields().to_owned()).collect::<Vec<_>>();
     with_default(&dispatch, || {
@@ -170,7 +170,7 @@ fn a_child_dumps_all_layers_that_it_has_spans_of() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    drop(LiveLayer::new().handle());
+                    drop(LiveLayer::default().handle());
                 }
             });
             let _done = Over(&over);
@@ -179,7 +179,7 @@ fn a_child_dumps_all_layers_that_it_has_spans_of() {
                     assert_eq!(live::dump().spans().len(), 0);
                     let _span = span("child");
                     assert_eq!(fields(), [r#"of = "child""#]);
-                    let own = LiveLayer::new();
+                    let own = LiveLayer::default();
                     let handle = own.handle();
                     let own: Dispatch = tracing_subscriber::registry().with(own).into();
                     with_default(&own, || {

@@ -20,13 +20,13 @@ impl<F: Fn()> fmt::Debug for Does<F> {
 
 fn fields(name: &str) -> String {
     let dump = live::dump();
-    let span = dump.spans().find(|span| span.name() == name);
+    let span = dump.spans().find(|span| span.metadata().name() == name);
     span.unwrap_or_else(|| panic!("{name} is not in {dump}")).fields().to_owned()
 }
 
 #[test]
 fn what_formatting_makes_is_there_too() {
-    tracing_subscriber::registry().with(LiveLayer::new().with_backtraces(true)).init();
+    tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(true)).init();
     let deepest = Does(|| assert_eq!(live::dump().spans().len(), 1));
     let spans = Does(|| {
         let span = info_span!("within", a = 1, b = tracing::field::Empty).entered();

@@ -102,11 +102,6 @@ impl<'a> Span<'a> {
         self.record.description.metadata
     }
 
-    /// Returns the name of the span.
-    pub fn name(&self) -> &'static str {
-        self.metadata().name()
-    }
-
     /// Returns the fields as text, including fields that were recorded later. The text has the form `key = value, …`,
     /// with strings in quotes, and at most 1023 bytes.
     pub fn fields(&self) -> &'a str {
@@ -168,7 +163,7 @@ impl fmt::Display for Span<'_> {
     /// Writes `name{fields}  target  age, in thread, …` on one line. Control characters become `?`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = Line(f);
-        line.write_str(self.name())?;
+        line.write_str(self.metadata().name())?;
         if !self.fields().is_empty() {
             write!(line, "{{{}}}", self.fields())?;
         }

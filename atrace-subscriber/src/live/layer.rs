@@ -17,14 +17,17 @@ use super::stack::{DEEPEST, Walk};
 use super::table::Description;
 use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 
-/// A layer over a `Registry` that records which spans are alive.
+/// The default maximum number of return addresses that are stored for a span.
+const DEPTH: usize = 64;
+
+/// A layer over a `Registry` that records which spans are alive. By default it stores no backtraces.
 ///
 /// ```
 /// use atrace_subscriber::live::LiveLayer;
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
 /// use tracing_subscriber::prelude::*;
 ///
-/// let live = LiveLayer::new().with_backtraces(true).with_sanitised(true);
+/// let live = LiveLayer::default().with_backtraces(true).with_sanitised(true);
 /// let handle = live.handle();
 /// tracing_subscriber::registry()
 ///     .with(live)
@@ -55,38 +58,20 @@ use crate::fields::{self, SEPARATOR, TEXT_MAX, TRACK};
 /// *Registry.* The layer needs a `Registry` below it, which reports when a span closes. If only another layer has a
 /// filter, such as an [`AtraceLayer`](crate::AtraceLayer), this layer sees all spans, whether tracing is on or off. If
 /// the whole stack has a filter, this layer sees only spans that the filter lets through.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LiveLayer {
     backtraces: bool,
     has_eager_symbols: bool,
     sanitised: bool,
     hidden: Vec<Cow<'static, str>>,
-    depth: usize,
+    /// The maximum number of return addresses. `None` means [`DEPTH`].
+    depth: Option<usize>,
     /// The method by which return addresses are found. `None` means [`Walk::of_this_program`].
     walk: Option<Walk>,
     spans: OnceLock<Arc<LiveSpans>>,
 }
 
-impl Default for LiveLayer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl LiveLayer {
-    /// Makes a layer that stores no backtraces.
-    pub fn new() -> Self {
-        Self {
-            backtraces: false,
-            has_eager_symbols: false,
-            sanitised: false,
-            hidden: Vec::new(),
-            depth: 64,
-            walk: None,
-            spans: OnceLock::new(),
-        }
-    }
-
     /// If `yes`, stores the backtrace of each span's creation.
     ///
     /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
@@ -155,7 +140,7 @@ impl LiveLayer {
     /// system).
     #[must_use]
     pub fn with_depth(mut self, addresses: usize) -> Self {
-        self.depth = addresses.clamp(1, DEEPEST);
+        self.depth = Some(addresses.clamp(1, DEEPEST));
         self.changed()
     }
 
@@ -186,7 +171,7 @@ impl LiveLayer {
             let is_eager = self.has_eager_symbols;
             let backtraces = self.backtraces.then(|| Backtraces { walk: walk(), is_eager });
             let rules = Rules::new(self.sanitised, self.hidden.clone());
-            Arc::new(LiveSpans::new(self.depth, rules, backtraces))
+            Arc::new(LiveSpans::new(self.depth.unwrap_or(DEPTH), rules, backtraces))
         });
         spans.list();
         spans
@@ -203,11 +188,6 @@ impl Handle {
     /// Returns the spans of the layer that are alive now.
     pub fn dump(&self) -> Dump {
         Dump::of(std::slice::from_ref(&self.spans))
-    }
-
-    /// Returns how this layer finds return addresses, or `None` if it stores no backtraces.
-    pub fn walk(&self) -> Option<Walk> {
-        self.spans.backtraces.map(|backtraces| backtraces.walk)
     }
 }
 
@@ -303,16 +283,20 @@ mod tests {
     #[cfg_attr(miri, ignore = "a registry takes miri minutes to make")]
     fn a_layer_counts_from_its_dispatcher_or_handle_on() {
         let known = || all().len();
-        let layer = LiveLayer::new();
+        let layer = LiveLayer::default();
         assert_eq!(known(), 0);
         let dispatch: Dispatch = tracing_subscriber::registry().with(layer).into();
         assert_eq!(known(), 1, "before its first span");
         // An option that is set after a handle was taken makes another layer.
-        let layer = LiveLayer::new();
+        let layer = LiveLayer::default();
         let before = layer.handle();
         let layer = layer.with_backtraces(true).with_walk(Walk::Unwinding).with_depth(0);
         let after = layer.handle();
-        assert_eq!((before.walk(), after.walk()), (None, Some(Walk::Unwinding)));
+        let walk_of = |handle: &Handle| handle.spans.backtraces.map(|backtraces| backtraces.walk);
+        assert_eq!((walk_of(&before), walk_of(&after)), (None, Some(Walk::Unwinding)));
+        let default = LiveLayer::default().with_backtraces(true).handle();
+        assert_eq!(walk_of(&default), Some(Walk::of_this_program()));
+        drop(default);
         let other: Dispatch = tracing_subscriber::registry().with(layer).into();
         with_default(&other, || {
             let _span = info_span!("seen");
@@ -327,7 +311,7 @@ mod tests {
         drop((before, after, other));
         // Layers that were dropped are removed from the list when the next one is added.
         for _ in 0..100 {
-            drop(LiveLayer::new().handle());
+            drop(LiveLayer::default().handle());
         }
         assert_eq!(known(), 2);
         drop(dispatch);

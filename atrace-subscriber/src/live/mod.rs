@@ -5,7 +5,7 @@
 //! use atrace_subscriber::live::{self, LiveLayer};
 //! use tracing_subscriber::prelude::*;
 //!
-//! tracing_subscriber::registry().with(LiveLayer::new().with_backtraces(true)).init();
+//! tracing_subscriber::registry().with(LiveLayer::default().with_backtraces(true)).init();
 //! let _request = tracing::info_span!("request", id = 7).entered();
 //! let _wait = tracing::info_span!("wait", queue = "jobs").entered();
 //! assert_eq!(live::dump().spans().len(), 2);

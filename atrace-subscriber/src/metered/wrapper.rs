@@ -6,7 +6,7 @@ use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
 use super::meter::{Timing, number_of};
-use super::{Bill, Call, Meter};
+use super::{Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
 ///
@@ -38,14 +38,9 @@ impl<S: Subscriber> Metered<S> {
         self
     }
 
-    /// Returns a handle with which the bill can be made after the subscriber was installed.
+    /// Returns a handle that makes the bill, also after the subscriber was installed.
     pub fn meter(&self) -> Meter {
         self.meter
-    }
-
-    /// Returns what each callsite has cost so far.
-    pub fn bill(&self) -> Bill {
-        self.meter.bill()
     }
 
     /// Calls `body` and meters it as a call for this callsite. Most calls are not timed; the path for them saves no

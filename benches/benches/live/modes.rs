@@ -35,7 +35,7 @@ pub(crate) fn expected(tasks: u64) -> Expected {
 /// backtraces by frame pointers or by unwinding.
 fn layer(creation: bool, sanitised: bool, lazy: bool, by_frame_pointers: bool) -> LiveLayer {
     let walk = if by_frame_pointers { Walk::FramePointers } else { Walk::Unwinding };
-    LiveLayer::new()
+    LiveLayer::default()
         .with_backtraces(creation)
         .with_sanitised(sanitised)
         .with_eager_symbols(!lazy)
