@@ -238,7 +238,7 @@ fn watches_follow_sessions() {
     }
 }
 
-/// A callsite that records each change of its interest: whether its events are enabled.
+/// A callsite that records each answer that `tracing` gives it: whether its events are enabled.
 #[derive(Default)]
 struct Told {
     metadata: OnceLock<Metadata<'static>>,
