@@ -76,8 +76,8 @@ fn cxx(mut build: cc::Build) -> cc::Build {
     build
 }
 
-/// Compiles the tasks with the compiler that cargo selects. If this is no cross-compilation, the other one of the two
-/// compilers g++ and clang++ also compiles the tasks, provided that it is installed and supports coroutines.
+/// Compiles the tasks with the compiler that cargo selects. If this is no cross-compilation, the other compiler (of g++
+/// and clang++) also compiles the tasks, provided that it is installed and supports coroutines.
 fn tasks(include: &Path) {
     let compile = |mut build: cc::Build, name: &str| {
         build.file("src/tasks.cc");

@@ -1,8 +1,8 @@
 //! Logs to the terminal as usual, and writes the same events to ATrace while tracing is on.
 //!
 //! The log shows events of level `INFO` and above, whether tracing is on or not. The trace shows all levels. While
-//! tracing is off, the layer for ATrace costs almost nothing. Another process can switch tracing of this process on, by
-//! the process's name, or the process can do so itself:
+//! tracing is off, the layer for ATrace costs almost nothing. Another process can switch tracing on for this process,
+//! by the process's name. Or the process switches tracing on itself:
 //!
 //! ```text
 //! cargo run -p atrace-subscriber --example stack        # only logs, unless something switches it on meanwhile

@@ -76,7 +76,7 @@ impl Kind {
     /// Of this many spans that are presumed to be synchronous, one is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
-    /// Returns whether the next span must be watched to learn whether it is synchronous: see
+    /// Returns whether the next span must be watched to find out whether it is synchronous: see
     /// [`Callsite::has_to_be_watched`].
     #[inline(always)]
     fn has_to_be_watched(&self) -> bool {
@@ -201,7 +201,7 @@ impl Callsite {
         FIRST_PART.get(number).or_else(|| Self::further(number - FIRST))
     }
 
-    /// Returns whether a new span of the callsite must be watched, to learn whether it is synchronous. If it is not
+    /// Returns whether a new span of the callsite must be watched, to find out whether it is synchronous. If it is not
     /// watched, it counts as synchronous.
     #[inline]
     pub(crate) fn has_to_be_watched(self) -> bool {

@@ -185,7 +185,7 @@ impl FieldText<'_, '_> {
         if is_wanted && self.fields { Shown::WithName } else { Shown::Not }
     }
 
-    /// Returns whether the next text is the first one of an event.
+    /// Returns whether the next text is the first text of an event.
     #[inline(always)]
     fn is_first(&self) -> bool {
         self.writer.position() == self.first

@@ -244,7 +244,7 @@ fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &
 /// not inlined, for the same reason as [`new_span`].
 ///
 /// The registry drops the span's data some time after it has reported the close, and sometimes never: a span that
-/// closes while the close of another one is reported on the same thread stays in the registry.
+/// closes while the close of another span is reported on the same thread stays in the registry.
 #[inline(never)]
 fn close<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
     let stored = |id: &Id| stored(&context.span(id)?.extensions(), recorder.owner);

@@ -151,9 +151,10 @@
 //!   it is entered again, when its thread enters another span, when the life of a descendant begins, when the span
 //!   closes, or at the latest 100 ms after its creation. The life then appears in the trace with the time of the
 //!   creation. So a span that hangs, or that is alive when the process is killed, is in the trace.
-//! - *Callsites.* If the last span of a callsite was asynchronous, the next one's life begins at once. If that next
-//!   span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a callsite without
-//!   fields, only every 1024th span is examined; so the first asynchronous spans after that may have no life.
+//! - *Callsites.* If the last span of a callsite was asynchronous, the life of the callsite's next span begins at once.
+//!   If that next span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a
+//!   callsite without fields, only every 1024th span is examined; so the first asynchronous spans after that may have
+//!   no life.
 //! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. A life that
 //!   overlaps a sibling takes a free lane of its own name. So there are about as many lanes as there are lives that are
 //!   open at the same time.
@@ -179,7 +180,7 @@
 //! - `log` (default): with a filter, whenever the maximum level of `tracing` is set, the maximum level of the crate
 //!   `log` is set to the same level, if the two agreed before.
 //! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses only `log`.
-//! - `live`: the module `live`, with a layer that knows which spans are alive and where each was created.
+//! - `live`: the module `live`, with a layer that records which spans are alive and where each span was created.
 //!
 //! # Rules
 //!

@@ -313,7 +313,7 @@ pub(crate) fn enter(owner: Owner, id: u64) {
 /// The exit of a span that was not recorded finds no entry and ends no slice. There is one exception: if the span was
 /// entered again meanwhile, the first exit ends the inner slice, and the second one finds nothing. Two exits of the
 /// same span can't be distinguished, so the slices are still right if no other span lies between the two entries.
-/// Therefore only an outermost span is left out. Only layers use this function, because a registry itself knows which
+/// Therefore only an outermost span is left out. Only layers use this function, because a registry itself records which
 /// span is current.
 #[inline(always)]
 pub(crate) fn enter_inside(owner: Owner, id: u64) {

@@ -11,8 +11,8 @@
 //! # Layout
 //!
 //! The store consists of slots that are reused. A slot has buffers for the text and for the encoded arguments, and
-//! keeps them when its span closes. Slots are allocated in chunks, each twice as large as the one before, so no slot
-//! ever moves. The store allocates only if more spans are alive than ever before, or if fields do not fit into a
+//! keeps them when its span closes. Slots are allocated in chunks, each twice as large as the previous chunk, so no
+//! slot ever moves. The store allocates only if more spans are alive than ever before, or if fields do not fit into a
 //! buffer.
 //!
 //! A [`StoredSpan`] is the index of a slot and the generation of its span, a number that changes with each span in the
@@ -25,8 +25,8 @@
 //!
 //! Each slot has a lock for its buffers, because a span may be entered on one thread while another thread records
 //! fields. No thread waits for the lock for long, because in a forked child the thread that holds the lock may not
-//! exist. If a slot stays locked, the fields are left out. If several threads need a new chunk at once, each
-//! allocates one, and the first one is used.
+//! exist. If a slot stays locked, the fields are left out. If several threads need a new chunk at once, each thread
+//! allocates a chunk, and the first of these chunks is used.
 
 mod claim;
 pub(crate) mod lives;

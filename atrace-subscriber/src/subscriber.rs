@@ -58,7 +58,7 @@ impl AtraceSubscriber {
     /// - Without other layers the thread has no file descriptors, so that system calls of the program stay fast. If the
     ///   program has other dispatchers, code of their subscribers may run on this thread: `register_callsite`, or the
     ///   drop of a subscriber.
-    /// - In a stack with other layers, the thread is an ordinary one.
+    /// - In a stack with other layers, the thread is an ordinary thread.
     ///
     /// See [`atrace::watch`](mod@atrace::watch) for the cost of the thread, [`without_watch`](Self::without_watch)
     /// for a filter without a thread, and [`after_fork`](crate::after_fork) for forked children.

@@ -1,5 +1,6 @@
 //! Tests that a dump in a forked child shows the child's own spans. The tests run one at a time: `tracing` itself takes
-//! locks when it learns of a subscriber or a callsite, and a thread of another test could hold them during a fork.
+//! locks when a subscriber or a callsite is registered, and a thread of another test could hold these locks during a
+//! fork.
 
 #![allow(unsafe_code, reason = "processes are forked")]
 

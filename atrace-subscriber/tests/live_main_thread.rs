@@ -58,7 +58,7 @@ mod on_linux {
     }
 
     /// Walks the stack by frame pointers and by the unwinder, from one call in a loop. The compiler can't split the
-    /// call in two, because it does not know the number of rounds. So both walks have the same return address, and are
+    /// call in two, because the number of rounds is not a constant. So both walks have the same return address, and are
     /// equal from the first frame to the last.
     #[inline(never)]
     fn both() -> [Vec<usize>; 2] {

@@ -1,6 +1,6 @@
-//! Tests that spans and events of callsites that `tracing` knows call no allocator and no lock. The documentation
-//! promises this for `AtraceSubscriber` without other layers, which a signal handler may use. (`tracing` takes a lock
-//! for a new callsite, and a registry allocates.)
+//! Tests that spans and events of callsites that are registered with `tracing` call no allocator and no lock. The
+//! documentation promises this for `AtraceSubscriber` without other layers, which a signal handler may use. (`tracing`
+//! takes a lock for a new callsite, and a registry allocates.)
 //!
 //! `atrace/tests/traps/traps.c` lists the functions whose calls the test detects.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

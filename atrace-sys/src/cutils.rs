@@ -183,7 +183,8 @@ macro_rules! call {
 }
 
 impl Cutils {
-    /// Loads the library at `path`, or the one that the dynamic linker finds as `libcutils.so`.
+    /// Loads the library at `path` or, if `path` is `None`, the library that the dynamic linker finds as
+    /// `libcutils.so`.
     ///
     /// In a platform build (`--cfg atrace_link_cutils`) the linked library is used, and `path` must be `None`.
     ///

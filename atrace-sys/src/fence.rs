@@ -7,8 +7,8 @@
 //! fence on all CPUs that run threads of this process (`membarrier(2)`, Linux 4.14). The former then needs only a
 //! compiler barrier. See WG21 paper P1202, "Asymmetric Fences".
 //!
-//! Without `membarrier(2)`, both fences are full ones. On Android the call is made only since Android 10; before
-//! that, the system call filter of an app may kill the caller.
+//! Without `membarrier(2)`, both the light and the heavy fence are full fences. On Android the call is made only since
+//! Android 10; before that, the system call filter of an app may kill the caller.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! The crate contains nearly all unsafe code of the workspace, and no code about events. To trace, use the crate
 //! `atrace`. On Android and Linux it offers:
 //!
-//! - [`properties`]: reads, sets and watches system properties: those of bionic or, on a host, those of a small store
-//!   in a file;
+//! - [`properties`]: reads, sets and watches system properties, which come from bionic or, on a host, from a small
+//!   store in a file;
 //! - [`marker`]: finds, opens and writes the kernel's marker;
 //! - [`cutils`] and [`bindings`]: the real libcutils, loaded at run time or linked, and its C ABI;
 //! - [`ndk`]: libandroid's `ATrace_*`, for apps;
@@ -27,7 +27,7 @@
 //!
 //! # Features
 //!
-//! - `bindgen`: generates the bindings of libcutils at build time instead of using the committed ones; this needs
+//! - `bindgen`: generates the bindings of libcutils at build time instead of using the committed bindings. This needs
 //!   libclang.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(no_tracing, expect(dead_code, reason = "nothing can be opened, so nothing uses it"))]

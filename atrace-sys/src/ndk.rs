@@ -32,7 +32,8 @@ fn call<N>(function: Option<Numbered<N>>, name: &CStr, number: N) -> bool {
 }
 
 impl Ndk {
-    /// Loads the library at `path`, or the one that the dynamic linker finds as `libandroid.so`.
+    /// Loads the library at `path` or, if `path` is `None`, the library that the dynamic linker finds as
+    /// `libandroid.so`.
     ///
     /// # Errors
     ///

@@ -20,9 +20,8 @@ pub struct Usage {
     pub peak_kib: u64,
 }
 
-/// Returns the processor time of a process in nanoseconds, without that of its children. The time includes
-/// that of threads that have ended. A process that has ended still has a processor time until its parent waits
-/// for it.
+/// Returns the processor time of a process in nanoseconds, without the time of its children. The time includes the time
+/// of threads that have ended. A process that has ended still has a processor time until its parent waits for it.
 ///
 /// # Errors
 ///

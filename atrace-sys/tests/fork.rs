@@ -1,4 +1,4 @@
-//! Tests what a forked child inherits from its parent.
+//! Tests the data that a forked child inherits from its parent.
 //!
 //! This is a test program of its own, with one test: a bare `clone` copies the locks of the C
 //! library in their present state, so no other thread may be forking or allocating meanwhile. In glibc, for example,

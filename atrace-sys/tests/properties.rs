@@ -69,7 +69,7 @@ fn start(role: &str, store: Option<&Path>) -> Command {
 
 /// Waits until the helper has printed `word` at the start of a line, and returns the rest of that line.
 ///
-/// The test harness prints lines of its own, the last one right before the first line of the helper.
+/// The test harness prints lines of its own, and does not end its last line before the first line of the helper.
 fn expect(child: &mut Child, word: &str) -> String {
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     for line in lines {
@@ -673,7 +673,7 @@ fn all_who_create_at_once_get_the_same_file() {
 struct Endless(Child);
 
 impl Endless {
-    /// Stops the helper (`SIGSTOP`) at whatever point of its work.
+    /// Stops the helper (`SIGSTOP`) at any point of its work.
     fn stop(&self) {
         let (id, mut status) = (libc::pid_t::try_from(self.0.id()).unwrap(), 0);
         // SAFETY: a child of ours that was not waited for.

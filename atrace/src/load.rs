@@ -1,4 +1,4 @@
-//! The work that is done when the program or library is loaded, so that events do not have to do it.
+//! The work that is done when the program or library is loaded, so that no event has to do this work.
 //!
 //! # Why
 //!

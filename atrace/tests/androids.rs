@@ -103,8 +103,8 @@ mod cases {
         }
     }
 
-    /// Tests an API level that is lower than that of the version in which the function was added. So the function's
-    /// parameters are unknown, and it is not called.
+    /// Tests an API level that is lower than the API level of the version in which the function was added. So the
+    /// function's parameters are unknown, and it is not called.
     #[test]
     fn an_end_on_a_track_of_unknown_form_is_written_in_its_place() {
         let name = case!({

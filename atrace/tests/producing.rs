@@ -1,5 +1,5 @@
-//! Tests what a connection to Perfetto's service costs a process, and the process's rules for its memory, for
-//! environment variables, for the processor's counter, and for its children.
+//! Tests the costs of a connection to Perfetto's service, and the producer's behaviour: its memory, environment
+//! variables, the processor's counter, and forked children.
 
 #![cfg(not(no_tracing))]
 

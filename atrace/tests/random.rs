@@ -1,5 +1,5 @@
-//! Tests random programs against a model: a trace contains exactly the events that the program wrote, except those that
-//! the program knows to be lost.
+//! Tests random programs against a model: a trace contains exactly the events that the program wrote, except the events
+//! that the program has counted as lost.
 //!
 //! The shared memory is small and events come in bursts, so many events are lost, and between the bursts there is room
 //! again. The program knows which events are lost, because it reads [`Status::lost`](atrace::perfetto::Status::lost)
@@ -35,7 +35,7 @@ mod cases {
 
     const TAGS: [AtraceTag; 3] =
         [AtraceTag::App, AtraceTag::View, AtraceTag::App.union(AtraceTag::WindowManager)];
-    /// The number of levels of threads: threads of one level start those of the next.
+    /// The number of levels of threads: threads of one level start threads of the next level.
     const LEVELS: usize = 3;
 
     static NAMES: [Name; LEVELS] = [Name::new("L0 a name"), Name::new("L1 a name"), Name::new("L2 a name")];

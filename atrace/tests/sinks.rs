@@ -448,7 +448,7 @@ mod cases {
         assert!(text.starts_with("atrace: ATRACE_BACKEND=wrong") && text.lines().count() == 1, "{text:?}");
     }
 
-    /// Closes all descriptors except the standard ones, as some programs do at their start, and opens files.
+    /// Closes all descriptors except the standard descriptors, as some programs do at their start, and opens files.
     fn close_and_open(directory: &Path) -> Vec<File> {
         common::close_all();
         (0..20).map(|number| File::create_new(directory.join(format!("own{number}"))).unwrap()).collect()

@@ -148,7 +148,7 @@ impl Run {
     }
 }
 
-/// Whether benches write to the ring buffer of the whole system, which is the only one that Android's libcutils
+/// Whether benches write to the ring buffer of the whole system, which is the only ring buffer that Android's libcutils
 /// can use.
 const SHARES_ITS_BUFFER: bool = cfg!(all(target_os = "android", not(target_feature = "crt-static")));
 
@@ -172,7 +172,7 @@ impl Drop for Off {
     }
 }
 
-/// Returns whether a marker is that of the whole system.
+/// Returns whether a marker belongs to the ring buffer of the whole system.
 fn everyones(marker: &Path) -> bool {
     marker.parent().is_some_and(|parent| parent.ends_with("tracing"))
 }

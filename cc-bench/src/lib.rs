@@ -28,7 +28,7 @@
 //! # Linking
 //!
 //! `cargo run`, `test` and `bench` find the libraries. If a binary is also started without cargo, its package must
-//! depend on `cc-bench`, and its build script must tell the linker where the libraries are:
+//! depend on `cc-bench`, and its build script must pass the directory of the libraries to the linker:
 //!
 //! ```no_run
 //! // build.rs

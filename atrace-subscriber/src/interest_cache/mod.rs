@@ -32,10 +32,10 @@
 //! tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at most: a layer
 //! may call the function while `tracing` queries that layer, and then the rebuild waits for the layer.
 //!
-//! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last
-//! reference to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use
-//! the watch whose thread has descriptors ([`ORDINARY`]), and subscribers without layers the one whose thread has
-//! none ([`DETACHED`]).
+//! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference
+//! to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use the watch
+//! whose thread has descriptors ([`ORDINARY`]). Subscribers without other layers use the watch whose thread has no
+//! descriptors ([`DETACHED`]).
 //!
 //! # Forks
 //!
@@ -345,7 +345,7 @@ pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
     same
 }
 
-/// Sets the maximum level of `log` to that of `tracing`, if the two agreed before.
+/// Sets the maximum level of `log` to the maximum level of `tracing`, if the two levels agreed before.
 ///
 /// The two levels agree after `SubscriberInitExt::init`. If a program has set another level for its logger, that
 /// level stays.

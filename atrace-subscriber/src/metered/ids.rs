@@ -29,8 +29,8 @@ const SMALL: usize = 1 << SMALL_BITS;
 /// The number of sets of the large table.
 const LARGE: usize = if cfg!(miri) { 4 } else { 4096 };
 /// The number of bits of a word that hold the callsite's number plus 1, so that no word is 0. The other bits are bits
-/// of the id. Two groups of bits of the id are left out: those that select the set in a small table, and the highest
-/// ones, which count how often a registry has used a slot again.
+/// of the id. Two groups of bits of the id are left out: the bits that select the set in a small table, and the highest
+/// bits, which count how often a registry has used a slot again.
 const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
@@ -40,7 +40,7 @@ const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
 pub(super) struct Place(usize, usize);
 
 pub(super) struct Ids {
-    /// The sets of the small tables, and then those of the large one.
+    /// The sets of all small tables, followed by the sets of the large table.
     sets: &'static [Line],
     /// The lane of each small table's owner, plus 1, or 0 if the table has no owner.
     owners: [AtomicUsize; TABLES],
@@ -64,8 +64,8 @@ impl Ids {
         (table, [table * SMALL + id as usize % SMALL, TABLES * SMALL + large])
     }
 
-    /// Finds the word of an id. Returns its place, and the number of the callsite. The word is usually the first one of
-    /// its set.
+    /// Finds the word of an id. Returns its place, and the number of the callsite. The word is usually the first word
+    /// of its set.
     #[inline(always)]
     pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
         let at = Self::sets(id).1[0];

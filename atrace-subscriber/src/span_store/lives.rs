@@ -335,8 +335,8 @@ impl InSlot {
         origin.created.store(birth.time.max(1), Ordering::Release);
     }
 
-    /// Begins the life of a new span for which [`expect_life`](Self::expect_life) was called. No other thread may
-    /// know the span yet.
+    /// Begins the life of a new span for which [`expect_life`](Self::expect_life) was called. No other thread may have
+    /// access to the span yet.
     #[inline(never)]
     pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Birth) {
         if let Some(parent) = birth.parent {

@@ -1,4 +1,4 @@
-//! Errors of operations on properties. The text of an error tells the user what to do.
+//! Errors of operations on properties. The text of an error suggests a remedy to the user.
 
 use std::path::PathBuf;
 use std::{fmt, io};

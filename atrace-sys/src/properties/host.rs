@@ -1,5 +1,5 @@
-//! The properties of a host: a mapped file for each user. The [parent module](super) describes where the file
-//! is and what its users may rely on.
+//! The properties of a host: a mapped file for each user. The [parent module](super) describes the path of the file and
+//! the guarantees for its users.
 
 mod area;
 mod file;

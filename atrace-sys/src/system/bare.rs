@@ -118,8 +118,9 @@ pub(crate) fn start(_: Body, _: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `flags` must be those of a thread. `stack` must be the aligned end of memory that no other code uses, and `locals`
-/// an address for thread-locals. Both addresses must be within the mapping of `size` bytes at `base`.
+/// `flags` must be the flags with which `clone(2)` creates a thread. `stack` must be the aligned end of memory that no
+/// other code uses, and `locals` an address for thread-locals. Both addresses must be within the mapping of `size`
+/// bytes at `base`.
 #[cfg(bare)]
 unsafe fn clone_with(
     flags: libc::c_int,

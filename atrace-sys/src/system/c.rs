@@ -64,9 +64,9 @@ unsafe extern "C" {
 /// An optional pointer argument that is always null.
 pub(crate) type Absent = Option<&'static Infallible>;
 
-/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. The header for
-/// the capability calls has two words: this version, and the process id or 0. If the kernel does not know the
-/// version, it replaces the version by the one that it prefers.
+/// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`: three sets of 64 bits, in two halves each. The header for the
+/// capability calls has two words: this version, and the process id or 0. If the kernel does not have this version, it
+/// replaces the version number by that of another version.
 pub(crate) const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// A parameter of a system call: a number, or the address of memory.

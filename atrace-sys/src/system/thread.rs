@@ -127,7 +127,7 @@ pub(crate) fn leave_descriptors() -> bool {
     close_range(0, CLOSE_RANGE_UNSHARE)
 }
 
-/// Closes all descriptors from `first` on. `flags` are those of `close_range(2)`. Needs Linux 5.9.
+/// Closes all descriptors from `first` on. `flags` has the same meaning as in `close_range(2)`. Needs Linux 5.9.
 pub(crate) fn close_range(first: libc::c_int, flags: libc::c_int) -> bool {
     // The caller gives up the descriptors that are closed. The kernel takes -1 for the highest one.
     c::close_range(first, -1, flags).is_ok()

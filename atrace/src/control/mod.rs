@@ -21,7 +21,7 @@
 //! [`Control::patience`] sets. A caller that does not get the lock in time gets an error and has changed nothing. If a
 //! [`Switched`] does not get the lock when it is dropped, it prints on stderr that its changes stay. If a process is
 //! killed in the middle of a change, the list of patterns is still valid, but other processes may notice the change
-//! only at the next one.
+//! only at the next change.
 //!
 //! *Android* has no such lock. Only one thread of a process changes properties at a time. After a change, the process
 //! checks twice, 10 ms apart, whether another process has undone the change. If so, it sets the properties again, up to

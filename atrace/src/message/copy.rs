@@ -191,8 +191,8 @@ fn copy_plain<const BAR: bool>(from: &[u8], to: &mut [MaybeUninit<u8>]) -> bool 
 
 /// Does the same as [`copy_plain`] with explicit vectors, in half the time.
 ///
-/// The texts are passed as pointers: if references told the compiler that the texts do not overlap, it would make two
-/// passes, the first one a `memcpy`.
+/// The texts are passed as pointers. With references, the compiler would see that the texts do not overlap, and would
+/// make two passes, the first of which is a `memcpy`.
 ///
 /// # Safety
 ///

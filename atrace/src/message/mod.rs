@@ -2,7 +2,7 @@
 //!
 //! # Format
 //!
-//! A message is `KIND|pid|…`, at most 1023 bytes. The format is that of libcutils. Perfetto's systrace importer reads
+//! A message is `KIND|pid|…`, at most 1023 bytes. This is the format of libcutils. Perfetto's systrace importer reads
 //! it.
 //!
 //! # Replacement

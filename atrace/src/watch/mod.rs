@@ -122,9 +122,9 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
 /// Does the same as [`watch`], on a thread without file descriptors, so that system calls of the program's other
 /// threads stay as fast as before.
 ///
-/// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an
-/// empty descriptor table of its own. On kernels before 5.9 the thread is an ordinary one, with the descriptors of
-/// the process.
+/// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an empty
+/// descriptor table of its own. On kernels before 5.9 the thread is an ordinary thread, with the descriptors of the
+/// process.
 ///
 /// # Errors
 ///
@@ -262,7 +262,7 @@ struct Watchers {
     is_nudged: AtomicBool,
     /// The handle by which the thread is woken in a process without properties. In other processes it is not set.
     sleeper: OnceLock<std::thread::Thread>,
-    /// The callbacks, and the flag that tells the thread to stop.
+    /// The callbacks, and the flag by which the thread is stopped.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
 }
 

@@ -3,7 +3,8 @@
 //! The backend, the enabled tags and the watches belong to the process, and some of them can't change after the first
 //! event. So a test runs its case in a separate process: the same program, with the same test selected, an environment
 //! variable that makes the process run the case, and a private marker and property store. The tests that need the
-//! kernel's marker create a tracefs instance each. Only root can do that; other users see that these tests are skipped.
+//! kernel's marker create a tracefs instance each. Only root can create an instance; other users see that these tests
+//! are skipped.
 //!
 //! Android has one property store for all processes. A test that has a [`Place`] holds the store's lock, and other
 //! tests, even of other programs, wait for the lock.
@@ -434,8 +435,8 @@ pub fn free_descriptors() {
     }
 }
 
-/// Returns the open descriptors of this process, except the one that this function uses and that of the published
-/// state.
+/// Returns the open descriptors of this process, except the descriptor that this function uses and the descriptor of
+/// the published state.
 pub fn descriptors() -> Vec<(i32, PathBuf)> {
     let mut all: Vec<_> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -452,8 +453,8 @@ pub fn descriptors() -> Vec<(i32, PathBuf)> {
     all
 }
 
-/// Closes all descriptors except the standard ones, as some programs do at their start. No code of this process may
-/// use these descriptors any more. `close_range(2)` would need Linux 5.9.
+/// Closes all descriptors except the standard descriptors, as some programs do at their start. No code of this process
+/// may use these descriptors any more. `close_range(2)` would need Linux 5.9.
 pub fn close_all() {
     // The directory's own descriptor is closed when all names are read.
     let all: Vec<_> =

@@ -97,8 +97,8 @@ fn awaited(n: u64) -> Done {
     entered(n).lives(0..=n)
 }
 
-/// Returns what `n` futures write that are polled once and dropped, each within its own span: four messages and a life
-/// for each future.
+/// Returns the report of `n` futures that are polled once and dropped, each within its own span. Each future writes
+/// four messages and a life.
 fn polled(n: u64) -> Done {
     Done::new().messages(4 * n).lives(n..=n)
 }

@@ -105,8 +105,8 @@ fn have<T: Tracing>(kind: Kind, all_wait: &AtomicBool, over: &Notify) {
 }
 
 impl Alive {
-    /// Starts the tasks. Returns when all tasks wait and, if a layer is installed, the layer knows the spans of all
-    /// tasks.
+    /// Starts the tasks. Returns when all tasks wait and, if a layer is installed, the layer has recorded the spans of
+    /// all tasks.
     pub(crate) fn new<T: Tracing>(kind: Kind) -> Result<Self, Wrong> {
         let (over, all_wait) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         let theirs = (Arc::clone(&all_wait), Arc::clone(&over));

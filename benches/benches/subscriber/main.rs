@@ -128,7 +128,7 @@ impl Workload for Subscribers {
     }
 }
 
-/// Judges the promises about what a layer costs in addition to the bare registry.
+/// Judges the promises about the cost that a layer adds to the bare registry.
 fn layers(results: &Results) -> Vec<Judged> {
     let judge = |Promise { name, id, base, at_most }: Promise| {
         let ((case, mode), (_, base)) = place(&id).zip(place(&base))?;

@@ -1,6 +1,6 @@
-//! The promises about rows. `promises.txt` has a line for each promise. Promises about instruction counts can be
-//! judged even on a busy machine. They show what an event costs while tracing is off, and what this library adds to
-//! the system call.
+//! The promises about rows. `promises.txt` has a line for each promise. Promises about instruction counts can be judged
+//! even on a busy machine. These promises are about the cost of an event while tracing is off, and about the cost that
+//! this library adds to the system call.
 //!
 //! Promises about all workloads are in `measure/workload/bars.rs`; promises about one workload are in its bench.
 //! `benches/bounds.toml` has upper bounds for the instructions of operations. The outcome of any promise is a

@@ -65,7 +65,7 @@ impl Output {
         talk()
     }
 
-    /// Runs Criterion, whose output a terminal shows. In a pipe, its output is treated like that of
+    /// Runs Criterion, whose output a terminal shows. If stdout is a pipe, Criterion's output goes to the file, as in
     /// [`aside`](Self::aside).
     ///
     /// # Errors

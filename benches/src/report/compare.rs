@@ -6,10 +6,10 @@
 //! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
 //!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
 //!   the maximum.
-//! - A row is compared by its **time** if it has no ratio and other rows are not compared with it (`limit/`,
-//!   `cc/`, peers). The times are first corrected for the change of the machine: the median of today's time
-//!   divided by the saved time, over the `limit/` and `cc/` rows of the bench. The bounds are used as for
-//!   ratios.
+//! - A row is compared by its **time** if it has no ratio and other rows are not compared with it (`limit/`, `cc/`,
+//!   peers). The times are first corrected for the change of the machine: the median of today's time divided by the
+//!   saved time, over the `limit/` and `cc/` rows of the bench. Then the bounds of the two times are compared in the
+//!   same way as the bounds of ratios.
 //! - The time that tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the
 //!   change of the machine, exceeds the upper bound of the saved addition by more than the largest of three
 //!   allowances: the maximum percentage of the saved addition, 2 ns, and 1 % of the workload.

@@ -27,8 +27,8 @@ use crate::harness::child::Helper;
 /// The prefix of the line with the server's address.
 const READY: &str = "atrace-benches http: ";
 
-/// The number of connections that are served at the same time: each client may have its present connection and the
-/// previous one.
+/// The number of connections that are served at the same time: each client may have its present connection and its
+/// previous connection.
 const WORKERS: usize = 4;
 
 /// A server in a process of its own. Dropping this value ends the process.

@@ -4,9 +4,9 @@
 //! # Protocol
 //!
 //! Perfetto's service listens on a second socket for *consumers*. A consumer invokes methods of the `ConsumerPort`
-//! interface; the frames are those of the producer's socket (`atrace_perfetto::wire`). A session is one
-//! `EnableTracing` request, which carries the trace configuration and the file. The service itself writes to the
-//! file, so packets never pass through this process. The service replies to the request when the session ends.
+//! interface, in the same frames as on the producer's socket (`atrace_perfetto::wire`). A session is one
+//! `EnableTracing` request, which carries the trace configuration and the file. The service itself writes to the file,
+//! so packets never pass through this process. The service replies to the request when the session ends.
 //!
 //! # Time limits
 //!
@@ -52,7 +52,7 @@ pub struct Wanted {
     pub buffer_kib: u64,
     /// Patterns for the names of the producers; `*` matches any text. If empty, all producers are recorded.
     pub producers: Vec<String>,
-    /// Apps that use ATrace and that the service should switch on. The service does so on Android only.
+    /// Apps that use ATrace and that the service should switch on. The service switches apps on only on Android.
     pub atrace_apps: Vec<String>,
     /// Events of the kernel: `group/event`, or `group` for the whole group.
     pub events: Vec<String>,

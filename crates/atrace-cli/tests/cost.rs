@@ -109,8 +109,7 @@ mod cases {
         assert!(!ran.stdout.contains("events"), "{ran:?}");
     }
 
-    /// Returns the command's message about these options, and its exit status, which must be that of an
-    /// error.
+    /// Returns the command's message about these options, and its exit status, which must not be 0.
     fn refused(options: &[&str]) -> (String, i32) {
         let here = Here::new();
         let ran = ended(&mut cost(&here, "", options));

@@ -88,8 +88,8 @@ fn until(mut so: impl FnMut() -> bool) {
 /// A function with which a producer attacks the service.
 type Harm = fn(&mut Producer);
 
-/// Checks that a producer is disconnected because of this fault. Its earlier events stay in the trace, and so do
-/// those of other producers.
+/// Checks that a producer is disconnected because of this fault. The earlier events of this producer, and the events of
+/// other producers, stay in the trace.
 fn is_cut_off(what: &str, harm: Harm, expected: Fault) {
     let place = Place::new();
     let mut good = Producer::new(&place);

@@ -362,7 +362,7 @@ mod cases {
         fs::write("home/ready", format!("{}\n", common::pid())).unwrap();
     }
 
-    /// Kills the command and its program. Returns the process id of the command, and that of the program.
+    /// Kills the command and its program. Returns the process id of the command, and the process id of the program.
     fn killed(here: &Here, command: &mut Command) -> (u32, i32) {
         let (mut child, program) = started(here, command);
         child.kill().unwrap();

@@ -4,10 +4,10 @@
 //! # Scaling
 //!
 //! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the anchor's
-//! time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but not that of
-//! the counter, so the socket thread makes a new anchor each second. If the counter is more than two seconds past the
-//! anchor, or before the anchor (because the thread was descheduled or the machine slept), a timestamp is read from the
-//! system's clock instead.
+//! time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but not the speed
+//! of the counter, so the socket thread makes a new anchor each second. If the counter is more than two seconds past
+//! the anchor, or before the anchor (because the thread was descheduled or the machine slept), a timestamp is read from
+//! the system's clock instead.
 //!
 //! # Reading an anchor
 //!
@@ -97,7 +97,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The newer pair becomes the older one when it has this age.
+    /// The newer pair becomes the older pair when it has this age.
     const BASE_NS: u64 = 4_000_000_000;
 
     /// Updates the speed with a pair of a counter value and a time. Returns 0 while the speed is unknown.

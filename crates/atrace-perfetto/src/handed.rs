@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Handed(pub(crate) AtomicU32);
 
 impl Handed {
-    /// Pushes the chunk with this index. `next` is the word that links this chunk to the next one.
+    /// Pushes the chunk with this index. `next` is the word that links this chunk to the next chunk.
     pub(crate) fn push(&self, index: u32, next: &AtomicU32) {
         let mut last = self.0.load(Ordering::Relaxed);
         loop {

@@ -20,7 +20,7 @@
 //!
 //! - `link`: the client's side of the protocol; [`proto`], [`wire`]: the messages; [`socket`]: the
 //!   connection;
-//! - `options`: what a session requests besides its categories;
+//! - `options`: the options that a session requests in addition to its categories;
 //! - `startup`, `early`: events that are written before the service has reported the existing
 //!   sessions;
 //! - [`standing`], [`changes`]: the state of the connection, and callbacks for its changes.

@@ -242,8 +242,8 @@ impl Arena {
         self.memory.get(page as usize * PAGE).filter(|_| page < self.pages)
     }
 
-    /// Adds `events` to a count of lost events. A negative number corrects the count. A service that knows the word
-    /// with the count can read it even after this process was killed.
+    /// Adds `events` to a count of lost events. A negative number corrects the count. A service that reads this word in
+    /// the shared memory gets the count even after this process was killed.
     #[inline(never)]
     pub fn count_lost(&self, loss: Loss, events: i32) {
         let word = self.memory.get::<AtomicU32>(loss.word(PAGE));
@@ -514,8 +514,8 @@ pub struct Part<'a> {
     pub writer: u16,
     /// The packet, without its length.
     pub bytes: &'a [u8],
-    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, and [`abi::GOES_ON`] if it continues in
-    /// the next one.
+    /// [`abi::CONTINUES`] if the packet began in the writer's previous chunk, and [`abi::GOES_ON`] if the packet
+    /// continues in the next chunk.
     pub flags: u16,
 }
 

@@ -91,8 +91,8 @@ impl Event<'_> {
 ///   arguments and no flow, and a callsite has only a name.
 ///
 /// The function is inlined, so that each caller has code only for the parts that its events can have. No reference to
-/// the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler no longer
-/// knows which fields of [`Event`] are constant. So such functions get copies of these fields.
+/// the event may be passed to a function that is not inlined, here or in a caller: otherwise the compiler can't use the
+/// fact that fields of [`Event`] are constant. So such functions get copies of these fields.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(

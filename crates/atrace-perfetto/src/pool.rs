@@ -4,9 +4,9 @@
 //! # Layout
 //!
 //! A thread takes a *thread slot* at its first event and holds it until the thread ends. There are nine *session
-//! slots*: eight for sessions of the service, one for a recording of this process. For each pair of a thread slot
-//! and a session slot there is a *writer* (the state with which the thread writes for the session) at a fixed
-//! place. So the number by which the service knows the writer can be computed from the two indices. The mapping is
+//! slots*: eight for sessions of the service, one for a recording of this process. For each pair of a thread slot and a
+//! session slot there is a *writer* (the state with which the thread writes for the session) at a fixed place. So the
+//! writer's number, by which the service identifies the writer, can be computed from the two indices. The mapping is
 //! large (4095 × 9 writers), but only pages that are touched take memory.
 //!
 //! The pool is generic over the type of the writer, `W`, of which it only requires that zeroes are a valid
@@ -15,11 +15,11 @@
 //! # Threading
 //!
 //! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The thread that serves a session (the socket
-//! thread, or that of a recording) uses a writer in two cases: after the session was closed, if the writer's thread
-//! is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
+//! thread, or the thread of a recording) uses a writer in two cases: after the session was closed, if the writer's
+//! thread is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
 //! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once.
-//! Neither thread ever waits for the other. If a signal handler on a pinned thread writes an event, the thread is
-//! not pinned twice: this nested event is lost and counted.
+//! Neither thread ever waits for the other. If a signal handler on a pinned thread writes an event, the thread is not
+//! pinned twice: this nested event is lost and counted.
 //!
 //! A slot is given back when its thread ends, by the destructor of a thread key. For some threads no such destructor
 //! runs. The slot of such a thread holds its thread id (`unnoticed`), and the thread that serves sessions checks at
@@ -52,7 +52,8 @@ use super::presence::{Epoch, Found, Presence};
 
 /// The maximum number of sessions of the service that this process can be in.
 pub(crate) const SERVICES: usize = 8;
-/// The session slot of this process's own recording, after those of the service.
+/// The index of the session slot for this process's own recording. The slots for sessions of the service have smaller
+/// indices.
 pub(crate) const OWN_SESSION: usize = SERVICES;
 /// The maximum number of sessions.
 pub(crate) const SESSIONS: usize = SERVICES + 1;
@@ -62,9 +63,9 @@ pub(crate) const THREADS: usize = 4095;
 
 const _: () = assert!(SERVICES * THREADS < 1 << 15, "the service numbers a process' writers by 15 bits");
 
-/// Returns the number by which the service knows the writer of a thread for a session.
+/// Returns the number by which the service identifies the writer of a thread for a session.
 ///
-/// The writers of the recording have the same numbers as those of session 0. The numbers do not conflict, because
+/// The writers of the recording have the same numbers as the writers of session 0. The numbers do not conflict, because
 /// only the recording reads its chunks.
 pub(crate) const fn writer_number(session: usize, thread: usize) -> u16 {
     (1 + session % SERVICES * THREADS + thread) as u16
@@ -201,8 +202,8 @@ impl Shared {
         }
     }
 
-    /// Sets `tags` to the union of all sessions' tags and the presumed ones, and [`COMPARE`] if necessary. If two
-    /// threads call this at once, the thread that stores last has seen the changes of both threads.
+    /// Sets `tags` to the union of all sessions' tags and the presumed tags, and sets the bit [`COMPARE`] if necessary.
+    /// If two threads call this at once, the thread that stores last has seen the changes of both threads.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {

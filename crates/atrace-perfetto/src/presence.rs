@@ -121,9 +121,8 @@ impl Epoch {
     ///
     /// No thread may still have a chunk of the slot's previous session.
     ///
-    /// In a forked child the epochs were wiped. The first epoch of a slot is computed from `generation`: each
-    /// process has 65,536 epochs of its own, so the sessions of a child have other epochs than those of its
-    /// parent.
+    /// In a forked child the epochs were wiped. The first epoch of a slot is computed from `generation`: each process
+    /// has 65,536 epochs of its own, so the sessions of a child have other epochs than the sessions of its parent.
     pub(crate) fn open(&self, generation: u64) {
         let now = match self.0.load(Ordering::Relaxed) {
             0 => (generation as u32) << 16,

@@ -389,8 +389,8 @@ fn behind(session: &Session) -> u32 {
 /// The function is compiled for exactly the fields that the caller fills in. Builds for size omit it.
 /// `IS_SHORT` has the same meaning as in [`packet::event`].
 ///
-/// If the fast path can't write the event, `again` builds the event a second time, for [`write()`]. If the
-/// first event were passed by reference, the compiler would no longer know which of its fields are constant.
+/// If the fast path can't write the event, `again` builds the event a second time, for [`write()`]. If the first event
+/// were passed by reference, the compiler could no longer use the fact that some of its fields are constant.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_fast<'a, const IS_SHORT: bool>(

@@ -23,8 +23,8 @@ pub fn named_producers() -> Option<OsString> {
     variable("PERFETTO_PRODUCER_SOCK_NAME")
 }
 
-/// Returns the address for producers, and the rule by which a process that listens there is trusted. The address is
-/// that in the [environment variable](named_producers), otherwise the usual one.
+/// Returns the address for producers, and the rule by which a process that listens there is trusted. The address comes
+/// from the [environment variable](named_producers), if it is set; otherwise it is the usual address.
 pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }

@@ -13,8 +13,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct UnmatchedEnds {
-    /// One bit for each open slice, from the first one whose begin was lost. The innermost slice is the lowest
-    /// bit. A bit is 1 if the slice's begin was written.
+    /// One bit for each open slice, beginning with the first slice whose begin was lost. The innermost slice is the
+    /// lowest bit. A bit is 1 if the slice's begin was written.
     slices: u64,
     /// How many bits of `slices` are in use.
     open: u32,

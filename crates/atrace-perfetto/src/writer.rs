@@ -5,9 +5,9 @@
 //!
 //! A reader decodes a packet with the help of earlier packets in the same sequence. The earlier packets define the
 //! clock, the default track, and the numbers of interned categories and names; together they are the *incremental
-//! state*. The writer keeps a record of what its sequence has defined. It writes the state anew in every eighth
-//! chunk, after a loss, and when the service asks for it. So even if a ring buffer has overwritten the oldest
-//! chunks, a reader understands the rest.
+//! state*. The writer stores which definitions its sequence has. It writes the state anew in every eighth chunk, after
+//! a loss, and when the service asks for it. So even if a ring buffer has overwritten the oldest chunks, a reader
+//! understands the rest.
 //!
 //! # Paths
 //!
@@ -144,7 +144,7 @@ impl Writer {
         }
     }
 
-    /// Completes the chunk, whatever session it belongs to.
+    /// Completes the chunk, to whichever session it belongs.
     #[inline(never)]
     fn complete(&mut self) {
         let dropped = self.unmatched.take_all();
@@ -158,8 +158,8 @@ impl Writer {
         (self.epoch, self.fast_epoch) = (0, 0);
     }
 
-    /// Writes an event if nothing has to be written before it: the reader knows all definitions that the event needs,
-    /// no end is unmatched, and the chunk has room. Otherwise writes nothing and returns false; the caller then calls
+    /// Writes an event if nothing has to be written before it: the reader has all definitions that the event needs, no
+    /// end is unmatched, and the chunk has room. Otherwise writes nothing and returns false; the caller then calls
     /// [`event_slow`](Self::event_slow).
     ///
     /// Like [`packet::event`], this function is inlined. It can't describe the track of a counter.
@@ -213,8 +213,8 @@ impl Writer {
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. Does
-    /// not check whether there is room. If `HAS_ONE` is true (the caller handles only one category), also returns false
-    /// for an event with several categories. An end has no category.
+    /// not check whether the chunk has room. If `HAS_ONE` is true (the caller handles only one category), also returns
+    /// false for an event with several categories. An end has no category.
     #[inline(always)]
     fn is_ready<const HAS_ONE: bool>(&self, epoch: u32, event: &Event<'_>) -> bool {
         if self.fast_epoch != epoch || !self.unmatched.is_clear() || event.opens() < 0 && self.depth == 0 {

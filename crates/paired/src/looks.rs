@@ -40,8 +40,8 @@ impl Looks {
     /// Returns the interval of the difference if it is time for a look. `part` is the fraction of the time that
     /// has passed; from 1 on, the look is the last one.
     ///
-    /// `pairs` are the logarithms of ratios. Each returned interval is that of the ratio minus 1. An interval is `None`
-    /// if no ratio is finite; with few pairs the interval is not [sure](Interval::sure).
+    /// `pairs` are the logarithms of ratios. Each returned interval is the interval of the ratio minus 1. An interval
+    /// is `None` if no ratio is finite; with few pairs the interval is not [sure](Interval::sure).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;

@@ -1,4 +1,4 @@
-//! Measures the cost of an event through Perfetto's backend, and that of reading the clock, while a session is
+//! Measures the cost of an event through Perfetto's backend, and the cost of reading the clock, while a session is
 //! open. Each result is the minimum over several rounds.
 //!
 //! Run this example with `cargo run --release -p atrace-real-service --features real --example cost`.

@@ -27,7 +27,7 @@ fn trace() {
     println!("{}", perfetto::status());
 }
 
-/// Runs this test as a program whose service handles each connection with `serve`. Returns what the program printed.
+/// Runs this test as a program whose service handles each connection with `serve`. Returns the output of the program.
 fn program(test: &str, serve: impl Fn(UnixStream) + Send + 'static) -> Option<String> {
     if std::env::var_os("ATRACE_TEST_PROGRAM").is_some() {
         trace();

@@ -1,9 +1,9 @@
 //! Tests producers of another machine: between such a producer and Perfetto's service is a relay, which forwards bytes
 //! but no descriptors.
 //!
-//! By default, a thread of the test does what Perfetto's `traced_relay` does for a producer. `ATRACE_TEST_RELAY` can
-//! name the real relay: a program whose arguments are the address at which it listens and the address of the service,
-//! and which prints `ready`.
+//! By default, a thread of the test takes the place of Perfetto's `traced_relay`. `ATRACE_TEST_RELAY` can name the real
+//! relay: a program whose arguments are the address at which it listens and the address of the service, and which
+//! prints `ready`.
 #![cfg(not(no_tracing))]
 
 use std::io::{BufRead as _, BufReader, Read, Write};

@@ -276,7 +276,7 @@ impl Told {
         told
     }
 
-    /// Returns the answers that differ from the previous one.
+    /// Returns the answers that differ from the previous answer.
     fn changes(&self) -> Vec<Answer> {
         let mut answers = self.answers.lock().unwrap().clone();
         answers.dedup_by_key(|answer| answer.is_on);

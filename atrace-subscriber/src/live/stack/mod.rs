@@ -14,11 +14,11 @@
 //! - Each frame must lie above the frame before it and within the thread's stack, whose bounds the thread library
 //!   reports once per thread. The library may report more than the mapped stack: for a main thread, the size to which
 //!   its stack may grow. So a system call checks that all memory from the lowest stack pointer up is mapped.
-//! - The walk must end at the thread's outermost frame. The outermost frame is learnt from a walk of this thread that
+//! - The walk must end at the thread's outermost frame. The outermost frame is stored after a walk of this thread that
 //!   agrees with the unwinder, address by address, up to the frames of the C library that start a thread.
 //! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame
-//!   pointers, on a coroutine's stack, and the first time on a thread. From the unwinder's result, the outermost
-//!   frame may be learnt for the next walk.
+//!   pointers, on a coroutine's stack, and the first time on a thread. The unwinder's result may show the outermost
+//!   frame, which is then stored for the next walk.
 //!
 //! # Limits
 //!
@@ -180,7 +180,8 @@ fn follow(here: Registers, into: &mut [usize]) -> Option<usize> {
     frames::follow(&STACK.get(), here, into, |at| unsafe { read(at) })
 }
 
-/// Uses the unwinder, and learns from its result, so that the next walk may not need the unwinder.
+/// Uses the unwinder, and stores the outermost frame if the result shows it, so that the next walk may not need the
+/// unwinder.
 #[cold]
 #[inline(never)]
 fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {

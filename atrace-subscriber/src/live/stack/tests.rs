@@ -2,7 +2,7 @@ use std::hint::black_box;
 
 use super::*;
 
-/// Makes this module learn the bounds of the calling thread's stack, and returns the bounds.
+/// Makes this module find and store the bounds of the calling thread's stack, and returns the bounds.
 fn known_stack() -> (usize, usize) {
     see(registers().stack);
     BOUNDS.get()

@@ -224,7 +224,7 @@ impl<'a> Writable<'a> {
         Ok([&entry.serial, &area.serial])
     }
 
-    /// Writes `value` to the one of an entry's two values that is not current.
+    /// Writes `value` to the room for one of an entry's two values: the value that is not current.
     fn fill(bytes: &[AtomicU8; VALUE_ROOM], value: &Value) {
         // A reader that sees one of these bytes must also see the serial that made the other value current. Another
         // process may have stored that serial; the lock orders its store before this fence.

@@ -121,8 +121,9 @@ pub trait Workload {
         Ok(Fixture::default())
     }
 
-    /// Measures properties other than time, such as the states of threads. It runs in the bench's own process after all
-    /// rounds, while the [fixture](Self::fixture) exists, and stores its results [in the rows](Results::gauge).
+    /// Measures properties other than time, such as the states of threads. The measurement runs in the bench's own
+    /// process after all rounds, while the [fixture](Self::fixture) exists, and stores its results [in the
+    /// rows](Results::gauge).
     ///
     /// # Errors
     ///
@@ -155,8 +156,9 @@ pub trait Workload {
         45
     }
 
-    /// Makes the tables that precede the table of what each mode adds: by default a table of all cases. A row may be
-    /// missing because a filter excludes it. The bench fails if a cell has neither a number nor a reason.
+    /// Makes the tables that precede the table of the costs that each mode adds. By default this is a table of all
+    /// cases. A row may be missing because a filter excludes it. The bench fails if a cell has neither a number nor a
+    /// reason.
     fn tables(results: &Results) -> Vec<Table> {
         vec![tables::measured(results)]
     }

@@ -156,8 +156,8 @@ impl Results {
         self.allocated.get(&(self.case(case)?, self.mode(mode)?)).copied()
     }
 
-    /// Adds a value to the row of a case and mode, from [`Workload::profile`](super::Workload::profile). Without such a
-    /// row, nothing is added.
+    /// Adds a value to the row of a case and mode, if such a row exists.
+    /// [`Workload::profile`](super::Workload::profile) calls this.
     pub fn gauge(&mut self, case: &str, mode: &str, name: &str, value: f64) {
         let key = self.case(case).zip(self.mode(mode));
         if let Some(counts) = key.and_then(|key| self.counts.get_mut(&key)) {

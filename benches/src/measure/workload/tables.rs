@@ -35,7 +35,7 @@ pub(super) fn measured(results: &Results) -> Table {
 }
 
 /// Makes the table of the costs that each mode adds to the mode `none`, in nanoseconds and bytes, for every case and
-/// part. Costs in addition to those of other modes are in the workload's own table.
+/// part. Costs that a mode adds to other modes than `none` are in the workload's own table.
 pub(super) fn overhead(results: &Results) -> Table {
     let modes: Vec<&str> =
         results.modes.iter().filter(|mode| mode.bases.first() == Some(&BASE)).map(|mode| mode.name).collect();

@@ -67,7 +67,7 @@ pub(super) fn about_bench(bench: &Bench) -> Option<String> {
     bench.environment.as_ref().map(|e| conditions(&machine(e), &[e]))
 }
 
-/// Describes the conditions of a run, and what makes the run less reliable than a full run on a quiet
+/// Describes the conditions of a run, and the differences that make the run less reliable than a full run on a quiet
 /// machine.
 pub(crate) fn about_run(here: &Machine) -> String {
     let environments: Vec<&Environment> =

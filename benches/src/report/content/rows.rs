@@ -71,7 +71,7 @@ pub(super) fn workloads(here: &Machine) -> Vec<Section> {
     benches.map(|(name, bench)| workload(name, &bench.rows)).collect()
 }
 
-/// Makes the section of a workload: what each mode adds to each case.
+/// Makes the section of a workload: the cost that each mode adds to each case.
 fn workload(name: &str, rows: &[Row]) -> Section {
     let base = base(rows);
     let table = added(name, rows, base);
@@ -109,7 +109,7 @@ fn base(rows: &[Row]) -> &str {
     named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default()
 }
 
-/// Makes the table of what each mode adds to the mode `base` in each case.
+/// Makes the table of the costs that each mode adds to the mode `base` in each case.
 pub(super) fn added(name: &str, rows: &[Row], base: &str) -> Table {
     let (mut cases, mut modes) = (Vec::new(), Vec::new());
     let compared = rows.iter().filter(|row| row.above.contains_key(base));

@@ -1,7 +1,7 @@
 //! The command line: `atrace run`, `record`, `cost`, `on`, `off`, `status` and `doctor`.
 //!
 //! At its end, a command (except `on`) switches off everything that it has switched on. If the command is killed, the
-//! next command switches these things off (`notes`, `buffer::sweep`). Each error tells the user what to do.
+//! next command switches these things off (`notes`, `buffer::sweep`). The text of each error suggests a remedy.
 //!
 //! # Modules
 //!
@@ -10,7 +10,7 @@
 //! - `stores`: the users' property stores, which are opened with the rights of their users;
 //! - `buffer`: the kernel's ring buffers;
 //! - `file`: the file of a recording;
-//! - `notes`: notes of what remains to be done if a command is killed;
+//! - `notes`: notes for the next command, in case this command is killed;
 //! - `caller`: the user who called the command; `terminal`: the output.
 
 mod buffer;

@@ -1,5 +1,5 @@
-//! Notes of what remains to be done if a command is killed: the patterns to switch off, and the file to which the
-//! command's recording must be saved.
+//! Notes for the next command, in case a command is killed: the patterns that must be switched off, and the file to
+//! which the command's recording must be saved.
 //!
 //! # Format
 //!
@@ -22,8 +22,8 @@
 //!
 //! # The folder
 //!
-//! No other user can write to the folder with the notes of a user's commands. Root's folder is `/run/atrace`; that of
-//! another user is the folder of the user's property store, `/dev/shm/atrace-UID`, or on Android
+//! No other user can write to the folder with the notes of a user's commands. Root's folder is `/run/atrace`. The
+//! folder of another user is the folder of the user's property store, `/dev/shm/atrace-UID`, or on Android
 //! `/data/local/tmp/atrace-UID`. A folder is used only if it belongs to this user and no other user has access.
 
 use std::ffi::OsString;

@@ -48,7 +48,7 @@ pub(super) type Page = Result<Option<Published>, i32>;
 /// The state that a process publishes.
 pub(super) struct Published {
     text: Vec<u8>,
-    /// Whether the state is that of the process's parent.
+    /// Whether the state was published by the process's parent.
     is_parents: bool,
     /// Whether the process also has the state of another process, which it inherited by a fork.
     is_forked: bool,

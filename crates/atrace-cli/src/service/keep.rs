@@ -1,4 +1,4 @@
-//! Stores the packets: all of them in a file, or the newest ones in a ring in memory.
+//! Stores the packets: all packets in a file, or the newest packets in a ring in memory.
 //!
 //! A full ring drops its oldest packets. These may contain definitions that later packets of the same sequence need. So
 //! when the ring is saved, the packets of a sequence are left out up to the first packet that begins the sequence's

@@ -1,4 +1,5 @@
-//! A tracing service for a few programs. It does for one recording what Perfetto's `traced` does for a whole machine.
+//! A tracing service for a few programs. This service makes one recording, whereas Perfetto's `traced` serves a whole
+//! machine.
 //!
 //! # How it works
 //!
@@ -26,7 +27,7 @@
 //! - `blocking`: threads for calls that a producer could slow down;
 //! - `packets`: the fields of a packet that the service reads, and the packets that it writes itself;
 //! - [`Keep`]: a file, or a ring in memory with the newest packets;
-//! - [`Report`]: what was recorded and lost, and which producers were disconnected.
+//! - [`Report`]: the numbers of recorded and lost events, and the producers that were disconnected.
 
 mod blocking;
 pub(crate) mod keep;

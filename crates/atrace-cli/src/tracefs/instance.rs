@@ -137,7 +137,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns the kernel's error, which is `InvalidInput` for a clock that it does not know.
+    /// Returns the kernel's error, which is `InvalidInput` for a clock that the kernel does not have.
     pub fn set_clock(&self, clock: &str) -> io::Result<()> {
         self.control("trace_clock", clock)
     }

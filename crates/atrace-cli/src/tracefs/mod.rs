@@ -52,7 +52,7 @@ pub use self::markers::{Marker, Markers};
 /// The option that makes an instance receive a copy of each message written to the top-level marker (Linux 6.16).
 pub const COPY: &str = "copy_trace_marker";
 
-/// Returns whether the kernel can copy messages of the top-level marker to an instance. `directory` is that of
+/// Returns whether the kernel can copy messages of the top-level marker to an instance. `directory` is the directory of
 /// tracefs or of an instance.
 pub(crate) fn can_copy(directory: &Path) -> bool {
     directory.join("options").join(COPY).exists()

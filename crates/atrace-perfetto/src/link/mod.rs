@@ -111,7 +111,7 @@ enum Phase {
     Drained,
 }
 
-/// The connection to the service. After a connection has ended, the same value is used for the next one.
+/// The connection to the service. After a connection has ended, the same value is used for the next connection.
 struct Link {
     shared: &'static Shared,
     environment: &'static Environment,
@@ -245,8 +245,8 @@ pub(crate) fn run(
 }
 
 impl Link {
-    /// Returns whether this thread still has rights that the process has given up. The C library's `setuid()`
-    /// changes only the threads that the C library knows.
+    /// Returns whether this thread still has rights that the process has given up. The C library's `setuid()` changes
+    /// only the threads that the C library has created.
     fn has_stale_rights(&self) -> bool {
         self.rights != 0 && process::rights() != self.rights
     }

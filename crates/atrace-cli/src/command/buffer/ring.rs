@@ -247,7 +247,7 @@ const EVENT: &str = "events/sched/sched_process_exec/enable";
 /// The option that makes the kernel record the events of children, too.
 const FORK: &str = "event-fork";
 const NEW: &str = "events/task/task_newtask";
-/// The filter that passes the starts of new processes, but not those of new threads (`CLONE_THREAD`).
+/// The filter that passes the starts of new processes, but not the starts of new threads (`CLONE_THREAD`).
 const NEW_PROCESS: &str = "!(clone_flags & 65536)";
 
 pub(crate) struct Names(Option<Instance>);

@@ -8,7 +8,7 @@ use crate::tracefs::markers;
 #[derive(Default)]
 pub(crate) struct Started {
     pub(crate) processes: HashSet<u32>,
-    /// The names of the programs that were executed last.
+    /// For each process, the name of the program that it has executed last.
     pub(crate) names: HashMap<u32, String>,
     /// The number of events.
     pub(crate) events: u64,

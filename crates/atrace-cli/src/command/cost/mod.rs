@@ -312,7 +312,7 @@ fn end(status: ExitStatus) -> String {
     }
 }
 
-/// Prints what a run has written to stderr.
+/// Prints the text that a run has written to stderr.
 fn tell_errors(run: &Run) {
     let text = String::from_utf8_lossy(&run.errors);
     text.lines().for_each(|line| say(format_args!("the program's stderr: {}", shown(line))));

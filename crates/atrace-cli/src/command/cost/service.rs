@@ -9,9 +9,9 @@
 //!
 //! # Processor time
 //!
-//! The processor time is that of all processes of the service. For living processes it is read from a clock in
-//! nanoseconds; for processes that have ended it is read from the process that waited for them, in ticks of the
-//! kernel.
+//! The processor time is the time that all processes of the service have used. For living processes it is read from a
+//! clock in nanoseconds; for processes that have ended it is read from the process that waited for them, in ticks of
+//! the kernel.
 
 use std::ffi::OsString;
 use std::io::Read as _;

@@ -54,9 +54,9 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file early, so that the user learns of problems before there is data to write. `is_live` means that
-    /// the file is a valid trace at any moment. Such a file is not removed if the command is killed, or if the file
-    /// can't be moved at the end.
+    /// Creates the file early, so that problems are reported before there is data to write. `is_live` means that the
+    /// file is a valid trace at any moment. Such a file is not removed if the command is killed, or if the file can't
+    /// be moved at the end.
     pub(crate) fn create(
         path: &Path,
         existing: Existing,

@@ -46,8 +46,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Starts the program as `user` or, without one, as the user of this process. Returns when the program was executed,
 /// or could not be executed.
 ///
-/// `arguments` are those of the process that executes the program. `variables` are environment variables, which are
-/// set or, if they have no value, removed.
+/// `arguments` are the arguments of the stage, the process that executes the program. `variables` are environment
+/// variables, which are set or, if they have no value, removed.
 pub(crate) fn start(
     program: &[OsString],
     user: Option<&Caller>,

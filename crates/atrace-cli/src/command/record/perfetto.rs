@@ -34,8 +34,8 @@ use crate::process;
 const BUFFER: u64 = 65536;
 /// The kernel's event for a write to its marker. Perfetto's service records ATrace's messages as this event.
 const MARKER: &str = "ftrace/print";
-/// Whether this command has to switch tracing on in the programs that use ATrace. Perfetto's `traced_probes` does that
-/// on Android only.
+/// Whether this command has to switch tracing on in the programs that use ATrace. Perfetto's `traced_probes` switches
+/// tracing on in programs on Android only.
 const SWITCHES: bool = cfg!(not(target_os = "android"));
 
 fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {

@@ -196,8 +196,8 @@ pub(crate) fn perform<'a>(
 ///
 /// For root, these are the stores of all users that have a store, and of the users in `needed`. A store that can't be
 /// reached or trusted is reported in a line of output, and the other stores are returned. This also applies to root's
-/// own store, because another user may have created a file at its path. An ordinary user has only one store; if it
-/// can't be reached, this function returns an error.
+/// own store, because another user may have created a file at its path. An ordinary user has only one store. If this
+/// store can't be reached, the function returns an error.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
     let is_for_all = stores[0].uid == Some(0);

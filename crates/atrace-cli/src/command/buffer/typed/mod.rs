@@ -5,7 +5,7 @@
 //! form, `packets` encodes the events. The process of each thread is read from `/proc` at the start; later it is
 //! taken from the kernel's events `task_newtask` and `task_rename`.
 //!
-//! The timestamps are those of the clock `boot` (Linux 4.10), the clock of the other packets of the trace.
+//! The timestamps come from the clock `boot` (Linux 4.10), which is also the clock of the other packets of the trace.
 
 mod packets;
 mod pages;
@@ -191,7 +191,7 @@ fn system() -> Vec<u8> {
     })
 }
 
-/// Returns packets with the name of a process and those of its threads.
+/// Returns packets with the name of a process and the names of its threads.
 fn of_process(process: Process) -> Packets {
     let Some(status) = process.status() else { return Packets::new() };
     let tasks = fs::read_dir(process.path("task")).into_iter().flatten().flatten();
