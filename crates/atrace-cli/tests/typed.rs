@@ -233,8 +233,8 @@ mod cases {
         assert_eq!((left_by(ran.pid).len(), here.path("producers").exists()), (0, false), "{ran:?}");
     }
 
-    /// Tests a program that starts after tracing by ATrace was switched on for programs without a connection. Its
-    /// events must be recorded only once.
+    /// A program starts when tracing by ATrace is already switched on for programs without a connection. No event is
+    /// recorded twice, and the only events that are not recorded are those that the command reports as lost.
     #[test]
     fn a_program_that_connects_late_is_recorded_once() {
         let name = case!({
@@ -272,9 +272,14 @@ mod cases {
             assert!(ran.status.success(), "{ran:?}");
             let trace = fs::read(here.path("out")).unwrap();
             let times = |text: &str| trace.windows(text.len()).filter(|it| *it == text.as_bytes()).count();
+            let mut lost = 200;
             for number in 0..200 {
-                assert_eq!(times(&format!("late {number:03}")), 1, "after {seconds} s: {number}, {ran:?}");
+                let times = times(&format!("late {number:03}"));
+                assert!(times <= 1, "after {seconds} s: {number}, {ran:?}");
+                lost -= times as u64;
             }
+            // On a machine that is busy for seconds, events before the connection are lost, and are reported.
+            assert_eq!(lost, ran.told().1, "after {seconds} s: {ran:?}");
         }
     }
 

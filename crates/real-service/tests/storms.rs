@@ -272,11 +272,12 @@ fn sessions_come_and_go_under_writers() {
     }
     let Some(setup) = Setup::start(TEST) else { return };
     let mut child = setup.program().spawn().unwrap();
-    let small = |enabled| Config { buffer_kib: 4096, enabled, disabled: vec!["*"], ..Config::default() };
+    // The buffer holds what the program writes in seconds, because a busy machine stretches the pause below.
+    let config = |enabled| Config { buffer_kib: 64 << 10, enabled, disabled: vec!["*"], ..Config::default() };
     // The program has to connect first.
     let start = Instant::now();
     loop {
-        let first = Session::start(&setup.service, &small(vec!["app"]));
+        let first = Session::start(&setup.service, &config(vec!["app"]));
         std::thread::sleep(Duration::from_millis(50));
         if !first.stop().events().is_empty() {
             break;
@@ -285,8 +286,8 @@ fn sessions_come_and_go_under_writers() {
     }
     let mut found = 0;
     for _ in 0..times(60, 5_000) {
-        let app = Session::start(&setup.service, &small(vec!["app"]));
-        let view = Session::start(&setup.service, &small(vec!["view"]));
+        let app = Session::start(&setup.service, &config(vec!["app"]));
+        let view = Session::start(&setup.service, &config(vec!["view"]));
         std::thread::sleep(Duration::from_millis(7));
         for (session, name) in [(app, "app"), (view, "view")] {
             let events = session.stop().events();
