@@ -24,8 +24,8 @@ pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 /// The number of buckets that are tried in each part.
 const TRIES: usize = 8;
 
-/// The data of a callsite: its metadata, the number by which it is interned in Perfetto's memory, whether its spans so
-/// far were synchronous, the effect of a recorder's options on its spans, and the lanes that have its name.
+/// The data of a callsite: its metadata, the number by which packets in Perfetto's memory refer to it, whether its
+/// spans so far were synchronous, the effect of a recorder's options on its spans, and the lanes that have its name.
 struct Bucket {
     metadata: OnceRef<Metadata<'static>>,
     number: Number,
@@ -301,7 +301,7 @@ pub(crate) fn level_of(metadata: &Metadata<'_>) -> u8 {
 /// The constant data of a callsite, for Perfetto.
 pub(crate) struct CallsiteInfo {
     metadata: &'static Metadata<'static>,
-    /// The number by which the callsite is interned, or `None` if the table is full.
+    /// The number by which packets refer to the callsite, or `None` if the table of callsites is full.
     number: Option<&'static Number>,
 }
 

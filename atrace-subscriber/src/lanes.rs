@@ -25,7 +25,7 @@ use crate::slots::{Free, Link, NONE_FREE};
 
 /// The number of lanes in the first chunk.
 const FIRST_CHUNK: usize = 16;
-/// The maximum number of chunks.
+/// The maximum number of chunks of lanes.
 const CHUNKS: usize = 20;
 /// The number of names that have free lanes of their own. All further names share one list of free lanes.
 const NAMES: usize = 256;

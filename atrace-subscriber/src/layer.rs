@@ -32,8 +32,9 @@ pub enum AsyncSpans {
     Instead,
 }
 
-/// Writes spans and events to ATrace. A program uses this type under one of its two names: [`AtraceSubscriber`](crate::AtraceSubscriber), or
-/// [`AtraceLayer`] if `IN_STACK` is true. Both have the options that are documented here.
+/// Writes spans and events to ATrace. A program uses this type under one of its two names,
+/// [`AtraceSubscriber`](crate::AtraceSubscriber), or [`AtraceLayer`] if `IN_STACK` is true. Both have the options that
+/// are documented here.
 ///
 /// The default tag is [`AtraceTag::App`].
 #[derive(Debug, Default)]

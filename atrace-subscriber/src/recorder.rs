@@ -190,7 +190,7 @@ impl Recorder {
     }
 
     /// Stores a new span, whose id in its registry is `id`. Returns `None` if nothing has to be stored. `explicit`
-    /// returns the stored span that belongs to an id.
+    /// finds the stored span of the parent that the attributes name.
     #[inline]
     pub(crate) fn new_span(
         &self,
@@ -254,9 +254,9 @@ impl Recorder {
         parent.and_then(Span::in_slot)
     }
 
-    /// Stores a new span, if it has to be stored. `id` is the id that a registry has given to the span, or 0 without
-    /// a registry. Returns `None` if nothing has to be stored. `explicit` returns the stored span that belongs to an
-    /// id.
+    /// Stores a new span, if it has to be stored. `id` is the id that a registry has given to the span, or 0 without a
+    /// registry. Returns `None` if nothing has to be stored. `explicit` finds the stored span of the parent that the
+    /// attributes name.
     #[inline(never)]
     pub(crate) fn store(
         &self,
@@ -531,8 +531,8 @@ impl Recorder {
         span_stack::enter(self.owner, id);
     }
 
-    /// Enters a registry's span with this id while the tag is off. No slice begins, and nothing is recorded unless this
-    /// thread is in a recorded span.
+    /// Enters the span with this id in a registry while the tag is off. No slice begins, and nothing is recorded unless
+    /// this thread is in a recorded span.
     #[inline(always)]
     pub(crate) fn enter_unseen_inside(&self, id: u64) {
         span_stack::enter_inside(self.owner, id);

@@ -60,7 +60,7 @@ impl Free {
         }
     }
 
-    /// Gives a slot back to the stack.
+    /// Puts a slot back on the stack of free slots.
     pub(crate) fn put_back(&self, index: u32, Link(next): &Link) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {

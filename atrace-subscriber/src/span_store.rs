@@ -48,7 +48,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The number of slots in the first chunk.
 const FIRST_CHUNK: usize = 16;
-/// The maximum number of chunks.
+/// The maximum number of chunks of slots.
 const CHUNKS: usize = 24;
 /// The initial capacity of a slot's buffers, in bytes. This is enough for the text and the arguments of most
 /// spans.
@@ -311,8 +311,8 @@ impl StoredSpan {
     }
 
     /// Closes the span that this thread left last, if the span's flow has the number `flow_id`; otherwise returns
-    /// false. If closing the span may write an event, now or after its children's lives have ended, this removes the
-    /// registry's holder.
+    /// false. If closing the span may write an event, now or after its children's lives have ended, this function
+    /// removes the reference (the holder) by which the registry keeps the span open.
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
         let Some(slot) = self.slot() else { return false };

@@ -195,7 +195,7 @@ impl<T: Sync + 'static> Default for OnceRef<T> {
 ///
 /// # Safety
 ///
-/// The address must stay the same, and `deref` must always return the value at that address.
+/// The address of the value must stay the same, and `deref` must always return the value at that address.
 pub unsafe trait Place: Deref {}
 
 // SAFETY: the value is on the heap; moving the box moves only its address.

@@ -168,8 +168,8 @@ event! {
 }
 
 event! {
-    /// Ends an async slice as [`atrace_async_end`] does, with a name of any type. The text of the name must be that
-    /// of the begin.
+    /// Ends an async slice as [`atrace_async_end`] does, with a name of any type. The name must have the same text as
+    /// the name of the begin.
     fn atrace_async_end_named(name: impl EventName, cookie: i32) =>
         emit_named(Event::of(Kind::AsyncEnd(cookie.into())), name)
 }

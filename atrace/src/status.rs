@@ -41,7 +41,7 @@ impl Status {
         self.sessions
     }
 
-    /// Returns the tags that these sessions want.
+    /// Returns the tags that the open sessions want.
     pub fn tags(&self) -> AtraceTag {
         self.tags
     }

@@ -32,7 +32,7 @@ pub struct Dump {
     at: Instant,
     records: Vec<Record>,
     addresses: Vec<usize>,
-    /// For each layer, the end of its records, and its rules for backtraces.
+    /// For each layer, the index in `records` after its last record, and its rules for backtraces.
     layers: Vec<(usize, Arc<Rules>)>,
 }
 

@@ -20,7 +20,7 @@ const BEGINS: u32 = 1;
 const ON_LANE: u32 = 1 << 31;
 const IS_NESTED: u32 = 1 << 30;
 
-/// The place of a life: the number of its lane, and whether it is nested in another life on the lane.
+/// Where a life has begun: the number of its lane, and whether the life is nested in another life on the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub(crate) lane: u32,
@@ -57,16 +57,16 @@ impl Claim {
         self.0.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Records that the life has begun, at the place `begun`. If `begun` is `None`, records that the life could not be
-    /// begun and may be claimed again.
+    /// Records that the life has begun, on the lane in `begun`. If `begun` is `None`, records that the life could not
+    /// be begun and may be claimed again.
     pub(crate) fn set(&self, generation: u32, begun: Option<Begun>) {
         let nested = |begun: Begun| if begun.is_nested { IS_NESTED } else { 0 };
         let state = begun.map_or(UNBEGUN, |begun| ON_LANE | nested(begun) | begun.lane);
         self.0.store(pair(generation, state), Ordering::Release);
     }
 
-    /// Returns the place of the life, if the life has begun. The caller then sees all data that was stored
-    /// before.
+    /// Returns the lane of the life and whether the life is nested, if the life has begun. The caller then sees all
+    /// data that was stored before.
     pub(crate) fn begun(&self, generation: u32) -> Option<Begun> {
         let state = self.0.load(Ordering::Acquire);
         let (of, state) = (high(state), low(state));

@@ -80,7 +80,7 @@ const AGAIN: u32 = 2;
 const LEFT: u32 = 4;
 /// A [`tick`] has found that no thread is in the span.
 const SEEN: u32 = 8;
-/// The arguments of the span contain its number.
+/// The arguments of the span contain the span's number.
 const IDENTIFIED: u32 = 16;
 /// The spans of the callsite are presumed to be synchronous, so the thread does not report when it leaves the
 /// span.

@@ -57,7 +57,7 @@ impl User {
     }
 }
 
-/// The reason why there is no answer.
+/// The reason why the child gave no answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Failure {

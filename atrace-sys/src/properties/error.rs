@@ -6,7 +6,7 @@ use std::{fmt, io};
 /// An error of a property or of the property store. Its text says which operation failed, why, and what to do
 /// about it.
 ///
-/// The text includes that of the [`source`](std::error::Error::source), if there is one.
+/// The text includes the text of the [`source`](std::error::Error::source), if there is a source.
 pub struct Error(Box<Inner>);
 
 struct Inner {

@@ -97,7 +97,7 @@ pub fn publish(compose: &dyn Fn(&mut Text<'_>)) {
 }
 
 /// Returns the text in `file`, the content of a state's memory file. Returns `None` if the content was read during a
-/// write, or is not that of a state.
+/// write, or is not a state.
 pub fn text_of(file: &[u8]) -> Option<&[u8]> {
     let (sequence, text) = file.split_first_chunk::<8>()?;
     let sequence = u64::from_ne_bytes(*sequence);

@@ -22,7 +22,7 @@ const KEYS: [&str; 5] =
 struct Input<'a> {
     /// The bytes that are written over a valid store, and their places: mostly in the header and the first entries.
     writings: Vec<(bool, u32, &'a [u8])>,
-    /// A file size that is not that of a valid store.
+    /// A file size that no valid store has.
     size: Option<u32>,
     value: &'a [u8],
     pattern: &'a str,

@@ -212,7 +212,8 @@ impl Control {
 
     /// Disables [`AtraceTag::App`] in this process, by removing all patterns that match its name.
     ///
-    /// A removed pattern may have enabled other processes, too.
+    /// A removed pattern may also match other processes. The tag is then disabled in these processes, too, unless
+    /// another pattern matches them.
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
     }
 }
 
-/// Returns whether the text has a suspect byte, without copying it.
+/// Returns whether the text has a suspect byte (a byte that may have to be replaced), without copying the text.
 #[inline(always)]
 pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     match text.last_chunk() {
@@ -81,7 +81,7 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     Suspects::of(u128::from(both[0]) << 64 | u128::from(both[1]), bar).any()
 }
 
-/// Shows which of 16 bytes are suspect.
+/// A mask that shows which of 16 bytes are suspect.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Suspects(std::arch::x86_64::__m128i);

@@ -63,7 +63,7 @@ impl Reload {
         self.reading(process, process, &read);
     }
 
-    /// Calls `read`. If no other thread reloaded the tags during the call, sets the word to `after`.
+    /// Calls `read`. If no other thread reloaded the tags during the call, stores `after` as the new state.
     fn reading(&self, process: u64, after: u64, read: &impl Fn()) {
         self.change(|word| match word & READING {
             _ if word & PROCESS != process => process | 1,

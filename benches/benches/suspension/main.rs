@@ -489,7 +489,7 @@ impl Ends for Flume {
     }
 }
 
-/// The channel of this crate. `H` decides how its cancellation handlers are stored.
+/// The rendezvous channel of this crate. `H` decides how the channel stores its cancellation handlers.
 pub(crate) struct Own<H>(PhantomData<H>);
 
 impl<H: Handler> Ends for Own<H> {

@@ -10,7 +10,7 @@ use atrace_benches::measure::workload::Wrong;
 
 use super::jobs::Work;
 
-/// The number of clients, as in the original.
+/// The number of clients. The original benchmark has the same number.
 pub(crate) const CLIENTS: usize = 2;
 
 /// The work that a client has done in a slice (a period of measuring).

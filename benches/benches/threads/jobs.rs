@@ -36,7 +36,7 @@ pub(crate) trait Work: Copy + Send + Sync + 'static {
     /// Checks a result; `last` is the previous result of the same client.
     fn check(output: &Self::Output, last: Option<&Self::Output>) -> Result<(), Wrong>;
 
-    /// Checks a result more thoroughly.
+    /// Checks a result more thoroughly than [`check`](Self::check) does.
     fn check_well(_: &Self::Output) -> Result<(), Wrong> {
         Ok(())
     }

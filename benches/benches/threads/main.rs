@@ -49,7 +49,7 @@ static ALLOCATOR: Counting = Counting;
 /// The number of threads of the runtime on which tasks run.
 const WORKERS: usize = 2;
 
-/// The mode of the server's process.
+/// The argument that makes a process of the bench the server.
 const SERVER: &str = "server";
 /// The environment variable with the server's address, for the processes of the modes.
 const ADDRESS: &str = "ATRACE_BENCH_HTTP";

@@ -115,8 +115,8 @@ pub struct Subscriber {
     pub counted: bool,
 }
 
-/// Makes a subscriber of this workspace or a baseline. A mode with a Perfetto session is compared with the raw writes
-/// of the corresponding mode of the marker backend.
+/// Describes a subscriber of this workspace, or a baseline. A mode with a Perfetto session is compared with the raw
+/// writes of the corresponding mode of the marker backend.
 const fn of(
     (way, mode, kind): (Way, &'static str, &'static str),
     state: State,

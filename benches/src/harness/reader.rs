@@ -195,7 +195,7 @@ fn questions(place: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{}-questions", place.trim_start_matches('@')))
 }
 
-/// Does the work of the reader's process, which runs until it is killed.
+/// Runs the reader, in its own process, until the process is killed.
 pub(super) fn run() -> io::Result<std::convert::Infallible> {
     let place = std::env::var(PRODUCERS).map_err(io::Error::other)?;
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(place.trim_start_matches('@'))?)?;

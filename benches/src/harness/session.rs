@@ -161,7 +161,7 @@ pub(super) struct Prepared {
     pub(super) sink: Sink,
     pub(super) marker: PathBuf,
     instance: Option<Instance>,
-    /// Whether the ring buffer was off before, so that it must be switched off at the end.
+    /// Whether the ring buffer was off before the bench, so that it must be switched off at the end.
     was_off: bool,
 }
 

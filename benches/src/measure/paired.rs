@@ -126,7 +126,8 @@ impl<'a> Paired<'a> {
         self.comparisons.push(Compared { id, base, at_most: None, above: false });
     }
 
-    /// Requests the ratio and the difference in nanoseconds. The row has the difference under `above`.
+    /// Requests the ratio of the two cases' times, and their difference in nanoseconds. The row has the difference
+    /// under `above`.
     pub fn compare_above(&mut self, id: impl Into<String>, base: impl Into<String>) {
         self.compare(id, base);
         self.comparisons.iter_mut().last().expect("it was added just now").above = true;

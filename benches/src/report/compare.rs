@@ -113,7 +113,7 @@ pub(crate) struct Against {
     problems: Vec<String>,
 }
 
-/// A change in a row.
+/// A property of a row that has changed since the results were saved.
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
     /// The row, with its machine and bench.

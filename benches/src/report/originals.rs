@@ -9,7 +9,7 @@ use crate::catalogue::TracingCase;
 use crate::catalogue::published::{EVENTS, Field, Line, Measured, Original, TRACING, originals};
 use crate::catalogue::{State, Who};
 
-/// The name of the file in `docs`.
+/// The name of the page in `docs` that lists the results of the original benchmarks.
 const NAME: &str = "originals.md";
 
 /// Writes the file below `root`.

@@ -55,7 +55,7 @@ fn operation(event: &'static Event) -> Operation {
     Operation { event, rust: in_rust::<{ TAG.bits() }>(event), cc, missing }
 }
 
-/// The name of a callsite. The Perfetto backend sends such a name only once.
+/// A constant name. The Perfetto backend sends the text of such a name only once.
 static LITERAL: Name = Name::new("0123456789");
 
 /// Returns the Rust operation of an event. The tag is a constant, as it is in most programs.

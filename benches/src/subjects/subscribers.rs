@@ -5,7 +5,7 @@
 //! A peer is set up as its documentation shows, with two exceptions: fields are recorded, as by this workspace's
 //! subscriber, and the output goes to `/dev/null`, because files would grow by gigabytes. So the row of a peer shows
 //! its lowest cost. Some peers do a part of the work on a thread of their own. The time of such a peer only includes
-//! the caller's part; its allocations are those of the whole process, without C++ allocations.
+//! the caller's part; its allocations include all threads of the process, without C++ allocations.
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;
@@ -124,7 +124,7 @@ pub const fn peer(mode: &'static str, peer: &'static str, kind: &'static str, in
     Subject { of: Kind { mode, peer: Some(peer), kind, way, state, compared_to, counted: false }, install }
 }
 
-/// Returns the peers whose features are enabled.
+/// Returns the peers (subscribers of other projects) whose Cargo features are enabled.
 fn peers() -> Vec<Subject> {
     let all: &[Subject] = &[
         // Encodes and writes on the caller's thread under a mutex: an event at once, a span when it is closed. Nothing

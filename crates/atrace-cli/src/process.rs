@@ -64,7 +64,7 @@ impl Process {
         Some(text)
     }
 
-    /// Returns the target of one of the process's links.
+    /// Returns the target of a symbolic link in the process's directory in `/proc`.
     pub(crate) fn read_link(self, file: &str) -> Option<PathBuf> {
         fs::read_link(self.path(file)).ok()
     }

@@ -97,7 +97,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The newer pair becomes the older pair when it has this age.
+    /// When the newer pair of a counter value and a time has this age, it becomes the older pair.
     const BASE_NS: u64 = 4_000_000_000;
 
     /// Updates the speed with a pair of a counter value and a time. Returns 0 while the speed is unknown.

@@ -174,7 +174,7 @@ impl Arena {
         })
     }
 
-    /// Makes this arena a spare.
+    /// Makes this arena a spare: a later arena can use its addresses.
     #[inline(never)]
     fn keep(&'static self) {
         // If there are spares enough, this one is not used again and only keeps its addresses.
@@ -555,7 +555,7 @@ impl Iterator for Completed {
 /// A chunk that its thread has not completed, with its state when it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The place of the chunk, and the number of the buffer for its packets.
+    /// The page and the index of the chunk, and the number of the buffer for its packets.
     pub(crate) place: Moved,
     number: u32,
     writer: u16,

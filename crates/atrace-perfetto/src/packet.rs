@@ -136,7 +136,7 @@ fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
 }
 
 /// Writes the part of an event's packet that follows the time. This part is the same for all sessions. Returns the
-/// cursor behind the packet. The parameters are those of [`event_with`].
+/// cursor behind the packet. The parameters have the same meaning as in [`event_with`].
 ///
 /// # Safety
 ///

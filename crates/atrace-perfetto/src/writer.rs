@@ -110,7 +110,7 @@ pub(crate) struct Writer {
     opened: u64,
     retry: u64,
     counters: [u64; REMEMBERED],
-    /// The callsites that the state has interned.
+    /// The callsites whose constant data is in the incremental state.
     interned: Interned,
     /// The number of the track for the thread's processor time, or 0 if the state does not describe that
     /// track.
@@ -255,7 +255,8 @@ impl Writer {
         true
     }
 
-    /// Returns true if the state has interned the event's callsite, or if the event has none.
+    /// Returns true if the incremental state has the constant data of the event's callsite, or if the event has no
+    /// callsite.
     #[inline(always)]
     fn is_interned(&self, site: Option<&Site<'_>>) -> bool {
         site.is_none_or(|site| {

@@ -68,9 +68,9 @@ pub enum Kind {
     /// Not a callsite: the entry for all calls whose callsite is unknown.
     #[default]
     Unknown,
-    /// A span of the program.
+    /// The callsite of a span.
     Span,
-    /// An event of the program.
+    /// The callsite of an event.
     Event,
 }
 

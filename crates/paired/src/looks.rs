@@ -23,7 +23,7 @@ pub const PAIRS_MIN: usize = 9;
 
 /// The fractions of the time after which there is a look, before the last look at the end.
 const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
-/// The fraction of the error that each look before the last one may use.
+/// The fraction of the permitted probability of error that each look before the last look may use.
 const SHARE: f64 = 0.1;
 
 /// The maximum distance of the bounds of an interval from its median if the interval is to end the comparison.

@@ -24,9 +24,9 @@ pub struct Event {
     pub time: u64,
     /// The type: 1 for a begin, 2 for an end, 3 for an instant, 4 for a counter.
     pub kind: u64,
-    /// The name, either from the packet itself or interned.
+    /// The name, either from the packet itself or from an earlier definition to which the packet refers (interned).
     pub name: Option<Vec<u8>>,
-    /// Whether the name is interned.
+    /// Whether the name comes from an earlier definition to which the packet refers.
     pub is_interned: bool,
     /// The names of the categories.
     pub categories: Vec<String>,

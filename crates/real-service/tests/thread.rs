@@ -89,7 +89,7 @@ fn allow_only(calls: &[libc::c_long]) {
 const CALLS_FOR_MEMORY: [libc::c_long; 4] =
     [libc::SYS_fcntl, libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_close];
 
-/// Tests a process that is confined before its first session.
+/// Tests a process that confines itself to few system calls (seccomp) before its first session.
 #[test]
 fn it_makes_few_more_calls_for_memory() {
     const TEST: &str = "it_makes_few_more_calls_for_memory";

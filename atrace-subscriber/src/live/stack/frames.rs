@@ -347,7 +347,7 @@ mod tests {
     }
 
     /// Walks stacks full of nearly valid frames. Only allowed addresses are read (`Memory::read` checks this), and the
-    /// result is what the links say.
+    /// result follows the frames' links.
     #[test]
     fn hostile_stacks_are_survived() {
         let mut state = 7_u64;

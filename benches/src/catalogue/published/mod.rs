@@ -88,7 +88,7 @@ const fn time(ns: f64) -> Published {
     times(ns, ns, ns)
 }
 
-/// The published times of the benchmark of events.
+/// The times that AOSP published for its benchmark of events.
 pub const EVENTS: [OfEvent; 6] = [
     OfEvent { state: State::Off, event: "begin/10", rust: times(6.0211, 6.0382, 6.0607), cc: time(4.0) },
     OfEvent { state: State::Off, event: "begin/1000", rust: times(6.0119, 6.0418, 6.0823), cc: time(4.05) },
@@ -117,24 +117,24 @@ pub const TRACING: [OfTracing; 12] = [
 /// An original benchmark that a bench of this crate repeats.
 #[derive(Clone, Debug)]
 pub struct Original {
-    /// The bench that repeats the original.
+    /// The bench that repeats the original benchmark.
     pub bench: &'static str,
-    /// A title of the original.
+    /// A title of the original benchmark.
     pub title: &'static str,
-    /// A sentence of the original's authors about the results, word by word, if there is one.
+    /// A sentence of the original benchmark's authors about the results, word by word, if there is such a sentence.
     pub quote: Option<&'static str>,
-    /// The findings of the original's tables.
+    /// The findings that the original benchmark's tables show.
     pub findings: Vec<Finding>,
     /// A description of the differences between the original benchmark and ours.
     pub otherwise: Option<&'static str>,
-    /// The lines of its tables, in groups.
+    /// The lines of the original benchmark's tables, in groups.
     pub groups: Vec<Vec<Line>>,
 }
 
-/// A finding of an original's tables.
+/// A finding that the tables of an original benchmark show.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// A sentence in our words.
+    /// The finding as a sentence in our words.
     pub text: &'static str,
     /// The ratios that show the finding.
     pub checks: Vec<Check>,
@@ -151,11 +151,11 @@ pub struct Check {
     pub by: Measured,
     /// The lower end of the range in which the finding holds.
     pub from: f64,
-    /// The upper end of that range.
+    /// The upper end of the range in which the finding holds.
     pub to: f64,
 }
 
-/// A number that was published.
+/// A number that the authors of an original benchmark published.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// A description of the number.
@@ -209,7 +209,7 @@ pub enum Field {
     Count(&'static str),
 }
 
-/// Returns the originals, in the order in which a full run repeats them.
+/// Returns the original benchmarks, in the order in which a full run repeats them.
 ///
 /// # Panics
 ///

@@ -208,7 +208,8 @@ pub fn run<W: Workload>() -> ExitCode {
     })
 }
 
-/// Does the work of the process of a mode, if this process was started as such. Returns whether it was.
+/// If this process was started to measure a mode, measures until the bench ends, and returns true. Otherwise returns
+/// false.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ use crate::table::{Cell, Table};
 
 /// Generated tables, which are between two marks on the page. The marks contain the name of the tables.
 pub(crate) struct Made {
-    /// The name in the marks.
+    /// The name of the tables, which the marks contain.
     pub(crate) name: &'static str,
     /// The bench that measures the rows, or `None` for all benches.
     bench: Option<&'static str>,
@@ -70,7 +70,7 @@ const LIVE: Chosen = Chosen {
     modes: &["S adds", "C adds", "C_L adds"],
 };
 
-/// All generated tables of the page.
+/// All generated tables of `docs/costs.md`.
 pub(crate) const MADE: [Made; 11] = [
     Made { name: "events", bench: Some(ATRACE), tables: |here| tables(events::wrapper(here)) },
     Made { name: "perfetto", bench: Some(ATRACE), tables: |here| tables(events::perfetto(here)) },

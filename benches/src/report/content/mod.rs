@@ -11,7 +11,7 @@ use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
-/// The benches that have their own sections.
+/// The benches that have their own sections in the report.
 const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
 
 /// Makes the report.

@@ -53,7 +53,7 @@ impl Facts {
         }
     }
 
-    /// Returns all values of a name.
+    /// Returns the values of all facts with this name.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.0.iter().filter(move |(other, _)| other == name.as_bytes()).map(|(_, value)| &value[..])
     }
@@ -105,7 +105,7 @@ impl Published {
         Self(String::from_utf8_lossy(text).lines().map(with_text).collect())
     }
 
-    /// Returns all values of a key.
+    /// Returns the values of all lines that begin with this key.
     pub(super) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
         self.0.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix(' '))
     }

@@ -18,7 +18,7 @@ use atrace_perfetto::trace_file::{TraceFile, Whose, add};
 pub enum Keep {
     /// Packets are written to a file as they arrive.
     File {
-        /// An empty file that no other process writes to.
+        /// The file. It must be empty at first, and no other process may write to it.
         file: File,
         /// The file's maximum size in bytes.
         max: Option<u64>,

@@ -26,7 +26,7 @@ pub enum Fault {
     Deaf,
     /// The producer connected and sent nothing.
     Silent,
-    /// The producer exceeds a limit, such as that of memory.
+    /// The producer exceeds a limit, such as the limit of memory.
     TooMuch,
 }
 

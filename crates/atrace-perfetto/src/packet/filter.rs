@@ -17,10 +17,10 @@ pub(crate) const FILTERED_ROOM: usize = 2 * FILTERED.len() + SITE_ROOM;
 const SITE_ROOM: usize = 8;
 /// The maximum number of flows that remain in an event whose arguments were removed.
 const FLOWS: usize = 32;
-/// The size of the buffer for the remaining arguments, in bytes.
+/// The size of the buffer for the arguments that remain in an event whose other arguments were removed, in bytes.
 pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
-/// Returns the event as a session with these filters gets it. `kept` is a buffer for the remaining arguments.
+/// Returns the event as a session with these filters gets it. `kept` is a buffer for the arguments that remain.
 ///
 /// If the session excludes arguments, only the flows (arrows to other events) of an event remain. The level of a
 /// callsite counts as an argument. If the callsite has no number, its target and location are also left out.

@@ -290,7 +290,7 @@ impl Names {
         text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
-    /// Returns the processes of the program.
+    /// Returns the processes of the recorded program.
     pub(crate) fn read(&self) -> Processes {
         self.0.as_ref().map(Processes::read).unwrap_or_default()
     }

@@ -11,7 +11,7 @@ use crate::command::terminal::{print, thousands};
 use crate::process::{Process, Status};
 use crate::service::{Counts, Report};
 
-/// The two sides of a comparison.
+/// The runs on the two sides of a comparison, usually with tracing off and with tracing on.
 pub(super) struct Sides<T>(pub(super) [Vec<T>; 2]);
 
 impl<T> Sides<T> {
