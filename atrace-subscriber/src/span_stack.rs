@@ -336,8 +336,9 @@ pub(crate) fn enter_and_begin(owner: Owner, id: u64, span: Span, glance: Glance)
     STACK.with(|stack| stack.enter_and_begin(owner, id, span, glance));
 }
 
-/// Leaves the span and ends its slice, if it is the span that this thread entered last, and its entry has no bit set.
-/// Otherwise does nothing. Returns false if there is an entry that [`exit_other`] must examine.
+/// Leaves the span and ends its slice, if it is the span that this thread entered last, and its entry has none of the
+/// bits that need more work, such as [`WATCHED`]. Otherwise does nothing. Returns false if there is an entry that
+/// [`exit_other`] must examine.
 #[inline(always)]
 pub(crate) fn exit(owner: Owner, id: u64) -> bool {
     STACK.with(|stack| {

@@ -82,10 +82,10 @@
 //! if the begin was not recorded in the same session. An event is lost and counted if it is written by a signal handler
 //! that interrupts another event of its thread.
 //!
-//! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service is there, the event waits
-//! until the service has said which sessions exist, at most 5 s. An event does not wait in a signal handler, that is,
-//! on a signal stack or while a signal that has a handler is blocked. Events that do not wait, or that wait in vain,
-//! are lost and counted.
+//! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service runs, the event waits until the
+//! service has reported which sessions exist, at most 5 s. An event does not wait in a signal handler, that is, on a
+//! signal stack or while a signal that has a handler is blocked. Events that do not wait, or that wait in vain, are
+//! lost and counted.
 //!
 //! # Descriptors
 //!

@@ -47,7 +47,7 @@ impl Status {
     }
 
     /// Returns how many events were lost: because the memory was full, because a signal handler wrote them while it
-    /// interrupted another event of its thread, or because the service had not yet said which sessions exist.
+    /// interrupted another event of its thread, or because the service had not yet reported which sessions exist.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -1,6 +1,6 @@
-//! Checks on this machine that the *sure* results of a bench (whose interval is narrow enough) are true. The benches'
-//! code for comparisons compares an operation with itself, and with the same operation plus known extra work, while
-//! other processes (*neighbours*) keep the machine busy.
+//! Checks on this machine that the *sure* results of a bench (results from enough pairs of slices at the same speed)
+//! are true. The benches' code for comparisons compares an operation with itself, and with the same operation plus
+//! known extra work, while other processes (*neighbours*) keep the machine busy.
 //!
 //! The extra work is a chain of [`EXTRA`] blocks. Its true time is known: each step of a chain needs the result of the
 //! step before, so a block always takes the same number of cycles, and the reference chain shows how long a cycle is.

@@ -27,13 +27,13 @@
 //! clone, a close, and a check whether the callsite is enabled. (If a signal handler that traces interrupts a count,
 //! the count may be lost.)
 //!
-//! *Times* are sampled. For each callsite and kind of call, the first calls of each thread are timed, and after that a
-//! random one of 128 calls, or fewer if the clock is slow. A call is timed with the processor's counter. During a call
-//! of more than 10 µs, the thread may have waited or lost the processor. So for such a call the thread's processor time
-//! counts instead of the elapsed time. The processor time is read for a part of the sample. So time spent waiting, as
-//! in a write that blocks, is not in the bill. Systems without a clock for the processor time of a thread use elapsed
-//! time instead. A timed call seems 10 to 20 ns longer than it is, because the code of the meter has displaced code of
-//! the program from the processor's caches.
+//! *Times* are sampled. For each callsite and kind of call, the first calls of each thread are timed, and after that
+//! one call in 128, chosen at random (fewer if the clock is slow). A call is timed with the processor's counter. During
+//! a call of more than 10 µs, the thread may have waited or lost the processor. So for such a call the thread's
+//! processor time counts instead of the elapsed time. The processor time is read for a part of the sample. So time
+//! spent waiting, as in a write that blocks, is not in the bill. Systems without a clock for the processor time of a
+//! thread use elapsed time instead. A timed call seems 10 to 20 ns longer than it is, because the code of the meter has
+//! displaced code of the program from the processor's caches.
 //!
 //! *Nested calls* occur when the `Debug` of a value traces, or with a `Metered` within a `Metered`. A nested call
 //! counts for its own callsite, and its time is subtracted from that of the outer call.

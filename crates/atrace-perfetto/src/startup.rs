@@ -4,11 +4,11 @@
 //! During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
 //! [`producer::write`](crate::producer::write), which finds no open session.
 //!
-//! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if the
-//! caller asked for every event). An event in a signal handler does not wait, because the handler may have
-//! interrupted a thread that is needed for the answer. While a lost connection is being restored, events do not wait
-//! either. An event that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is
-//! that no session exists, the counts are reset, because no session wanted the lost events.
+//! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if
+//! [`be_patient`] was called). An event in a signal handler does not wait, because the handler may have interrupted a
+//! thread that is needed for the answer. While a lost connection is being restored, events do not wait either. An event
+//! that does not wait, or whose wait times out, is lost and counted (`early.rs`). If the answer is that no session
+//! exists, the counts are reset, because no session wanted the lost events.
 //!
 //! If the process has lost events and exits before the service has answered, the exit waits for the answer for the same
 //! limited time, so that the service can read the count of lost events. If the service can't read the memory

@@ -18,7 +18,7 @@ use crate::Interval;
 /// The confidence of the statements that are made after any of the looks.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// The smallest number of pairs with which the last look can be sure.
+/// The smallest number of pairs from which the last look can compute an interval with its confidence.
 pub const PAIRS_MIN: usize = 9;
 
 /// The fractions of the time after which there is a look, before the last look at the end.
@@ -41,7 +41,7 @@ impl Looks {
     /// has passed; from 1 on, the look is the last one.
     ///
     /// `pairs` are the logarithms of ratios. Each returned interval is the interval of the ratio minus 1. An interval
-    /// is `None` if no ratio is finite; with few pairs the interval is not [sure](Interval::sure).
+    /// is `None` if no ratio is finite; with too few pairs it is marked as uncertain ([`Interval::sure`] is false).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;
@@ -58,7 +58,8 @@ impl Looks {
     }
 }
 
-/// Returns whether the comparison can end, because the interval of the difference is sure and narrow.
+/// Returns whether the comparison can end, because the interval of the difference comes from enough pairs and is
+/// narrow.
 pub fn is_decided(difference: Interval) -> bool {
     difference.sure && difference.half_width() <= TIGHT.max(TIGHT_PART * difference.median.abs())
 }
@@ -86,9 +87,9 @@ mod tests {
         }
     }
 
-    /// Simulates `runs` comparisons. Returns three numbers: how many of them claim a difference, how many intervals do
-    /// not contain the true difference `extra`, and how many comparisons have a sure result. `time` returns the time of
-    /// the same work in each run.
+    /// Simulates `runs` comparisons. Returns three numbers: how many comparisons claim a difference, how many intervals
+    /// do not contain the true difference `extra`, and how many comparisons have a result from enough pairs
+    /// ([`Interval::sure`]). `time` returns the time of the same work in each run.
     fn judge(extra: f64, runs: u64, most: usize, mut time: impl FnMut(u64) -> f64) -> [u64; 3] {
         let mut counted = [0; 3];
         for seed in 0..runs {

@@ -75,7 +75,8 @@ pub fn range(samples: &[Sample], reference: f64) -> Option<[f64; 2]> {
 }
 
 /// Returns the ratio of the times of slices to the times of the slices `base`, which ran side by side with them. If
-/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is not sure.
+/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is marked as uncertain
+/// ([`Interval::sure`] is false).
 pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     ratio_at(of, base, CONFIDENCE)
 }
@@ -86,13 +87,14 @@ pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Inter
 }
 
 /// Returns the difference between the times of slices that ran side by side, at the reference speed, in nanoseconds. If
-/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is not sure.
+/// fewer than six pairs ran at the same speed, all pairs are compared, and the interval is marked as uncertain
+/// ([`Interval::sure`] is false).
 ///
-/// Some disturbances take a part of the time: another processor takes cache lines away, or the caches are cold at the
-/// beginning of each slice. Such disturbances slow the longer operation by more nanoseconds than the shorter one, so
-/// they increase the difference, and the pairing does not cancel this. They slow the base, too. The ratio of the base's
-/// first decile (its undisturbed time) to its median shows by how much. So the interval is extended towards zero by
-/// this ratio.
+/// Some disturbances lengthen an operation in proportion to its duration: another processor takes cache lines away, or
+/// the caches are cold at the beginning of each slice. Such disturbances slow the longer operation by more nanoseconds
+/// than the shorter one, so they increase the difference, and the pairing does not cancel this. They slow the base,
+/// too. The ratio of the base's first decile (its undisturbed time) to its median shows by how much. So the interval is
+/// extended towards zero by this ratio.
 pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Interval> {
     let found =
         compare_pairs(of, base, reference, CONFIDENCE, |[of, base]| of.at(reference) - base.at(reference))?;
@@ -105,7 +107,8 @@ pub fn difference(of: &[Sample], base: &[Sample], reference: f64) -> Option<Inte
 }
 
 /// Returns the ratio (`of` − `base`) / `unit` of the times of slices that ran side by side. If fewer than six triples
-/// ran at the same speed, all triples are compared, and the interval is not sure.
+/// ran at the same speed, all triples are compared, and the interval is marked as uncertain ([`Interval::sure`] is
+/// false).
 pub fn excess(of: &[Sample], base: &[Sample], unit: &[Sample]) -> Option<Interval> {
     let all: Vec<_> = of.iter().zip(base).zip(unit).map(|((of, base), unit)| [*of, *base, *unit]).collect();
     let f = |[of, base, unit]: [Sample; 3]| (of.ns - base.ns) / unit.ns;
@@ -125,7 +128,7 @@ fn compare_pairs(
 
 /// Returns the interval of the results of `f` for the times of slices that ran side by side at the same speed. If there
 /// are too few such slices, all slices are used, with times that are converted to the reference speed, and the interval
-/// is not [sure](Interval::sure).
+/// is marked as uncertain ([`Interval::sure`] is false).
 pub fn compare<const N: usize>(
     clusters: &[Vec<[Sample; N]>],
     reference: f64,

@@ -13,7 +13,7 @@ use atrace_real_service::{Config, Session, Setup, WRONG, processed, program};
 
 /// The number of rounds of slices that a thread writes.
 const ROUNDS: usize = 1000;
-/// The number of threads that write rounds: two in the program, two in its child.
+/// The number of threads that write rounds of slices: two in the program, two in its child.
 const THREADS: usize = 4;
 
 /// The number of slices that the two copies of the library write, in both processes together, for the comparison of

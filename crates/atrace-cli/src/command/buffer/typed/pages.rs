@@ -6,12 +6,11 @@
 //! events follow. Each event has a head of 32 bits (`events/header_event`): a type of 5 bits, and the time since the
 //! previous event in 27 bits. The type is
 //!
-//! - 1 to 28: data, whose length is the type times four bytes;
-//! - 0: data; the next 32 bits are the length of the data plus the length of these bits;
-//! - 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, otherwise the page
-//!   ends;
-//! - 30: the next 32 bits are the upper part of the time since the previous event;
-//! - 31: the time in the head is absolute, and the next 32 bits are its upper part.
+//! - type 1 to 28: data, whose length is the type times four bytes;
+//! - type 0: data; the next 32 bits are the length of the data plus the length of these bits;
+//! - type 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, otherwise the page ends;
+//! - type 30: the next 32 bits are the upper part of the time since the previous event;
+//! - type 31: the time in the head is absolute, and the next 32 bits are its upper part.
 //!
 //! All numbers have the byte order and word size of the kernel. No number is trusted: a page that is not in this format
 //! ends early.
