@@ -1,4 +1,5 @@
-//! The calling process: its ids, rights, limits, name and children. Also functions of the C library that parse texts.
+//! The calling process: its ids, rights, limits, name and children. The module also has functions of the C library that
+//! parse texts.
 
 use std::ffi::{CStr, c_int};
 

@@ -222,8 +222,8 @@ fn spawn<T: Tracing, const SPANS: usize, const LOCALS: usize, R: Send + 'static>
     }
 }
 
-/// Returns the number of messages. Each span of a task is entered for each poll, and once more when the task
-/// is dropped.
+/// Returns the number of messages that `tasks` tasks write. Each span of a task is entered for each poll, and once more
+/// when the task is dropped.
 fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
     2 * spans as u64 * (polls + tasks)
 }

@@ -36,7 +36,7 @@ impl Machine {
     /// A machine without disturbances.
     pub const QUIET: Self = Self { name: "quiet", slow: None, drifts: false, bursts: None, stops: 0.0 };
 
-    /// Returns machines with each kind of disturbance.
+    /// Returns a machine for each kind of disturbance, and a quiet machine.
     pub fn all() -> Vec<Self> {
         let slow = |operation, chain, lasts| Some(Slow { operation, chain, lasts });
         vec![
@@ -138,7 +138,7 @@ impl Simulated {
         all
     }
 
-    /// Returns the shortest of three chains of two microseconds.
+    /// Simulates three runs of a chain of two microseconds, and returns the duration of the shortest run.
     fn chain(&mut self) -> f64 {
         (0..3).map(|_| self.takes(2.0, 0.002, true)).fold(f64::INFINITY, f64::min)
     }

@@ -41,7 +41,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         "instructions, Rust / C++",
     ];
     let mut others = Table::new("All other kinds of event", columns);
-    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device; only ratios can be compared with another machine's. On a host, C++ calls this workspace's libcutils (cc-bench/cutils): tests compare each of its messages with libcutils' format, it makes them by snprintf as libcutils does, and its instructions are counted. \"Of AOSP's wrapper\": beside a wrapper that calls a C function and makes a C string for each event, as AOSP's does. \"Through libcutils\": this library, which writes by libcutils (the default on Android), beside C++.");
+    let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device. Only ratios of times can be compared between machines. On a host, C++ calls this workspace's libcutils (cc-bench/cutils). It makes each message with snprintf, as Android's libcutils does; tests compare each message with libcutils' format; and its instructions are counted. The column \"of AOSP's wrapper\" compares this library with a wrapper that, like AOSP's, calls a C function and makes a C string for each event. The column \"through libcutils, of C++\" compares this library, when it writes through libcutils (the default on Android), with C++.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
         let What::Event(state, event) = rust.what else { continue };
@@ -152,7 +152,7 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
         "allocations",
         "instructions",
     ];
-    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original measures its subscriber as a layer over tracing-subscriber's registry; \"over the registry\" is the same here. \"Alone\" is this workspace's subscriber without the registry; allocations and instructions are of it. Filtered is compared with a program that has no subscriber, off with the registry alone or with a subscriber that accepts everything and does nothing, on with raw writes of the same messages (one for an event, two for a span).");
+    let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original benchmark measures its subscriber as a layer over tracing-subscriber's registry; the column \"here, over the registry\" measures ours in the same way. The column \"here, alone\" measures this workspace's subscriber without the registry; the allocations and instructions are also measured without the registry. Rows with a filter are compared with a program that has no subscriber. Rows with tracing off are compared with an empty layer over the registry, or with a subscriber that accepts everything and does nothing. Rows with tracing on are compared with raw writes of the same messages (one for an event, two for a span).");
     for case in &published::TRACING {
         let id = case.id().to_string();
         let measured = |id: &str| {
@@ -235,13 +235,13 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     let calls = bench.rows.iter().find_map(|row| row.counts.get(SYSTEM_CALLS.0));
     let calls = calls.map(|calls| {
         format!(
-            " System calls of all threads of the process for an event, at 100,000 events a second: {}.",
+            " An event takes {} system calls in all threads of the process together, at 100,000 events a second.",
             digits(*calls)
         )
     });
-    let events = of_rows("Every kind of event", events).with_note("The time stamp is the bare clock. An event is compared with begin/10, in the Perfetto backend and as a write(2) of its message to the marker, and with the same function with the marker as its sink, all in the same rounds. The name of a literal is sent once.");
+    let events = of_rows("Every kind of event", events).with_note("Each event is compared with a reading of the clock (limit/timestamp) and with perfetto/tracing_on_begin/10. Some events are also compared with a write(2) of their message to the marker (limit/raw_write_…), and with the same function when its events go to the marker (rust). All compared cases run in the same rounds. The text of a literal is sent only once for many events.");
     let more = of_rows("Threads, sessions, and the whole machine", more).with_note(
-        "Threads: CPU time of an operation, beside threads that read the clock and fill memory of their own (own_memory). Sessions: each gets every event. Whole machine: the CPU time of the caller, the socket's thread and the service, at a thousand events each millisecond; by the marker's way, of the caller. on_990_more: begin/1000 above begin/10, beside a copy of as many bytes into memory that a process on another processor has read. Where the two processors share their caches, as a guest's may in one run and not in the next, the copy takes a fraction, and a chunk that is opened every seven such events tells more."
+        "Rows with several threads show the CPU time of an operation, compared with threads that only read the clock and fill memory of their own (own_memory). In rows with several sessions, each session gets every event. Rows of the whole machine show the CPU time of an event in the calling thread, the socket's thread and the service, at a thousand events each millisecond; for the marker, they show the CPU time in the calling thread. The row on_990_more shows how much longer begin/1000 takes than begin/10, compared with a copy of as many bytes into memory that a process on another processor has read (copy_of_990). If the two processors share their caches, as a guest's processors may in one run and not in the next, the copy takes a fraction of the time. The opening of a chunk, at every seventh such event, then has more weight in the ratio."
             .to_owned()
             + &calls.unwrap_or_default(),
     );
@@ -263,12 +263,12 @@ const NAMES: Circumstance =
     });
 const THREADS: Circumstance = (
     "Threads",
-    "CPU time of one operation when several threads run it. From two threads on, every write(2) of a process pays for the shared table of descriptors, in any language.",
+    "A row shows the CPU time of one operation when several threads run it. In a process with two or more threads, every write(2) takes longer because of the shared table of descriptors, in any language.",
     |id| id.who != Who::Perfetto && matches!(id.what, What::Threads(..)),
 );
 const WATCH: Circumstance = (
     "A thread that watches",
-    "In processes of their own.",
+    "Each row is measured in a process of its own.",
     |id| matches!(&id.what, What::Watched(kind) if id.who == Who::Rust && kind != "whole_machine"),
 );
 
