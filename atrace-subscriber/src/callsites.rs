@@ -73,7 +73,7 @@ impl Kind {
     const ASYNC: u32 = u32::MAX;
     /// The number of synchronous spans after which the next span is presumed to be synchronous as well.
     const ENOUGH: u32 = 16;
-    /// Of this many spans that are presumed to be synchronous, one is watched nevertheless.
+    /// One of this many spans that are presumed to be synchronous is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
     /// Returns whether the next span must be watched to find out whether it is synchronous: see

@@ -37,10 +37,10 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 ///
 /// # Caching
 ///
-/// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is that of
-/// the other layers. While the tag is on, the filter of a layer is asked at each span and event, and its answers are
-/// not cached, because `tracing-subscriber` loses spans of layers with a cached filter if the program queries another
-/// callsite in between ([tokio-rs/tracing#2519][issue]).
+/// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is the
+/// maximum level of the other layers. While the tag is on, the filter of a layer is asked at each span and event, and
+/// its answers are not cached, because `tracing-subscriber` loses spans of layers with a cached filter if the program
+/// queries another callsite in between ([tokio-rs/tracing#2519][issue]).
 ///
 /// The caches are rebuilt after a switch of tracing as described at
 /// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), on an ordinary thread, if the stack

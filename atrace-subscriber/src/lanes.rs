@@ -165,8 +165,8 @@ impl Lane {
     /// write the end. `below` is the life in which the removed life is nested; if it is 0, there is none, and the lane
     /// becomes free.
     ///
-    /// Threads may arrive here in another order than that in which they read the clock. So the time of the
-    /// end is later than that of each earlier event of the lane.
+    /// Threads may read the clock in one order and arrive here in another order. So the end gets a later time than each
+    /// earlier event of the lane.
     pub(crate) fn leave(self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let Some(lane) = entry(self.0) else { return end(now) };
         lane.occupancy.leave(below, now, end);

@@ -40,13 +40,13 @@ pub use crate::system::at_fork as in_children;
 use crate::system::{self, ErrnoGuard, Plain};
 use crate::word::{AtomicRef, OnceRef, offer};
 
-/// Identifies a process among its ancestors. A child's generation differs from that of each ancestor, even if their
-/// process ids are equal.
+/// Identifies a process among its ancestors. A child's generation differs from the generation of each ancestor, even if
+/// their process ids are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// Returns the generation as a number. The number is never 0, and greater than that of each ancestor.
+    /// Returns the generation as a number. The number is never 0, and greater than the number of each ancestor.
     #[inline(always)]
     pub const fn number(self) -> u64 {
         self.0.get()

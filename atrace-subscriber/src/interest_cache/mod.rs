@@ -16,7 +16,7 @@
 //! - One of our dispatchers is the default during a rebuild, because if there is only a single dispatcher, `tracing`
 //!   asks the current default dispatcher only.
 //! - All answers of a rebuild come from the same reported tags.
-//! - The maximum level of the crate `log` is set as well, if it agreed with that of `tracing` before.
+//! - The maximum level of the crate `log` is set as well, if it equalled the maximum level of `tracing` before.
 //!
 //! # Late answers
 //!

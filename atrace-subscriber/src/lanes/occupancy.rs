@@ -54,8 +54,8 @@ impl Occupancy {
     /// Removes the innermost life, which ends at `now`, from the lane. Calls `end` with the time of the end, to write
     /// the end. Afterwards `below` is the innermost life; if it is 0, the lane is free.
     ///
-    /// Threads may call this function in another order than that in which they read the clock. So the time of the end
-    /// is made later than that of every earlier event of the lane.
+    /// Threads may read the clock in one order and call this function in another order. So the end gets a later time
+    /// than every earlier event of the lane.
     pub(crate) fn leave(&self, below: u64, now: u64, end: impl FnOnce(u64)) {
         let time = now.max(self.last.load(Ordering::Acquire) + 1);
         self.last.store(time, Ordering::Release);

@@ -76,8 +76,8 @@ impl LiveLayer {
     ///
     /// The layer stores the return addresses on the stack that created the span. The functions at these addresses are
     /// looked up when the frames are requested, once per address; see also
-    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace is that of the poll in
-    /// which the span was created: it shows which future awaits which other future.
+    /// [`with_eager_symbols`](Self::with_eager_symbols). In an `async` program, the backtrace shows the poll in which
+    /// the span was created: which future awaits which other future.
     ///
     /// [`with_sanitised`](Self::with_sanitised) leaves out the frames of the runtime and of `tracing`.
     ///

@@ -40,7 +40,7 @@ use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
 const FIRSTS: u64 = 16;
-/// Of this many calls of a kind, one is timed.
+/// One of this many calls of a kind is timed.
 const ONE_IN: u32 = 128;
 /// The number of calls that are made to measure what metering itself costs. If every call is timed, a tenth of this
 /// number of calls is made.

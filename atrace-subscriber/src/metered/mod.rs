@@ -36,7 +36,7 @@
 //! displaced code of the program from the processor's caches.
 //!
 //! *Nested calls* occur when the `Debug` of a value traces, or with a `Metered` within a `Metered`. A nested call
-//! counts for its own callsite, and its time is subtracted from that of the outer call.
+//! counts for its own callsite, and its time is subtracted from the time of the outer call.
 //!
 //! *Intervals* contain the true value in about 99 of 100 cases or, if a few rare calls take most of the time, in at
 //! least 95 (tested with a log-normal distribution of σ = 1.5). Intervals are computed from the variance of the sample

@@ -8,11 +8,11 @@
 //!
 //! # How
 //!
-//! The child is forked, irrevocably changes its user and group ids to those of that user, and sends its answer, a
-//! sequence of bytes, through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor
-//! except the pipe, no capability, no terminal, no environment. The child can't be traced and leaves no core file.
-//! Whatever happens to the child, the parent gets an answer or an error within the time that the parent has set. The
-//! parent parses the answer as untrusted [bytes](Words).
+//! The child is forked, irrevocably takes on the user id and group id of that user, and sends its answer, a sequence of
+//! bytes, through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe,
+//! no capability, no terminal, no environment. The child can't be traced and leaves no core file. Whatever happens to
+//! the child, the parent gets an answer or an error within the time that the parent has set. The parent parses the
+//! answer as untrusted [bytes](Words).
 //!
 //! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
 //! read, and the user could trace the child after an `exec`.

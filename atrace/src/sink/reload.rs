@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// the mask is current (1 bit); whether reloads overlapped (1 bit); and how many threads are reloading (14
 /// bits).
 ///
-/// The process is identified by the low 16 bits of its generation, a number that differs from that of each of
+/// The process is identified by the low 16 bits of its generation, a number that differs from the generation of each of
 /// its ancestors.
 #[derive(Debug)]
 pub(crate) struct Reload(pub(crate) AtomicU64);

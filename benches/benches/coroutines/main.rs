@@ -1,6 +1,6 @@
 //! Measures what tracing costs a program with many small tasks, for several implementations of a task.
 //!
-//! The workload is that of a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively in
+//! The workload comes from a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively in
 //! floating point. The tasks run one after the other; or each task has a thread or a coroutine of its own; or one
 //! coroutine runs all tasks and yields after each of them. The C++ cases, which are not traced, are in the crate
 //! `cc-bench`, which compiles them with g++ and with clang++ if both are installed. The Rust cases, which are traced,

@@ -1,7 +1,7 @@
 //! Measures what tracing costs a program whose tasks wait for each other.
 //!
-//! The workloads are those of a change to kotlinx.coroutines that saves an allocation for each cancellation handler,
-//! under their names. All cases run on one thread, so that the counts are equal in each run:
+//! The workloads come from the benchmarks of a change to kotlinx.coroutines that saves an allocation for each
+//! cancellation handler, under their names. All cases run on one thread, so that the counts are equal in each run:
 //!
 //! - `SequentialSemaphoreAsMutex`: there is one permit, and every acquire has to wait. The acquire is polled, the
 //!   permit is released, and the acquire is polled again. The cancellation handler of an acquire, which runs if
@@ -193,7 +193,7 @@ tokio::task_local! {
     static ELEMENT_2: u64;
 }
 
-/// Awaits the future, and then checks that the task-local values are those of the future's task.
+/// Awaits the future, and then checks that the task-local values belong to the future's task.
 async fn with_elements<F: Future>(future: F, expected: [Option<u64>; 2]) -> F::Output {
     let output = future.await;
     let values = [&ELEMENT_1, &ELEMENT_2].map(|element| element.try_with(|value| *value).ok());

@@ -204,8 +204,8 @@ mod cases {
         assert_eq!(fs::metadata(here.path("home/out")).unwrap().uid(), CALLER);
     }
 
-    /// Forks, and returns only in the child, which stays root. The parent changes its ids to those of the caller, and
-    /// ends with the same status as the child.
+    /// Forks, and returns only in the child, which stays root. The parent takes on the ids of the caller, and ends with
+    /// the same status as the child.
     fn leave_to_child() -> std::io::Result<()> {
         // SAFETY: the arguments are writable numbers, and a list of three groups.
         unsafe {

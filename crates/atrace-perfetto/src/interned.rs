@@ -4,7 +4,7 @@ use crate::callsite::BEYOND;
 
 const WORDS: usize = BEYOND as usize / 64;
 
-/// A bitmap of callsite numbers. All zeroes is the empty set.
+/// A bitmap of callsite numbers. If all bits are 0, no callsite was interned.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Interned {

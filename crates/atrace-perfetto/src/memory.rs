@@ -78,7 +78,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// All reasons. Their order is that of the pages whose headers hold the counts.
+    /// All reasons. The reasons have the same order as the pages whose headers hold their counts.
     pub const ALL: [Self; 3] = [Self::Room, Self::Inside, Self::Early];
 
     /// Returns the offset of the word that counts the losses for this reason. The word is in the header of one of the

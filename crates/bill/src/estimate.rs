@@ -22,7 +22,7 @@ pub struct Sampled {
     pub short: Sample,
     /// The number of long calls in the sample `short`.
     pub longs: u64,
-    /// A second sample of the calls other than the first ones, with the processor times of the long calls.
+    /// A second sample of the other calls, with the processor times of the long calls among them.
     pub long: Sample,
     /// The time that is assumed for a long call if the sample `long` is empty.
     pub long_at_least: f64,

@@ -19,7 +19,7 @@
 //!
 //! The bench writes `target/overhead/<NAME>.json`. The file has a row `<case>/<mode>` for each case and mode, a row
 //! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without
-//! modes](Case::untraced). In a row, `above` is the cost in addition to that of other modes, and `counts` has the
+//! modes](Case::untraced). In a row, `above` is the cost in addition to the cost of other modes, and `counts` has the
 //! counts of the case. The row `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one
 //! operation. If a promise about an exact count is missed, the bench fails.
 

@@ -220,8 +220,8 @@ pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
     format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
 }
 
-/// The file to which a recording must be saved; and the user and group that will own the file, if they differ
-/// from those of the process that saves it.
+/// The file to which a recording must be saved; and the user and group that will own the file, if they differ from the
+/// user and group of the process that saves the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) path: PathBuf,

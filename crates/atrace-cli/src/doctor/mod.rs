@@ -95,8 +95,8 @@ struct Patient {
     pid: u32,
     name: Option<Vec<u8>>,
     facts: Facts,
-    /// Whether the process does not exist yet. In that case the facts are those of the calling process,
-    /// except for the name.
+    /// Whether the process does not exist yet. In that case the facts describe the calling process, except for the
+    /// name.
     is_new: bool,
     /// The time that is left for collecting facts.
     left: Duration,

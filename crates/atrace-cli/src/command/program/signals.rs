@@ -158,8 +158,8 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
-    /// Returns an error if one of the signals arrives in the meantime. The error's exit status is that of a program
-    /// that was killed by the signal.
+    /// Returns an error if one of the signals arrives in the meantime. The error has the exit status of a program that
+    /// was killed by the signal.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {

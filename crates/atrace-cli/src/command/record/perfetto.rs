@@ -202,7 +202,7 @@ pub(super) fn announce() {
     }
 }
 
-/// Records as the service itself, for programs of this user.
+/// Makes this command the service, which records the programs of this user.
 pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result {
     let output = output(args, Caller::behind_sudo()?.as_ref())?;
     let signals = Signals::catch(None)?;
