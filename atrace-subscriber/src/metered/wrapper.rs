@@ -6,7 +6,7 @@ use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
 use super::meter::{Timing, number_of};
-use super::{Call, Meter};
+use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
 ///
@@ -41,6 +41,11 @@ impl<S: Subscriber> Metered<S> {
     /// Returns a handle that makes the bill, also after the subscriber was installed.
     pub fn meter(&self) -> Meter {
         self.meter
+    }
+
+    /// Returns what each callsite has cost so far.
+    pub fn bill(&self) -> Bill {
+        self.meter.bill()
     }
 
     /// Calls `body` and meters it as a call for this callsite. Most calls are not timed; the path for them saves no
