@@ -1,11 +1,11 @@
 //! Lanes: the tracks on which the lives of spans are drawn. The life of a span is a slice from its creation
 //! until it closes.
 //!
-//! Slices on one track must nest. A lane is a track that shows the life of one root span at a time, and within that
-//! life the lives of those descendants that fit. A life nests on its parent's lane if the parent's life is the
-//! innermost one on that lane, and if the lane has had no event since the life began. A life that does not fit takes a
-//! lane of its own, as the life of a root span does. A free lane is used again by the next life of the same name. So
-//! there are about as many lanes as there are lives that are open at the same time.
+//! Slices on one track must nest. A lane is a track that shows the life of one root span at a time, and, within that
+//! life, the lives of descendants that fit. A life nests on its parent's lane if the parent's life is the innermost one
+//! on that lane, and if the lane has had no event since the life began. A life that does not fit takes a lane of its
+//! own, as the life of a root span does. A free lane is used again by the next life of the same name. So there are
+//! about as many lanes as there are lives that are open at the same time.
 //!
 //! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`).
 //! Lanes are allocated in chunks and never move. No thread waits.

@@ -104,7 +104,7 @@ mod cases {
         event.args.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns the trace of what `body` writes through each kind of subscriber.
+    /// Runs `body` with each kind of subscriber. Returns the events and the lives of each trace.
     fn recorded(options: impl Fn(bool) -> Dispatch, body: impl Fn()) -> Vec<(Vec<Event>, Vec<Life>)> {
         recorded_and(options, body, |_| ())
     }

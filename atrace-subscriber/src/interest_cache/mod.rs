@@ -39,9 +39,9 @@
 //!
 //! # Forks
 //!
-//! A forked child has no watch until [`after_fork`] starts one. It inherits its parent's followers and dispatches. Two
-//! copies of these are stored, so that one of the copies is consistent, whatever a thread of the parent was doing
-//! during the fork. The child has its own locks.
+//! A forked child has no watch until [`after_fork`] starts one. The child inherits its parent's followers (filters that
+//! follow the switches) and dispatches (references to subscribers). Two copies of these are stored, so that one of the
+//! copies is consistent, whatever a thread of the parent was doing during the fork. The child has its own locks.
 
 mod queries;
 

@@ -19,8 +19,8 @@
 //!
 //! # Order
 //!
-//! A life lies within the life of its parent, as in a `Registry`: the life is a holder of the parent's span, so that
-//! span closes later.
+//! A life lies within the life of its parent, as in a `Registry`: the life is a holder of the parent's span, that is,
+//! it keeps the parent's span open.
 //!
 //! # Threads and signals
 //!
@@ -346,8 +346,8 @@ impl InSlot {
         self.slot.origin.claim.set(high(self.stored.0), begun);
     }
 
-    /// Writes the begin of the life. Returns the place of the life, or `None` if the begin could not be written. The
-    /// caller must have claimed the life.
+    /// Writes the begin of the life. Returns the lane on which the life has begun, or `None` if the begin could not be
+    /// written. The caller must have claimed the life.
     fn write_begin(self, texts: &mut Texts, enabled: Enabled) -> Option<Begun> {
         let Self { stored, slot } = self;
         let origin = &slot.origin;

@@ -23,9 +23,9 @@
 //! killed in the middle of a change, the list of patterns is still valid, but other processes may notice the change
 //! only at the next change.
 //!
-//! *Android* has no such lock. Only one thread of a process changes properties at a time. After a change, the process
-//! checks twice, 10 ms apart, whether another process has undone the change. If so, it sets the properties again, up to
-//! eight times. Setting `debug.atrace.*` needs the rights of the shell or of root.
+//! *Android* has no lock for its properties. Only one thread of a process changes properties at a time. After a change,
+//! the process checks twice, 10 ms apart, whether another process has undone the change. If so, it sets the properties
+//! again, up to eight times. Setting `debug.atrace.*` needs the rights of the shell or of root.
 
 mod access;
 mod error;

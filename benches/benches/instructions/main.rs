@@ -99,7 +99,7 @@ fn subject(id: &Id, case: TracingCase) -> Subject {
     found.unwrap_or_else(|| panic!("there is no case {id}"))
 }
 
-/// Prepares an event through the Perfetto backend.
+/// Prepares the case of an event that is written through the Perfetto backend.
 fn event_by_perfetto(event: &Event) -> Prepared {
     let run = events::in_rust::<{ AtraceTag::App.bits() }>(event);
     recorded(event.name, run, || {

@@ -16,8 +16,8 @@
 //! - In addition, the row must have become slower by more than half a nanosecond. For a ratio, the slowdown is today's
 //!   time of the row minus the time that would give the saved ratio. Smaller slowdowns can come from the placement of
 //!   the code by the linker.
-//! - **Instructions** have no intervals and no such minimum. **Allocations** must not grow by a hundredth of an
-//!   allocation.
+//! - **Instructions** have no intervals, and the minimum of half a nanosecond does not apply to them. **Allocations**
+//!   must not grow by a hundredth of an allocation.
 //! - The comparison fails if a row is **missing** today and the saved row was not noisy. A **noisy** row, or a row
 //!   that was compared in fewer than six pairs, is reported and not judged. If nothing could be judged, the
 //!   comparison fails.

@@ -4,7 +4,7 @@
 //! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the head.
 //! The socket thread takes all chunks at once, by swapping the head for an empty list. No element is popped alone, so
 //! the ABA problem does not arise. The socket thread then reverses the list, so that the chunks of each thread come in
-//! the order in which it completed them, as the service requires.
+//! the order in which the thread completed them, as the service requires.
 //!
 //! The links are in memory of this process alone, but the service decides when a chunk is free. A faulty service may
 //! free a chunk that was not reported to it; that chunk can be pushed twice, and the list then has a cycle. So the

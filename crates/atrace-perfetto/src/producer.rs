@@ -100,8 +100,8 @@ pub fn is_service_there() -> bool {
     prepare().is_some() && socket::has_producers(named())
 }
 
-/// Makes the first event connect. The event waits longer than usual for the service, because the caller asked
-/// for every event.
+/// Makes the first event connect. The event waits longer than usual for the service, because the caller wants to lose
+/// no event.
 ///
 /// This starts no thread: a program that writes no event does not connect.
 pub fn expect_events() {

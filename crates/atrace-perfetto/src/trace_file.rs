@@ -1,7 +1,7 @@
 //! Writes a trace file. Each packet in the file names the sequence to which it belongs, and the process that wrote it.
 //!
-//! Both a recording of this process and a tracing service write such a file. The file is a valid trace after each
-//! write.
+//! Both a recording of this process and a tracing service write a file in this format. The file is a valid trace after
+//! each write.
 
 use std::fs::File;
 use std::io::{self, Write as _};

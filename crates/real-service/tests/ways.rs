@@ -127,8 +127,8 @@ impl Stack {
     }
 }
 
-/// Tests subscribers that are restricted to one backend, which write nothing to the other backend, and two layers for
-/// one backend each, which write everything to both backends. The same is true in a forked child.
+/// Tests that a subscriber for one backend writes nothing to the other backend, and that two layers, one for each
+/// backend, write everything to both backends. The same is true in a forked child.
 #[test]
 fn a_layer_for_each_way() {
     const TEST: &str = "a_layer_for_each_way";

@@ -203,7 +203,8 @@ pub trait Tracing: 'static {
         make: impl FnOnce() -> tracing::Span,
     ) -> Self::Spanned<F>;
 
-    /// Runs `f` if instrumentation is compiled in, such as `T::event(|| info!("late"))`.
+    /// Runs `f`, which writes an event, if instrumentation is compiled in. An example of a call is `T::event(||
+    /// info!("late"))`.
     fn event(f: impl FnOnce());
 }
 

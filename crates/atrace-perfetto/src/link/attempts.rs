@@ -28,7 +28,7 @@ const LAST: u64 = 30_000;
 /// The maximum duration of one sleep of a thread that has rights which the process may give up. The thread checks at
 /// this interval whether the process still has these rights.
 const WITH_RIGHTS: Duration = Duration::from_secs(1);
-/// The maximum duration of one sleep of a thread without such rights.
+/// The maximum duration of one sleep of a thread that has no rights which the process may give up.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Whether the process tries to connect again at intervals, even if no service has announced itself.

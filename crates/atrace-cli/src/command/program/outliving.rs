@@ -15,7 +15,7 @@ use crate::command::program::signals::Signals;
 use crate::command::terminal::{Result, say};
 use crate::process::{self, Process};
 
-/// The time between two searches for such processes.
+/// The time between two searches for processes that outlive the program.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The maximum number of processes that are named in a message.
