@@ -55,7 +55,7 @@ pub(crate) struct Recorder {
     pub(crate) name_fields: Vec<Cow<'static, str>>,
     /// Whether one of the options `async_spans` and `async_targets` was set.
     pub(crate) may_be_async: bool,
-    /// Whether the options rule out the shortest path for new spans.
+    /// Whether an option is set with which a new span can't take the shortest path in the code.
     is_special: bool,
     is_simple: bool,
     /// Whether the subscriber lets `atrace record` find the process.

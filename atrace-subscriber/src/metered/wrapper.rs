@@ -43,7 +43,7 @@ impl<S: Subscriber> Metered<S> {
         self.meter
     }
 
-    /// Returns what each callsite has cost so far.
+    /// Returns the bill: the cost of each callsite so far.
     pub fn bill(&self) -> Bill {
         self.meter.bill()
     }

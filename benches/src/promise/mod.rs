@@ -139,7 +139,7 @@ impl Judged {
         self
     }
 
-    /// Marks the promise as one about an exact count.
+    /// Marks the promise as a promise about an exact count.
     pub fn exact(mut self) -> Self {
         self.exact = true;
         self
