@@ -17,6 +17,7 @@ use std::fmt::{self, Write as _};
 
 use atrace::NameWriter;
 use atrace::tracer::{Enabled, TextBuffer};
+use atrace_sys::panics::{PANICKED, is_caught};
 use tracing_core::field::{Field, Visit};
 use tracing_core::{Event, Metadata};
 
@@ -57,7 +58,22 @@ pub(crate) fn unless_too_deep(format: impl FnOnce()) {
 /// and the panic is caught.
 #[inline(always)]
 fn guarded<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
-    unless_too_deep(|| writer.catching(format));
+    unless_too_deep(|| catching(writer, format));
+}
+
+/// Calls `format`, and appends `<panicked>` if it panics.
+#[inline(always)]
+pub(crate) fn catching<'a>(writer: &mut NameWriter<'a>, format: impl FnOnce(&mut NameWriter<'a>)) {
+    if is_caught(|| format(writer)) {
+        push(writer, [PANICKED]);
+    }
+}
+
+/// Appends the pieces one after the other. This function is not inlined: it is for rare cases, and for values, which
+/// have any length.
+#[inline(never)]
+pub(crate) fn push<const N: usize>(writer: &mut NameWriter<'_>, pieces: [&str; N]) {
+    writer.push_pieces(pieces);
 }
 
 /// Writes the text of an event: `message, key = value, …`, or only the message if `fields` is false. If the message is
@@ -69,7 +85,7 @@ pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWrit
     let of = Of::Event { is_log: is_log(metadata) };
     guarded(writer, |writer| event.record(&mut FieldText { writer, first: start, fields, of }));
     if writer.position() == start {
-        writer.push_what_fits(&[metadata.level().as_str(), " event"]);
+        push(writer, [metadata.level().as_str(), " event"]);
     }
 }
 
@@ -124,7 +140,7 @@ impl NameField<'_, '_> {
 impl Visit for NameField<'_, '_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         if self.is_name(field) {
-            self.writer.push_what_fits(&[value]);
+            push(self.writer, [value]);
         }
     }
 
@@ -195,10 +211,10 @@ impl FieldText<'_, '_> {
         let name = field.name();
         match self.shows(name, is_integer) {
             Shown::Not => {}
-            Shown::WithName if self.is_first() => self.writer.push_what_fits(&[name, IS, text]),
+            Shown::WithName if self.is_first() => push(self.writer, [name, IS, text]),
             Shown::WithName => self.writer.push_pieces([SEPARATOR, name, IS, text]),
-            Shown::AsMessage if self.is_first() => self.writer.push_what_fits(&[text]),
-            Shown::AsMessage => self.writer.push_what_fits(&[SEPARATOR, text]),
+            Shown::AsMessage if self.is_first() => push(self.writer, [text]),
+            Shown::AsMessage => push(self.writer, [SEPARATOR, text]),
         }
     }
 
@@ -207,10 +223,10 @@ impl FieldText<'_, '_> {
         let name = field.name();
         match self.shows(name, is_integer) {
             Shown::Not => return,
-            Shown::WithName if self.is_first() => self.writer.push_what_fits(&[name, IS]),
+            Shown::WithName if self.is_first() => push(self.writer, [name, IS]),
             Shown::WithName => self.writer.push_pieces([SEPARATOR, name, IS]),
             Shown::AsMessage if self.is_first() => {}
-            Shown::AsMessage => self.writer.push_what_fits(&[SEPARATOR]),
+            Shown::AsMessage => push(self.writer, [SEPARATOR]),
         }
         // An error means that the message is full or that a value's formatting failed. The text written so far stays.
         let _ = self.writer.write_fmt(value);
@@ -242,7 +258,7 @@ impl Visit for FieldText<'_, '_> {
         let name = field.name();
         match self.shows(name, false) {
             Shown::WithName if self.is_first() => {
-                self.writer.push_what_fits(&[name, " = \"", value, "\""]);
+                push(self.writer, [name, " = \"", value, "\""]);
             }
             Shown::WithName => self.writer.push_pieces([SEPARATOR, name, " = \"", value, "\""]),
             Shown::AsMessage => self.text(field, false, value),

@@ -70,8 +70,8 @@ impl<const IN_STACK: bool> Atrace<IN_STACK> {
 
     /// Prevents `atrace record` from finding the process.
     ///
-    /// Without this option, a subscriber in use lets `atrace record` find the process: see
-    /// [`atrace::perfetto::attach`]. The option has no effect if other code of the process calls that function.
+    /// Without this option, a subscriber in use calls [`atrace::atrace_init`], which lets `atrace record` find the
+    /// process. The option has no effect if other code of the process calls that function.
     #[must_use]
     pub fn without_attach(mut self) -> Self {
         self.recorder.attaches = false;

@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 
 use atrace::tracer::{
-    Enabled, Encoder, Glance, NamedTrack, PreparedTag, TextBuffer, TrackSlice, flow, flow_number,
+    Enabled, Encoder, Glance, NamedTrack, PreparedTag, TextBuffer, TrackSlice, flow_number,
     is_perfetto_enabled, now,
 };
 use atrace::{AtraceTag, NameWriter, atrace_instant_for_track, atrace_is_tag_enabled};
@@ -98,7 +98,7 @@ impl Recorder {
     /// Lets `atrace record` find the process, once the subscriber is in use.
     pub(crate) fn attach(&self) {
         if self.attaches {
-            atrace::perfetto::attach();
+            atrace::atrace_init();
         }
     }
 
@@ -442,7 +442,9 @@ impl Recorder {
     /// flow.
     pub(crate) fn follows_from(&self, span: Span, follows: u64) {
         if let Some(mut texts) = span.in_slot().and_then(StoredSpan::texts_mut) {
-            add_args(&mut texts, &flow(flow_number(flow_id(self.owner, follows))));
+            let mut args = Encoder::new();
+            args.flow(flow_number(flow_id(self.owner, follows)));
+            add_args(&mut texts, args.finish());
         }
     }
 

@@ -12,7 +12,7 @@ use tracing_core::Event;
 use tracing_core::field::{Field, Visit};
 
 use crate::callsites::CallsiteInfo;
-use crate::fields::{self, COUNTER, MESSAGE, TRACK};
+use crate::fields::{self, COUNTER, MESSAGE, TRACK, push};
 
 /// Writes an event: its counters, and an instant. The name of the instant is the message. If the event has no message,
 /// the instant has the name that the program gave to the event, or else `module:line`.
@@ -38,11 +38,11 @@ pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
 #[inline(never)]
 fn name_without_message<'a>(text: &'a mut TextBuffer, known: &CallsiteInfo) -> &'a str {
     text.write(|writer| match (known.own_name(), known.line()) {
-        (Some(name), _) => writer.push_what_fits(&[name]),
+        (Some(name), _) => push(writer, [name]),
         (None, Some(line)) => {
-            writer.push_what_fits(&[known.module(), ":", itoa::Buffer::new().format(line)]);
+            push(writer, [known.module(), ":", itoa::Buffer::new().format(line)]);
         }
-        (None, None) => writer.push_what_fits(&[known.module()]),
+        (None, None) => push(writer, [known.module()]),
     })
 }
 
@@ -129,7 +129,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
         if !self.has_ended {
             let mut is_whole = false;
-            message.catching(|message| {
+            fields::catching(message, |message| {
                 // An error means that the text is full or that a value's formatting failed. The text written so far stays.
                 let _ = fmt::Write::write_fmt(message, value);
                 is_whole = true;
@@ -172,7 +172,7 @@ impl Visit for Arguments<'_, '_> {
             return self.args.str(self.site.key(field.index(), name), value);
         }
         match &mut self.of {
-            Of::Event(message) if name == MESSAGE && !self.has_ended => message.push_what_fits(&[value]),
+            Of::Event(message) if name == MESSAGE && !self.has_ended => push(message, [value]),
             Of::Span { track } if name == TRACK => {
                 track.clear();
                 fields::append(track, value);

@@ -4,9 +4,8 @@
 //! # How it works
 //!
 //! On a host, the process's socket thread (`atrace-perfetto`) sleeps on the serial of the user's property store.
-//! `atrace record` sets a property there ([`Control::announce_service`](crate::control::Control::announce_service)) as
-//! soon as it listens for programs. The thread wakes and connects. If a service runs already, the thread connects at
-//! once.
+//! `atrace record` sets a property there (`debug.atrace.service`) as soon as it listens for programs. The thread wakes
+//! and connects. If a service runs already, the thread connects at once.
 //!
 //! Until the first session (recording by the service), the events of the process go to its sink, at the same cost as
 //! without this module. From the first session on, the backend is chosen for each event (`refresh.rs`).
@@ -35,16 +34,9 @@ use crate::{producer, refresh, state, watch};
 /// Whether this process or an ancestor has begun to look for a service.
 static IS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Lets `atrace record` find this process, as [`atrace_init`](crate::atrace_init) does.
-///
-/// If a Perfetto service runs, this function connects to the service as [`connect`](crate::perfetto::connect) does.
-/// Otherwise a thread sleeps until the same user begins a recording, and then connects within a second. The thread does
-/// not poll, and no code of the program runs on it. A service that is started in another way is found only at the next
-/// recording; [`connect`](crate::perfetto::connect) polls for a service instead.
-///
-/// This does nothing on Android, in a program with elevated rights (`AT_SECURE`), if the variable `ATRACE_BACKEND` or
-/// `ATRACE_MARKER` has a value, or if the function was called before.
-pub fn attach() {
+/// Lets `atrace record` find this process, unless an earlier call has done so. [`atrace_init`](crate::atrace_init)
+/// documents the rules.
+pub(crate) fn attach() {
     let is_named =
         || ["ATRACE_BACKEND", "ATRACE_MARKER"].into_iter().any(|name| process::variable(name).is_some());
     if cfg!(any(target_os = "android", miri))

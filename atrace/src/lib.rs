@@ -55,7 +55,7 @@
 //! [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
 //!
 //! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and
-//! reasons of failures ([`state`] lists them). The state is one page of a memory file (`memfd_create`), whose
+//! reasons of failures ([`state_page`] lists them). The state is one page of a memory file (`memfd_create`), whose
 //! descriptor has a high number, as the marker's has. Only root and the same user can read the page. The process writes
 //! it after it has read the properties, and in a few rarer cases, without a system call. The program may close the
 //! descriptor.
@@ -128,7 +128,7 @@
 //!   regular file;
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
 //! - events for Perfetto ask now and then for the thread's id and name, and whether seccomp confines the thread
-//!   (`gettid`, `prctl`). A process is no longer [attached](perfetto::attach) to recordings if its main thread, or each
+//!   (`gettid`, `prctl`). A process is no longer [attached](atrace_init) to recordings if its main thread, or each
 //!   of its threads, is confined;
 //! - reopening a marker that was closed needs more calls.
 //!
@@ -242,7 +242,7 @@ mod refresh;
 mod scoped;
 mod sink;
 mod slice;
-pub mod state;
+mod state;
 mod status;
 pub mod tags;
 pub mod tracer;
@@ -263,6 +263,7 @@ pub use name::{EventName, Name};
 pub use scoped::{ScopedEvent, begin_scoped_event, begin_scoped_event_args};
 pub use sink::choice::sink;
 pub use sink::{SinkInfo, SinkKind};
+pub use state::state_page;
 pub use tags::AtraceTag;
 
 #[doc(hidden)]

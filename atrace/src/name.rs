@@ -77,7 +77,7 @@ impl Interned {
 ///     AtraceTag::App,
 ///     |writer: &mut NameWriter<'_>| {
 ///         writer.push_str("block ");
-///         writer.push_int(block);
+///         writer.push_str(["odd", "even"][block % 2]);
 ///     },
 ///     &[],
 /// );

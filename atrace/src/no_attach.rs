@@ -1,4 +1,4 @@
 //! Replaces `attach.rs` on systems without tracing.
 
 /// Does nothing: no recordings exist on this system.
-pub fn attach() {}
+pub(crate) fn attach() {}

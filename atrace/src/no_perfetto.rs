@@ -112,7 +112,7 @@ impl Encoder {
     }
 }
 
-pub const fn flow(_: u64) -> [u8; FLOW_ROOM] {
+pub(crate) const fn flow(_: u64) -> [u8; FLOW_ROOM] {
     [0; FLOW_ROOM]
 }
 

@@ -12,7 +12,6 @@
 use std::io;
 use std::path::Path;
 
-pub use crate::attach::attach;
 pub use crate::producer::Recording;
 use crate::sink::first;
 pub use crate::status::{Status, status};

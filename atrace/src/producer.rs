@@ -3,13 +3,13 @@
 //! In a build without the feature `perfetto`, and on systems without tracing, `no_perfetto.rs` replaces this
 //! module.
 
-pub use atrace_perfetto::args::{Encoder, Key as ArgKey, Scalar, flow};
+pub use atrace_perfetto::args::{Encoder, Key as ArgKey, Scalar};
 pub use atrace_perfetto::callsite::{About, Number, Site};
 pub use atrace_perfetto::clock::now;
 pub use atrace_perfetto::producer::flow_number;
 pub use atrace_perfetto::recording::Recording;
 
-pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, put_scalar, put_text};
+pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, flow, put_scalar, put_text};
 pub(crate) use atrace_perfetto::changes::on_change;
 pub(crate) use atrace_perfetto::event::{Amount, Event, Track, TrackKey, Type, Written};
 pub(crate) use atrace_perfetto::producer::{

@@ -1,26 +1,10 @@
 //! The state page: a text that describes the tracing of this process, for other processes such as `atrace
 //! doctor`.
 //!
-//! The page has one `key value` per line. The process writes it again after it has read the properties, when events
+//! [`state_page`] lists the lines. The process writes it again after it has read the properties, when events
 //! can't be written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when Perfetto's
 //! sessions or the connection change. So an event writes the page only if the event is the first one after a switch of
 //! tracing, or if the event itself can't be written.
-//!
-//! The keys:
-//!
-//! | key | value |
-//! |---|---|
-//! | `version` | the version of this crate |
-//! | `pid` | the process that the page describes; a forked child that has not published yet shows its parent's page |
-//! | `sink` | a [`SinkKind`](crate::SinkKind) |
-//! | `reason` | why events go nowhere |
-//! | `place`, `marker` | where the marker was opened; its descriptor, device and inode |
-//! | `dropped` | how many events could not be written, and the last errno |
-//! | `library`, `lacks` | the library that events go to; a function that the library does not have |
-//! | `properties` | the property store |
-//! | `serial`, `tags` | the serial of the flags property when it was last read, and the tags enabled since, in hexadecimal |
-//! | `perfetto` | the state of the connection to Perfetto's service, if the process may connect; a system error is `errno N` |
-//! | `filters` | how many subscribers cache the enabled tags |
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -54,9 +38,8 @@ pub(crate) fn publish_unsure(tags: AtraceTag) {
 
 static FILTERS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts the subscribers that cache the enabled tags: one more if `began` is true, otherwise one
-/// less.
-pub(crate) fn note_filter(began: bool) {
+/// Counts the watches of tracers that cache the enabled tags: one more if `began` is true, otherwise one less.
+pub(crate) fn note_tracer(began: bool) {
     if began {
         FILTERS.fetch_add(1, Ordering::Relaxed);
     } else {
@@ -70,15 +53,33 @@ pub(crate) fn publish() {
     state::publish(&describe);
 }
 
-/// Returns the text of the state page, with the present values. This also works in a process that has no state page:
-/// on Android, and with `ATRACE_STATE=none`.
+/// Returns the text of this process's state page, with the present values. This also works in a process that publishes
+/// no state: on Android, and with `ATRACE_STATE=none`.
+///
+/// The page has one `key value` per line:
+///
+/// | key | value |
+/// |---|---|
+/// | `version` | the version of this crate |
+/// | `pid` | the process that the page describes; a forked child that has not published yet shows its parent's page |
+/// | `sink` | a [`SinkKind`](crate::SinkKind) |
+/// | `reason` | why events go nowhere |
+/// | `place`, `marker` | where the marker was opened; its descriptor, device and inode |
+/// | `dropped` | how many events could not be written, and the last errno |
+/// | `library`, `lacks` | the library that events go to; a function that the library does not have |
+/// | `properties` | the property store |
+/// | `serial`, `tags` | the serial of the flags property when it was last read, and the tags enabled since, in hexadecimal |
+/// | `perfetto` | the state of the connection to Perfetto's service, if the process may connect; a system error is `errno N` |
+/// | `filters` | how many [watches of tracers](crate::watch::watch_backends) there are |
+///
+/// # Examples
 ///
 /// ```
-/// let state = atrace::state::text();
+/// let state = atrace::state_page();
 /// let mut lines = state.split(|&byte| byte == b'\n');
 /// assert_eq!(lines.next(), Some(concat!("version ", env!("CARGO_PKG_VERSION")).as_bytes()));
 /// ```
-pub fn text() -> Vec<u8> {
+pub fn state_page() -> Vec<u8> {
     let mut page = [0; TEXT_MAX];
     let mut text = Text::new(&mut page);
     describe(&mut text);

@@ -38,11 +38,11 @@ use crate::event::Event;
 use crate::message::Kind;
 use crate::name::EventName;
 use crate::producer::{self, TRACK_NAME_MAX, Type};
-use crate::{AtraceTag, gate, state};
+use crate::{AtraceTag, gate};
 
 pub use crate::backend::{backend_tags_enable, only_atrace, only_perfetto};
 pub use crate::message::TextBuffer;
-pub use crate::producer::{About, ArgKey, Encoder, Number, Scalar, Site, flow, flow_number, now};
+pub use crate::producer::{About, ArgKey, Encoder, Number, Scalar, Site, flow_number, now};
 pub use crate::sink::first::is_perfetto_enabled;
 pub use crate::slice::{NamedTrack, Slice, TrackSlice};
 
@@ -200,10 +200,4 @@ impl Enabled {
         let begun = producer::begin_traced(tags, &track, site, name, (flow, time), args);
         TrackSlice::in_sessions(begun, self.tag & AtraceTag::ValidMask)
     }
-}
-
-/// Counts the tracers that cache which tags are enabled, for the process's state page. `began` is true if a tracer
-/// was added, and false if a tracer was removed.
-pub fn note_filter(began: bool) {
-    state::note_filter(began);
 }

@@ -49,7 +49,7 @@ fn events(round: i32) {
     let _fmt = begin_scoped_event_args(TAG, format_args!("{round:>20} {:?} {:.3}", "text\n", 1.5), &[]);
     trace_method!(TAG);
     atrace_begin(TAG, "a name with\na newline and </script>");
-    atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_int(round), &[]);
+    atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_fmt(format_args!("{round}")), &[]);
     atrace_end(TAG);
     atrace_end(TAG);
     atrace_async_begin(TAG, "a", round);

@@ -245,7 +245,7 @@ mod cases {
             keeps("atrace_begin", &mut || atrace_begin(TAG, "a\n"));
             keeps("atrace_begin_fmt", &mut || atrace_begin_args(TAG, format_args!("{}", round), &[]));
             keeps("atrace_begin_with", &mut || {
-                atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_int(1), &[])
+                atrace_begin_args(TAG, |name: &mut NameWriter<'_>| name.push_str("1"), &[])
             });
             keeps("atrace_end", &mut || atrace_end(TAG));
             keeps("atrace_async_begin", &mut || atrace_async_begin(TAG, "a", 1));

@@ -19,7 +19,7 @@ fn write_everything() {
             $any(TAG, $($before,)? format_args!("{}-{}", $name, 1) $(, $more)*);
             let write = |name: &mut NameWriter<'_>| {
                 name.push_str($name);
-                name.push_int(-2i64);
+                name.push_str("-2");
                 name.push_fmt(format_args!("{:?}", 'c'));
             };
             $any(TAG, $($before,)? write $(, $more)*);

@@ -55,7 +55,7 @@ use std::time::Duration;
 
 use atrace::AtraceTag;
 use atrace::tracer::backend_tags_enable;
-use atrace::watch::{Watch, on_watching_thread, watch_backends};
+use atrace::watch::{Watch, watch_backends};
 use atrace_sys::fork::{PerProcess, Turn};
 use atrace_sys::thread::spawn_quiet;
 use tracing_core::dispatcher::{self, WeakDispatch};
@@ -160,9 +160,11 @@ impl OfProcess {
 
 /// The rebuilder for stacks with other layers. Its thread has descriptors, because a rebuild runs code of
 /// other crates.
-pub(crate) static ORDINARY: Rebuilder = Rebuilder::new(|| watch_backends(|| ORDINARY.switched(), true));
+pub(crate) static ORDINARY: Rebuilder =
+    Rebuilder::new(|| watch_backends(|is_watching| ORDINARY.switched(is_watching), true));
 /// The rebuilder for subscribers without other layers. Its thread has no descriptors.
-pub(crate) static DETACHED: Rebuilder = Rebuilder::new(|| watch_backends(|| DETACHED.switched(), false));
+pub(crate) static DETACHED: Rebuilder =
+    Rebuilder::new(|| watch_backends(|is_watching| DETACHED.switched(is_watching), false));
 
 impl Rebuilder {
     const fn new(start: fn() -> io::Result<Watch>) -> Self {
@@ -215,8 +217,8 @@ impl Rebuilder {
         drop(watch); // This waits for its thread for a moment: not under the lock.
     }
 
-    /// Runs after a switch of tracing. The watch calls this.
-    fn switched(&'static self) {
+    /// Runs after a switch of tracing. The watch calls this, on its own thread if `is_watching` is true.
+    fn switched(&'static self, is_watching: bool) {
         {
             let here = self.here();
             let threads = lock(&here.threads);
@@ -225,7 +227,7 @@ impl Rebuilder {
             let Some(watch) = &threads.watch else { return };
             self.queries.switch(watch.backend_tags());
         }
-        if on_watching_thread() {
+        if is_watching {
             return self.rebuild_and_settle();
         }
         let rebuilt = Arc::new((Mutex::new(false), Condvar::new()));
@@ -398,12 +400,9 @@ impl Follower {
             && rebuilder.has_dispatch.load(Ordering::Acquire)
             && self.rebuilder.get().is_none()
             && rebuilder.add_follower().is_ok()
+            && self.rebuilder.set(rebuilder).is_err()
         {
-            if self.rebuilder.set(rebuilder).is_ok() {
-                atrace::tracer::note_filter(true);
-            } else {
-                rebuilder.remove_follower(); // Another thread was faster.
-            }
+            rebuilder.remove_follower(); // Another thread was faster.
         }
     }
 
@@ -432,7 +431,6 @@ impl Drop for Follower {
     fn drop(&mut self) {
         if let Some(rebuilder) = self.rebuilder.get() {
             rebuilder.remove_follower();
-            atrace::tracer::note_filter(false);
         }
     }
 }

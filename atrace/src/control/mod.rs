@@ -50,10 +50,6 @@ use self::switched::Undo;
 use crate::AtraceTag;
 pub use crate::flags::{FLAGS, parse_flags};
 
-/// The property that is set when a Perfetto service begins to listen. Its value, a process id, is information for
-/// users.
-const SERVICE: &str = "debug.atrace.service";
-
 /// Access to the properties that switch tracing on and off.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -123,20 +119,6 @@ impl Control {
     /// Returns the property store, from which a caller can read the unparsed text of a property.
     pub fn properties(&self) -> &Properties {
         self.properties.properties()
-    }
-
-    /// Announces that a Perfetto service has started to the processes that look for such a service (see
-    /// [`attach`](crate::perfetto::attach)). Sets a property for which only these processes wait, and enables no tag.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the property can't be set.
-    pub fn announce_service(&self) -> Result<(), Error> {
-        let _errno = ErrnoGuard::new();
-        self.properties
-            .transaction()?
-            .set(SERVICE, process::id().text())
-            .map_err(failed("announcing a service"))
     }
 
     /// Returns the app patterns that are in force. Bytes that are not UTF-8 are replaced.

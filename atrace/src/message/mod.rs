@@ -386,8 +386,7 @@ fn replaced(byte: u8, replacement: Replacement) -> u8 {
 /// Writes the name of an event directly into its message.
 ///
 /// Bytes are replaced, and a long name is cut: see [Names](crate#names). When the message is full, further text is
-/// ignored and [`is_full`](Self::is_full) returns true. The functions of [`fmt::Write`] then return an error, so that
-/// `write!` of a huge value stops early.
+/// ignored, and the functions of [`fmt::Write`] return an error, so that `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
     /// The length of the message at which its name begins. A piece of text that is appended at this length is the
@@ -433,12 +432,12 @@ impl NameWriter<'_> {
 
     /// Appends an integer in decimal.
     #[inline]
-    pub fn push_int(&mut self, number: impl itoa::Integer) {
+    pub(crate) fn push_int(&mut self, number: impl itoa::Integer) {
         self.push_str(itoa::Buffer::new().format(number));
     }
 
     /// Returns whether the message is full. Further text is ignored.
-    pub fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.message.len >= self.limit
     }
 

@@ -41,7 +41,7 @@ impl NameWriter<'_> {
     /// Appends the pieces one after the other until the message is full. The last piece may be cut; no piece after it
     /// is appended.
     #[inline(never)]
-    pub fn push_what_fits(&mut self, pieces: &[&str]) {
+    pub(super) fn push_what_fits(&mut self, pieces: &[&str]) {
         self.unchecked = true;
         for piece in pieces {
             let start = self.message.len;
@@ -60,7 +60,7 @@ impl NameWriter<'_> {
 
     /// Calls `format`, and appends `<panicked>` if it panics.
     #[inline(always)]
-    pub fn catching(&mut self, format: impl FnOnce(&mut Self)) {
+    pub(super) fn catching(&mut self, format: impl FnOnce(&mut Self)) {
         if is_caught(|| format(self)) {
             self.push_what_fits(&[PANICKED]);
         }

@@ -44,7 +44,7 @@ use self::notifier::{Notifier, Registered};
 use crate::backend::BackendTags;
 use crate::producer;
 use crate::sink::{choice, first};
-use crate::{AtraceTag, refresh};
+use crate::{AtraceTag, refresh, state};
 
 /// A callback. Its arguments are the tags of its last call, and the tags that are enabled now.
 type Callback = Arc<dyn Fn(BackendTags, BackendTags) + Send + Sync>;
@@ -57,6 +57,8 @@ type Callback = Arc<dyn Fn(BackendTags, BackendTags) + Send + Sync>;
 pub struct Watch {
     watchers: &'static Watchers,
     id: u64,
+    /// Whether the state page counts this watch as one of a tracer.
+    is_counted: bool,
 }
 
 impl Watch {
@@ -79,6 +81,9 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let _errno = process::ErrnoGuard::new();
+        if self.is_counted {
+            state::note_tracer(false);
+        }
         let present = self.watchers.thread().present.get();
         if present.is_some_and(|present| std::ptr::eq(present, self.watchers)) {
             self.watchers.remove(self.id);
@@ -143,16 +148,24 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) 
     }
 }
 
-/// Calls `callback` as [`watch`] does, but does not pass the tags, and calls it even if only the backend for which a
-/// tag is enabled has changed. If `has_descriptors` is false, the callback runs on the thread of
-/// [`watch_without_descriptors`].
+/// Does the same as [`watch`], for a tracer that caches which tags are enabled. The tags are those of
+/// [`Watch::backend_tags`].
+///
+/// The callback is called even if only the backend for which a tag is enabled has changed. Its argument is true on the
+/// watching thread, and false on a thread of the program that switches tracing. If `has_descriptors` is false, the
+/// watching thread is that of [`watch_without_descriptors`].
+///
+/// The state page counts these watches. So `atrace doctor` detects a forked child whose tracer has no watch.
 ///
 /// # Errors
 ///
 /// Returns an error if the thread can't be started.
-pub fn watch_backends(callback: fn(), has_descriptors: bool) -> io::Result<Watch> {
+pub fn watch_backends(callback: fn(bool), has_descriptors: bool) -> io::Result<Watch> {
     let thread = if has_descriptors { &ORDINARY } else { &DETACHED };
-    thread.add(Arc::new(move |_, _| callback()))
+    let mut watch = thread.add(Arc::new(move |_, _| callback(WATCHING.get())))?;
+    watch.is_counted = true;
+    state::note_tracer(true);
+    Ok(watch)
 }
 
 /// The time between two ticks (calls of a tracer's function while a session of Perfetto's wants events).
@@ -175,7 +188,7 @@ pub fn on_tick(body: &'static fn()) {
 pub(crate) fn start_ticks() {
     static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
     if ON_TICK.get().is_some() && first::is_perfetto_enabled() {
-        TICKS.get_or_make(OnceLock::new).get_or_init(|| watch_backends(|| (), false).ok());
+        TICKS.get_or_make(OnceLock::new).get_or_init(|| DETACHED.add(Arc::new(|_, _| ())).ok());
         sessions_changed(); // A thread that has slept until now begins to tick.
     }
 }
@@ -200,12 +213,6 @@ fn tick() -> Option<Duration> {
 thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Returns whether the calling thread is a watching thread. The callback on such a thread is not called by a function
-/// of the program.
-pub fn on_watching_thread() -> bool {
-    WATCHING.get()
 }
 
 /// The maximum number of times that a function that switches tracing checks whether the callbacks on another thread
@@ -314,7 +321,11 @@ impl Watchers {
             })?;
             Ok(Some(stop))
         };
-        self.notifier.add(callback, BackendTags::now(), start).map(|id| Watch { watchers: self, id })
+        self.notifier.add(callback, BackendTags::now(), start).map(|id| Watch {
+            watchers: self,
+            id,
+            is_counted: false,
+        })
     }
 
     fn remove(&self, id: u64) {

@@ -17,7 +17,6 @@ mod cases {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 
-    use atrace::tracer::note_filter;
     use atrace::*;
     use atrace_cli::doctor::{Level, Report, Topic, examine, examine_program};
 
@@ -43,10 +42,7 @@ mod cases {
             "closed all" => common::close_all(),
             "dropped" => (0..3).for_each(|_| atrace_instant(TAG, "dropped")),
             fault @ ("forked" | "forked and traced") => {
-                let watch = (fault == "forked").then(|| {
-                    note_filter(true);
-                    watch::watch(|_| {}).unwrap()
-                });
+                let watch = (fault == "forked").then(|| watch::watch_backends(|_| (), true).unwrap());
                 // SAFETY: the child makes only calls that are allowed after a fork.
                 let child = unsafe { libc::fork() };
                 assert!(child >= 0);
@@ -67,8 +63,7 @@ mod cases {
                 std::mem::forget(watch);
             }
             "watched" => {
-                note_filter(true);
-                std::mem::forget(watch::watch(|_| {}).unwrap());
+                std::mem::forget(watch::watch_backends(|_| (), true).unwrap());
             }
             _ => {}
         }
@@ -438,7 +433,6 @@ mod situations {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 
-    use atrace::tracer::note_filter;
     use atrace::*;
 
     use crate::common::{case, is_root, until};
@@ -527,8 +521,7 @@ mod situations {
         let mut shown = std::process::id();
         match &*does {
             "watches" | "forks" => {
-                note_filter(true);
-                std::mem::forget(watch::watch(|_| {}).unwrap());
+                std::mem::forget(watch::watch_backends(|_| (), true).unwrap());
                 if does == "forks" {
                     // SAFETY: the child waits for its parent's end.
                     let child = unsafe { libc::fork() };

@@ -89,7 +89,7 @@ pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Fa
 pub(super) fn own() -> Facts {
     let pid = std::process::id();
     atrace::atrace_init();
-    let page = Ok(Some(Published { text: atrace::state::text(), is_parents: false, is_forked: false }));
+    let page = Ok(Some(Published { text: atrace::state_page(), is_parents: false, is_forked: false }));
     let variable = |name: &str| process::variable(name).map(OsStringExt::into_vec);
     complete(pid, User::present().uid, page, variable)
 }

@@ -11,9 +11,9 @@ use crate::consumer::{Consumer, State, Wanted};
 use crate::escape::shown;
 use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
-use atrace::control::Control;
 use atrace_perfetto::socket::{self, Refused, Socket, Trust};
 use atrace_sys::fork::{Generation, generation};
+use atrace_sys::properties::{self, Properties};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -48,7 +48,7 @@ fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
     // Programs that found no service when they started look again. Without a store of this user there are none.
-    let _ = Control::open().and_then(|control| control.announce_service());
+    let _ = try_announce();
     let state = consumer.state().map_err(failed(asked))?;
     let mut events = events(args, &state)?;
     let (patterns, stores) = by_atrace(args, &state)?;
@@ -195,10 +195,16 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
+/// Sets the property for which programs wait that look for a service (`atrace/src/attach.rs`). Its value, the id of this
+/// process, is information for users.
+fn try_announce() -> std::result::Result<(), properties::Error> {
+    Properties::open()?.set("debug.atrace.service", atrace_sys::process::id().text())
+}
+
 /// Announces to the running programs of this user that a service listens now.
 pub(super) fn announce() {
-    if let Err(e) = Control::open().and_then(|control| control.announce_service()) {
-        say(format_args!("{e}: programs that already run may need 30 s to connect"));
+    if let Err(e) = try_announce() {
+        say(format_args!("announcing a service: {e}: programs that already run may need 30 s to connect"));
     }
 }
 

@@ -64,8 +64,8 @@ fn reason(process: Process, socket: &Path) -> String {
         Some(said) if said.contains(": connected") => "is connected and wrote no event".to_owned(),
         Some(said) => format!("looks for a recording and did not connect: {}", shown(said)),
         None if publishes => {
-            "uses this library, but does not look for recordings: it calls none of atrace_init, perfetto::attach \
-                              and perfetto::connect, and has no subscriber of this library's"
+            "uses this library, but does not look for recordings: it calls neither atrace_init nor \
+                              perfetto::connect, and has no subscriber of this library's"
                 .to_owned()
         }
         None => "does not use this library, as far as can be seen".to_owned(),
