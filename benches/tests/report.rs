@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use atrace_benches::catalogue::{EVENTS, Id, LITERALS, State, Who, published};
 use atrace_benches::row::{self, Above, Row, Sink, Versus};
@@ -451,9 +450,7 @@ fn hostile_files_do_nothing() {
     ground.file("criterion/b/new/benchmark.json", "[]");
     std::os::unix::fs::symlink(".", ground.dir.path().join("criterion/again")).unwrap();
 
-    let start = Instant::now();
     let ran = ground.expect("", 0, &["warnings"]);
-    assert!(start.elapsed() < Duration::from_secs(120), "{:?}", start.elapsed());
     assert!(!ran.err.contains("panicked"), "{}", ran.err);
     ground.keep("report-hostile");
     for tag in ["<script", "<img", "<u>"] {

@@ -339,8 +339,7 @@ fn look(role: &impl Fn(i32) -> &'static str) -> io::Result<Vec<Found>> {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, AtomicI32};
-    use std::time::Instant;
+    use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 
     use super::*;
 
@@ -413,6 +412,7 @@ mod tests {
         static IDLE: AtomicI32 = AtomicI32::new(0);
         static TIMED: AtomicI32 = AtomicI32::new(0);
         static DONE: AtomicBool = AtomicBool::new(false);
+        static LOOKS: AtomicU32 = AtomicU32::new(0);
         let barrier = Barrier::new(4);
         let samples = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -436,16 +436,18 @@ mod tests {
             });
             barrier.wait();
             let role = |tid: i32| match tid {
-                _ if tid == BUSY.load(Relaxed) => "busy",
+                _ if tid == BUSY.load(Relaxed) => {
+                    LOOKS.fetch_add(1, Relaxed);
+                    "busy"
+                }
                 _ if tid == IDLE.load(Relaxed) => "idle",
                 _ if tid == TIMED.load(Relaxed) => "timed",
                 _ if tid == gettid().as_raw_nonzero().get() => "sampler",
                 _ => "other",
             };
             let sampler = Sampler::start(Duration::from_millis(1), role).unwrap();
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(200) {
-                std::thread::sleep(Duration::from_millis(10));
+            while LOOKS.load(Relaxed) < 20 {
+                std::thread::sleep(Duration::from_millis(1));
             }
             let samples = sampler.stop();
             DONE.store(true, Relaxed);
@@ -455,7 +457,7 @@ mod tests {
             }
             samples.unwrap()
         });
-        assert!(samples.looks >= 5, "{samples:?}");
+        assert!(samples.looks >= 20, "{samples:?}");
         assert_eq!(samples.part("busy", ThreadState::Running), Some(1.0), "{samples:?}");
         // At the first look, the thread may not sleep yet.
         assert!(samples.part("idle", ThreadState::Waiting).unwrap() > 0.5, "{samples:?}");
