@@ -142,9 +142,9 @@
 //! # Lives
 //!
 //! For Perfetto, the *life* of an asynchronous span is one slice, from the creation of the span until it closes,
-//! whatever threads poll it. The polls are slices on the threads; arrows lead from the life to each poll. So the life
-//! of a request's span shows how long the request took, the lives of its descendants show what the request did, and the
-//! gaps between the polls show where the request waited.
+//! whatever threads poll it. The polls are slices on the threads; an arrow leads from the life to the first poll, and
+//! from each poll to the next. So the life of a request's span shows how long the request took, the lives of its
+//! descendants show what the request did, and the gaps between the polls show where the request waited.
 //!
 //! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
 //!   life. All other spans that are entered have a life. Whether a span is synchronous becomes known only later: when

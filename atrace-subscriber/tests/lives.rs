@@ -154,7 +154,7 @@ mod cases {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Returns a future that is pending `times` times.
+    /// Returns a future that is ready at its `times`th poll, and pending before.
     async fn pend(mut times: u32) {
         poll_fn(|_| {
             times = times.saturating_sub(1);

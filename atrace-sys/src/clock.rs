@@ -5,7 +5,8 @@ use crate::process::ErrnoGuard;
 use crate::system::c;
 use crate::system::file;
 
-/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds, from a system call.
+/// Returns the time of `CLOCK_BOOTTIME` in nanoseconds, from the C library or, if this process may not read the
+/// processor's counter, from a system call.
 #[cold]
 #[inline(never)]
 pub fn asked() -> u64 {

@@ -92,8 +92,8 @@ fn crate_of(path: &str) -> Option<&str> {
     path[..end].split_once("::").map(|(name, _)| name)
 }
 
-/// Returns the crate to which a source file belongs, if the file is part of the standard library, or of a package
-/// from a registry or a Git repository.
+/// Returns what a source file's path shows of its crate: the crate of the standard library, the name of a package from
+/// a registry, or the name of a Git repository. Returns `None` for other files.
 fn crate_of_file(file: &str) -> Option<&str> {
     let mut parts = file.split(['/', '\\']);
     if let Some((_, library)) = file.split_once("/library/").filter(|_| file.starts_with("/rustc/")) {
@@ -150,7 +150,7 @@ fn split_type(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-/// Returns the path of a type, without the references, pointers and `dyn` before the path.
+/// Returns the path of a type, without the references, pointers, brackets and `dyn` before the path.
 fn type_path(of: &str) -> &str {
     let mut of = of;
     loop {

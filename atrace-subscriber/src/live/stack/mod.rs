@@ -1,4 +1,4 @@
-//! Backtraces: the return addresses on the calling thread's stack. All unsafe code of this crate is in this folder.
+//! Backtraces: the return addresses on the calling thread's stack. All unsafe code of the feature `live` is in this folder.
 //!
 //! # Two ways
 //!

@@ -6,7 +6,7 @@ use std::io;
 /// The reason why the service disconnected a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The producer sent a frame that can't be parsed or is too long.
+    /// The producer sent a frame that can't be parsed, is too long, or is not a request to the producer port.
     Frame,
     /// The producer sent a request twice, or before the requests that must come first.
     Order,

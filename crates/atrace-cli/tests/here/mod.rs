@@ -66,7 +66,7 @@ impl Here {
         command
     }
 
-    /// Returns a script that runs in a separate mount namespace.
+    /// Returns the command that runs this script in a mount namespace of its own.
     pub fn apart(&self, script: &str) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script]).current_dir(self.0.path());

@@ -204,8 +204,8 @@ impl Pairs {
         Ok((run?, (side == 1).then_some(report)))
     }
 
-    /// Makes one run of each side (tracing off, tracing on), whose result is not counted. Returns an error if the
-    /// program can't be measured.
+    /// Makes one run of each side (tracing off and on, or the two commands), whose result is not counted. Returns an
+    /// error if the program can't be measured.
     fn try_out(&self, limit: Duration, signals: &Signals) -> Result {
         let (off, _) = self.run(0, &Vec::new(), limit, signals)?;
         tell_errors(&off);
@@ -218,7 +218,7 @@ impl Pairs {
     }
 
     /// Returns an error if a run shows that the program can't be measured. `side` is the index of the run's side: 0 for
-    /// tracing off, 1 for tracing on. Check a run of the first side before a run of the second side.
+    /// tracing off or the first command, 1 for tracing on or the second. Check a run of the first side before a run of the second side.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
