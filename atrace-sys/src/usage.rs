@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::FromRawFd as _;
+use std::os::fd::OwnedFd;
 
-use crate::system::{c, zeros};
+use crate::system::{Descriptor, c, zeros};
 
 /// The resources that a process has used, including those of the children for which it waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,8 +90,7 @@ impl Instructions {
         let with = |flags: u64| c::perf_event_open(&[first, event, 0, 0, 0, flags, 0, 0], CLOSE_ON_EXEC);
         let opened = with(FLAGS).or_else(|_| with(FLAGS | NO_KERNEL));
         let fd = opened.map_err(|e| io::Error::from_raw_os_error(e.0))?;
-        // SAFETY: the call has just opened the descriptor, for this file alone.
-        Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
+        Ok(Self(OwnedFd::from(Descriptor::new(fd)).into()))
     }
 
     /// Returns the number of instructions counted so far.

@@ -134,6 +134,9 @@ calls! {
     getpid() = libc::SYS_getpid, [0];
     gettid_of_kernel() = libc::SYS_gettid, [0];
     membarrier(command: c_int) = libc::SYS_membarrier, [command, 0, 0];
+    /// Writes a byte for each page of a range. Does not access the range.
+    mincore(start: usize, pages: &mut [u8]) = libc::SYS_mincore,
+        [start, pages.len() * super::page_size(), pages.as_mut_ptr().cast_const()];
     memfd_create(name: &CStr, flags: c_int) = libc::SYS_memfd_create, [name.as_ptr(), flags];
     name_of_thread(name: &mut [u8; 16]) = libc::SYS_prctl, [libc::PR_GET_NAME, ptr::from_mut(name).cast_const()];
     name_thread(name: &[u8; 16]) = libc::SYS_prctl, [libc::PR_SET_NAME, ptr::from_ref(name)];

@@ -164,8 +164,13 @@ fn set_length(file: Descriptor, size: usize) -> Result<Descriptor> {
 #[cfg(not(bare))]
 fn set_length(file: Descriptor, size: usize) -> Result<Descriptor> {
     let file = File::from(OwnedFd::from(file));
-    file.set_len(size as u64).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+    file.set_len(size as u64).map_err(of_std)?;
     Ok(OwnedFd::from(file).into())
+}
+
+#[cfg(not(bare))]
+fn of_std(error: std::io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::EINVAL))
 }
 
 /// Seals a memory file, so that its size can't change and no seal can be added. Does nothing on kernels without
@@ -239,12 +244,14 @@ pub(crate) fn read_start(path: &CStr, buffer: &mut [u8]) -> usize {
 pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     // Called by number, it is not a cancellation point.
     #[cfg(not(miri))]
-    let taken = c::write(fd, bytes)?;
+    let taken = c::write(fd, bytes)? as usize;
     // Miri only supports the function.
     #[cfg(miri)]
-    // SAFETY: readable memory of this length.
-    let taken = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-    usize::try_from(taken).map_err(|_| Errno::last())
+    let taken = {
+        let file = std::mem::ManuallyDrop::new(File::from(OwnedFd::from(Descriptor(fd))));
+        std::io::Write::write(&mut &*file, bytes).map_err(of_std)?
+    };
+    Ok(taken)
 }
 
 /// Waits until one of the descriptors is ready, for at most `timeout` (`None`: forever). Returns how many
@@ -283,11 +290,7 @@ pub(crate) fn close(fd: RawFd) {
     let _ = c::close(fd);
     // Miri only supports the function.
     #[cfg(miri)]
-    // SAFETY: the argument is a number. (The function is not declared in `c.rs`: compilers warn of a second
-    // declaration of a symbol that std uses.)
-    unsafe {
-        libc::close(fd)
-    };
+    drop(OwnedFd::from(Descriptor(fd)));
 }
 
 /// Calls `fcntl(2)` with a command that takes a number.

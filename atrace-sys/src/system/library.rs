@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::c_text::CText;
 
 unsafe extern "C" {
-    // SAFETY: the signatures are those of dlfcn.h. `dlsym` accepts any open library.
-    fn dladdr(address: *const c_void, found: &mut Found) -> c_int;
+    // SAFETY: the signatures are those of dlfcn.h. `dladdr` accepts any address. The texts that it finds belong to the
+    // dynamic linker and are valid while the library is loaded: all callers ask about libraries that are never closed,
+    // or copy the text at once. `dlsym` accepts any open library.
+    safe fn dladdr(address: *const c_void, found: &mut Found) -> c_int;
     fn dlerror<'a>() -> Option<CText<'a>>;
     safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
 }
@@ -79,9 +81,7 @@ unsafe impl Sync for Library {}
 /// are null.
 fn find(address: *const c_void) -> Found {
     let mut found = Found { file: None, start: ptr::null(), symbol: None, address: ptr::null() };
-    // SAFETY: the call accepts any address. The texts belong to the dynamic linker and are valid while the library is
-    // loaded. All users ask about libraries that are never closed, or copy the text at once.
-    unsafe { dladdr(address, &mut found) };
+    dladdr(address, &mut found);
     found
 }
 

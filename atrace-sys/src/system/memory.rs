@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
 
 use super::{Errno, Result, bare, c};
 use crate::word::Place;
@@ -18,6 +18,8 @@ use crate::word::Place;
 pub unsafe trait Shared: Sync {}
 
 // SAFETY: it is an atomic.
+unsafe impl Shared for AtomicU8 {}
+// SAFETY: as above.
 unsafe impl Shared for AtomicU16 {}
 // SAFETY: as above.
 unsafe impl Shared for AtomicU32 {}
@@ -252,14 +254,13 @@ pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
     }
     let page = page_size();
     let low = from - from % page;
-    // The call writes a byte for each page: whether it is in physical memory, which does not matter here.
-    let mut pages = [0_u8; 1024];
+    // The call writes for each page whether it is in physical memory, which does not matter here. It fails if a page is
+    // not mapped.
+    let mut pages = [0; 1024];
     let most = page * pages.len();
-    let mut is_mapped = |part| {
-        let start = ptr::without_provenance_mut(part);
-        // SAFETY: the call writes a byte for each page of the range, for which there is room. It does not access the
-        // range itself.
-        unsafe { libc::mincore(start, (to - part).min(most), pages.as_mut_ptr().cast()) == 0 }
+    let mut is_mapped = |part: usize| {
+        let count = (to - part).div_ceil(page).min(pages.len());
+        c::mincore(part, &mut pages[..count]).is_ok()
     };
     (low..to).step_by(most).all(&mut is_mapped).then_some(low)
 }

@@ -94,10 +94,7 @@ pub(crate) fn processor_time(of: Of) -> Option<u64> {
         // The kernel's number: the inverted thread id, 4 for a thread, and 2 for the scheduler's precise time.
         Of::Thread(thread) => !(thread as libc::clockid_t) << 3 | 6,
     };
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    let is_known = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
-    is_known.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    crate::clock::time(clock, true)
 }
 
 /// The type of the constants `RLIMIT_…`, which differs between C libraries.

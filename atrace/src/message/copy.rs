@@ -42,10 +42,7 @@ pub(super) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> bool {
 #[inline(always)]
 pub(super) fn has_suspect(text: &[u8], bar: bool) -> bool {
     match text.last_chunk() {
-        Some(&last) => {
-            let of = |chunk| Suspects::of(u128::from_ne_bytes(chunk), bar);
-            text.as_chunks().0.iter().fold(of(last), |found, chunk| found.or(of(*chunk))).any()
-        }
+        Some(&last) => are_suspect(last, text.as_chunks().0, bar),
         None => {
             let mut unread = [MaybeUninit::uninit(); 16];
             copy_short(text, &mut unread[..text.len()], bar)
@@ -60,8 +57,7 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     let both = if let (Some(&first), Some(&last)) = (from.first_chunk::<8>(), from.last_chunk::<8>()) {
         if let (Some(&first), Some(&last)) = (from.first_chunk::<16>(), from.last_chunk::<16>()) {
             put_ends(to, first, last);
-            let of = |chunk| Suspects::of(u128::from_ne_bytes(chunk), bar);
-            return of(first).or(of(last)).any();
+            return are_suspect(first, &[last], bar);
         }
         put_ends(to, first, last);
         [u64::from_ne_bytes(first), u64::from_ne_bytes(last)]
@@ -78,68 +74,43 @@ pub(super) fn copy_short(from: &[u8], to: &mut [MaybeUninit<u8>], bar: bool) -> 
     } else {
         return false;
     };
-    Suspects::of(u128::from(both[0]) << 64 | u128::from(both[1]), bar).any()
+    are_suspect((u128::from(both[0]) << 64 | u128::from(both[1])).to_ne_bytes(), &[], bar)
 }
 
-/// A mask that shows which of 16 bytes are suspect.
+/// Returns whether one of the bytes of the chunks is suspect.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Suspects(std::arch::x86_64::__m128i);
-
-#[cfg(target_arch = "x86_64")]
-impl Suspects {
-    #[cfg_attr(debug_assertions, inline(never))]
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn of(bytes: u128, bar: bool) -> Self {
-        use std::arch::x86_64::*;
-        // SAFETY: every x86_64 processor has SSE2.
-        unsafe {
-            let bytes = _mm_set_epi64x((bytes >> 64) as i64, bytes as i64);
-            let all = |byte: u8| _mm_set1_epi8(byte as i8);
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
+    use std::arch::x86_64::*;
+    // SAFETY: every x86_64 processor has SSE2.
+    unsafe {
+        let all = |byte: u8| _mm_set1_epi8(byte as i8);
+        let suspects = |chunk: [u8; 16]| {
+            let chunk = u128::from_ne_bytes(chunk);
+            let bytes = _mm_set_epi64x((chunk >> 64) as i64, chunk as i64);
             let are_control = _mm_cmpeq_epi8(bytes, _mm_min_epu8(bytes, all(0x1f)));
             let are_delete = _mm_cmpeq_epi8(bytes, all(0x7f));
             // `|` and `<` differ in one bit, which is cleared.
             let angles = if bar { _mm_and_si128(bytes, all(!(b'|' ^ b'<'))) } else { bytes };
             let are_angles = _mm_cmpeq_epi8(angles, all(b'<'));
-            Self(_mm_or_si128(are_control, _mm_or_si128(are_delete, are_angles)))
-        }
-    }
-
-    #[inline(always)]
-    fn or(self, other: Self) -> Self {
-        // SAFETY: every x86_64 processor has SSE2.
-        Self(unsafe { std::arch::x86_64::_mm_or_si128(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    fn any(self) -> bool {
-        // SAFETY: every x86_64 processor has SSE2.
-        unsafe { std::arch::x86_64::_mm_movemask_epi8(self.0) != 0 }
+            _mm_or_si128(are_control, _mm_or_si128(are_delete, are_angles))
+        };
+        let found = others.iter().fold(suspects(first), |found, chunk| _mm_or_si128(found, suspects(*chunk)));
+        _mm_movemask_epi8(found) != 0
     }
 }
 
-/// Shows whether one of 16 bytes is suspect.
+/// Returns whether one of the bytes of the chunks is suspect.
 #[cfg(not(target_arch = "x86_64"))]
-#[derive(Clone, Copy)]
-struct Suspects(bool);
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Suspects {
-    #[cfg_attr(debug_assertions, inline(never))]
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn of(bytes: u128, bar: bool) -> Self {
-        Self(word_is_suspect(bytes as u64, bar) | word_is_suspect((bytes >> 64) as u64, bar))
-    }
-
-    #[inline(always)]
-    fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    #[inline(always)]
-    fn any(self) -> bool {
-        self.0
-    }
+#[cfg_attr(debug_assertions, inline(never))]
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
+    let suspect = |chunk: [u8; 16]| {
+        let chunk = u128::from_ne_bytes(chunk);
+        word_is_suspect(chunk as u64, bar) | word_is_suspect((chunk >> 64) as u64, bar)
+    };
+    others.iter().fold(suspect(first), |found, chunk| found | suspect(*chunk))
 }
 
 /// Returns whether one of the eight bytes of `word` is suspect. The tests set the high bit of each byte that is

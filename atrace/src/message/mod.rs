@@ -293,14 +293,14 @@ impl Message {
     /// Makes the replacements in the part of the message from `start` on, which was appended unchanged.
     #[inline(never)]
     fn check(&mut self, start: usize, replacement: Replacement) {
-        // SAFETY: as in `bytes`; `&mut self` makes the reference exclusive.
-        let message =
-            unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast::<u8>(), self.len) };
-        let text = message.get_mut(start..).unwrap_or_default();
+        let text = self.bytes().get(start..).unwrap_or_default();
         if has_suspect(text, replacement == Replacement::ControlsAndBar) {
-            for byte in text {
-                self.has_angle |= *byte == b'<';
-                *byte = replaced(*byte, replacement);
+            for at in start..self.len {
+                let Some(&byte) = self.bytes().get(at) else { break };
+                self.has_angle |= byte == b'<';
+                if let Some(place) = self.buffer.get_mut(at) {
+                    place.write(replaced(byte, replacement));
+                }
             }
         }
     }

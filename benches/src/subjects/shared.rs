@@ -6,15 +6,16 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
+use atrace_sys::memory::Region;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// A mapping of memory that another process may map as well.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
-    memory: MmapRaw,
+    memory: Region,
     at: usize,
 }
 
@@ -47,16 +48,17 @@ impl Shared {
     }
 
     fn map(file: File, len: usize) -> io::Result<Self> {
-        let memory = MmapOptions::new().len(len).populate().map_raw(&file)?;
-        Ok(Self { file, memory, at: 0 })
+        let memory = Region::of_file(file.as_raw_fd(), len)?;
+        let shared = Self { file, memory, at: 0 };
+        // Maps all pages.
+        shared.sum();
+        Ok(shared)
     }
 
     /// Reads the whole memory, and returns the sum of its bytes.
     pub fn sum(&self) -> u64 {
-        // SAFETY: the address is within the mapping; other processes may write meanwhile, so each byte is read with a
-        // volatile read.
-        let byte = |at| unsafe { self.memory.as_ptr().add(at).read_volatile() };
-        (0..self.memory.len()).map(|at| u64::from(byte(at))).sum()
+        let byte = |at| self.memory.get::<AtomicU8>(at).map_or(0, |byte| byte.load(Ordering::Relaxed));
+        (0..self.memory.size()).map(|at| u64::from(byte(at))).sum()
     }
 
     /// Copies bytes to the memory behind the previously copied bytes, or to its start if the rest of the memory is too
@@ -67,14 +69,12 @@ impl Shared {
     /// Panics if there are more bytes than the memory has.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
-        if bytes.len() > self.memory.len() - self.at {
-            assert!(bytes.len() <= self.memory.len(), "there is no room for so many bytes");
+        if bytes.len() > self.memory.size() - self.at {
+            assert!(bytes.len() <= self.memory.size(), "there is no room for so many bytes");
             self.at = 0;
         }
         // SAFETY: the mapping has room for the bytes, and no reference points to it.
-        unsafe {
-            self.memory.as_mut_ptr().add(self.at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
+        unsafe { self.memory.at(self.at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         self.at += bytes.len();
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         let mut shared = Shared::new(4096).unwrap();
         let bytes = |shared: &Shared| {
             // SAFETY: the memory is mapped, and nobody writes to it now.
-            unsafe { std::slice::from_raw_parts(shared.memory.as_ptr(), shared.memory.len()) }.to_vec()
+            unsafe { std::slice::from_raw_parts(shared.memory.at(0), shared.memory.size()) }.to_vec()
         };
         let other = Shared::open(&shared.path()).unwrap();
         shared.copy(b"abc");

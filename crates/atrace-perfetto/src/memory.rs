@@ -27,10 +27,10 @@
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
-use atrace_sys::memory::{Mapped, Region, may_have_size, page_size, sealed_file, sealed_size};
+use atrace_sys::memory::{Mapped, Region, Shared, may_have_size, page_size, sealed_file, sealed_size};
 use atrace_sys::{Descriptor, Errno, OnceRef, Result};
 
 use super::abi::{self, CHUNK_HEADER, CHUNKS_MAX, Layout, PAGE, PAGE_HEADER};
@@ -368,10 +368,18 @@ impl Arena {
         let mut size = 0;
         self.consume(place, |start, chunks| {
             size = abi::chunk_size(PAGE, chunks);
-            // SAFETY: the chunk is within the arena and smaller than a page. Nobody writes it until it is free.
-            unsafe { ptr::copy_nonoverlapping(self.memory.at(start), to.as_mut_ptr(), size) };
+            // Nobody writes the chunk until it is free.
+            to.get_mut(..size).into_iter().for_each(|to| self.copy(start, to));
         });
         to.get(..size).filter(|_| size > 0)
+    }
+
+    /// Copies bytes from an offset within the pages on, up to the end of the pages. No thread or process may be writing
+    /// these bytes.
+    fn copy(&self, from: usize, to: &mut [u8]) {
+        let len = to.len().min((self.pages as usize * PAGE).saturating_sub(from));
+        // SAFETY: the bytes are within the arena, and they don't change.
+        unsafe { ptr::copy_nonoverlapping(self.memory.at(from), to.as_mut_ptr(), len) };
     }
 
     /// Calls `read` with the offset of a complete chunk and the number of chunks in its page, and then frees
@@ -402,11 +410,10 @@ impl Arena {
         for number in 1..=finished {
             let of_first = if number == 1 { all_flags & abi::CONTINUES } else { 0 };
             let flags = of_first | if number == finished { all_flags & abi::GOES_ON } else { 0 };
-            // SAFETY: the address is within the chunk, and finished packets don't change any more.
-            let byte = |i| unsafe { self.memory.at(at + i).read() };
+            let byte = |i| Some(self.memory.get::<AtomicU8>(at + i)?.load(Ordering::Relaxed));
             let Some((before, len)) = packet_len(end - at, byte) else { break };
             if len > 0 {
-                // SAFETY: as above.
+                // SAFETY: the packet is within the chunk, and finished packets don't change any more.
                 each(unsafe { std::slice::from_raw_parts(self.memory.at(at + before), len) }, flags);
             }
             at += before + len;
@@ -458,8 +465,8 @@ impl Arena {
         header[4..6].copy_from_slice(&open.writer.to_le_bytes());
         header[6..].copy_from_slice(&(finished + 1).to_le_bytes());
         let begin = start + CHUNK_HEADER;
-        // SAFETY: the packets are within the chunk, which is smaller than a page. They are finished, so they don't change.
-        unsafe { ptr::copy_nonoverlapping(self.memory.at(begin), packets.as_mut_ptr(), end - begin) };
+        // The packets are finished, so they don't change.
+        self.copy(begin, packets.get_mut(..end - begin)?);
         to.get(..abi::chunk_size(PAGE, open.chunks))
     }
 
@@ -565,10 +572,10 @@ pub(crate) struct Open {
 
 /// Reads the length that precedes a packet, within `most` bytes. Returns the number of bytes that the length
 /// takes and the number of bytes of the packet, or `None` if the packet does not end within `most` bytes.
-fn packet_len(most: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, usize)> {
+fn packet_len(most: usize, byte: impl Fn(usize) -> Option<u8>) -> Option<(usize, usize)> {
     let mut len = 0;
     for at in 0..most.min(4) {
-        let byte = byte(at);
+        let byte = byte(at)?;
         len |= usize::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
             return (len < most - at).then_some((at + 1, len));
@@ -646,9 +653,9 @@ impl Chunk {
     /// Completes the chunk and adds it to the list of completed chunks. Afterwards this value means "no chunk".
     #[inline(never)]
     pub fn complete(&mut self) {
-        if self.is_some() {
-            // SAFETY: the reserved byte, or one before it. The packet that was counted in advance becomes an empty one.
-            unsafe { self.at.write(0) };
+        if let Some(length) = self.word::<AtomicU8>(self.at) {
+            // The packet that was counted in advance becomes an empty one: in the reserved byte, or one before it.
+            length.store(0, Ordering::Relaxed);
         }
         self.hand_over();
     }
@@ -669,11 +676,15 @@ impl Chunk {
     }
 
     fn add_flag(&self, flag: u16) {
-        if self.is_some() {
-            // SAFETY: the address is in the chunk's header and aligned by 2.
-            let packets = unsafe { &*self.start.add(6).cast::<AtomicU16>() };
+        if let Some([_, packets]) = self.word::<Head>(self.start.wrapping_add(4)) {
             packets.fetch_or(flag << abi::FLAGS_SHIFT, Ordering::Release);
         }
+    }
+
+    /// Returns the value at an address within the chunk.
+    fn word<T: Shared>(&self, at: *mut u8) -> Option<&T> {
+        let memory = &self.arena?.memory;
+        memory.get(at.addr() - memory.at(0).addr())
     }
 
     fn hand_over(&mut self) {

@@ -4,6 +4,7 @@
 //! Run this example with `cargo run --release -p atrace-real-service --features real --example cost`.
 
 use std::hint::black_box;
+use std::process::Command;
 use std::time::Instant;
 
 use atrace::{Arg, AtraceTag, Name, perfetto};
@@ -12,6 +13,7 @@ use tracing::{info, info_span};
 
 static NAME: Name = Name::new("abcdefghij");
 const EVENTS: u32 = 2000;
+const SOCKET: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 
 fn rounds(name: &str, body: impl Fn(u32)) {
     let mut best = f64::MAX;
@@ -31,16 +33,20 @@ fn rounds(name: &str, body: impl Fn(u32)) {
     println!("{name:<28} {best:8.1} {:8.1}", all[all.len() / 2]);
 }
 
+/// Starts the service and a session, and measures in a child process, whose environment names the service.
 fn main() {
+    if std::env::var_os(SOCKET).is_some() {
+        return measure();
+    }
     let directory = tempfile::tempdir().expect("a directory");
     let Some(service) = Service::start(directory.path()) else { return };
-    // Set before anything traces, and while there is only one thread.
-    #[expect(unsafe_code, reason = "one thread so far")]
-    // SAFETY: no other thread reads the environment.
-    unsafe {
-        std::env::set_var("PERFETTO_PRODUCER_SOCK_NAME", service.producers());
-    }
     let session = Session::start(&service, &Config::default());
+    let program = std::env::current_exe().expect("the program has a path");
+    let status = Command::new(program).env(SOCKET, service.producers()).status().expect("the program starts");
+    println!("{status}, {} packets", session.stop().packets());
+}
+
+fn measure() {
     perfetto::connect();
     let tag = AtraceTag::App;
     println!("{:<28} {:>8} {:>8}  ns, {}", "", "minimum", "median", perfetto::status());
@@ -86,7 +92,7 @@ fn main() {
             );
         });
     });
-    println!("{} {}", perfetto::status(), session.stop().packets());
+    println!("{}", perfetto::status());
 }
 
 const LONG: &str = {

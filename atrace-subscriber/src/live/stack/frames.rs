@@ -59,7 +59,8 @@ pub(super) const OUTER: usize = 4;
 const FURTHER: usize = 512;
 
 /// A walk along the frames of a stack: its present position and its bounds.
-struct Walker<R> {
+pub(super) struct Walker<R> {
+    stack: KnownStack,
     /// The address of the next frame. This address has not been checked yet.
     at: usize,
     /// The end of the last frame, below which the next frame must not begin.
@@ -70,12 +71,13 @@ struct Walker<R> {
 }
 
 impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
-    /// Begins a walk. Returns `None` if the stack pointer is outside of the known stack.
+    /// Begins a walk. `read` returns the two words at an address: the address of the caller's frame, and the return
+    /// address. Returns `None` if the stack pointer is outside of the known stack.
     #[inline(always)]
-    fn new(stack: &KnownStack, from: Registers, read: R) -> Option<Self> {
+    pub(super) fn new(stack: KnownStack, from: Registers, read: R) -> Option<Self> {
         let within = from.stack >= stack.low && from.stack < stack.high;
         let last = stack.high.checked_sub(FRAME)?;
-        within.then_some(Self { at: from.frame, low: from.stack, last, read })
+        within.then_some(Self { stack, at: from.frame, low: from.stack, last, read })
     }
 
     /// Returns the frame at the present address, if that address may be read, and moves on to the caller's frame.
@@ -89,60 +91,47 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
         (self.at, self.low) = (caller, at + FRAME);
         Some(StackFrame { at, address })
     }
-}
 
-/// Follows the frames and writes their return addresses to `into`. Returns the number of addresses if the frames lead
-/// to the outermost frame. Otherwise returns `None`; `into` may then contain anything.
-///
-/// `read` returns the two words at an address: the address of the caller's frame, and the return address.
-#[inline(always)]
-pub(super) fn follow(
-    stack: &KnownStack,
-    from: Registers,
-    into: &mut [usize],
-    read: impl Fn(FrameAddress) -> (usize, usize),
-) -> Option<usize> {
-    if stack.root.at == 0 {
-        return None;
-    }
-    let mut walker = Walker::new(stack, from, read)?;
-    for (found, place) in into.iter_mut().enumerate() {
-        let frame = walker.next()?;
-        *place = frame.address;
-        if frame.at == stack.root.at {
-            // Another frame may be at this address by now.
-            return (frame.address == stack.root.address).then_some(found + 1);
+    /// Follows the frames and writes their return addresses to `into`. Returns the number of addresses if the frames
+    /// lead to the outermost frame. Otherwise returns `None`; `into` may then contain anything.
+    #[inline(always)]
+    pub(super) fn follow(mut self, into: &mut [usize]) -> Option<usize> {
+        let root = self.stack.root;
+        if root.at == 0 {
+            return None;
         }
-    }
-    for _ in 0..FURTHER {
-        let frame = walker.next()?;
-        if frame.at == stack.root.at {
-            return (frame.address == stack.root.address).then_some(into.len());
+        for (found, place) in into.iter_mut().enumerate() {
+            let frame = self.next()?;
+            *place = frame.address;
+            if frame.at == root.at {
+                // Another frame may be at this address by now.
+                return (frame.address == root.address).then_some(found + 1);
+            }
         }
+        for _ in 0..FURTHER {
+            let frame = self.next()?;
+            if frame.at == root.at {
+                return (frame.address == root.address).then_some(into.len());
+            }
+        }
+        // So many linked frames are hardly a coincidence.
+        Some(into.len())
     }
-    // So many linked frames are hardly a coincidence.
-    Some(into.len())
-}
 
-/// Follows frames as long as their return addresses are those that the unwinder has found. If they agree up to the
-/// frames of the C library, returns the last frame that agrees: the thread's outermost frame.
-pub(super) fn outermost(
-    stack: &KnownStack,
-    from: Registers,
-    unwound: &[usize],
-    read: impl Fn(FrameAddress) -> (usize, usize),
-) -> Option<StackFrame> {
-    let mut walker = Walker::new(stack, from, read)?;
-    let mut agreed = 0;
-    let mut last = None;
-    while let Some(frame) = walker.next()
-        && unwound.get(agreed) == Some(&frame.address)
-    {
-        last = Some(frame);
-        agreed += 1;
+    /// Follows frames as long as their return addresses are those that the unwinder has found. If they agree up to the
+    /// frames of the C library, returns the last frame that agrees: the thread's outermost frame.
+    pub(super) fn outermost(mut self, unwound: &[usize]) -> Option<StackFrame> {
+        let mut agreed = 0;
+        let mut last = None;
+        while let Some(frame) = self.next()
+            && unwound.get(agreed) == Some(&frame.address)
+        {
+            last = Some(frame);
+            agreed += 1;
+        }
+        // A single frame may be a coincidence: the register may hold any number.
+        last.filter(|_| agreed > 1 && unwound.len() - agreed <= OUTER)
     }
-    // A single frame may be a coincidence: the register may hold any number.
-    last.filter(|_| agreed > 1 && unwound.len() - agreed <= OUTER)
 }
 
 #[cfg(test)]
@@ -195,12 +184,12 @@ mod tests {
 
         fn follow(&self, stack: KnownStack, from: Registers, into: &mut [usize]) -> Option<usize> {
             self.next.set(from.stack);
-            follow(&stack, from, into, |place| self.read(place))
+            Walker::new(stack, from, |place| self.read(place))?.follow(into)
         }
 
         fn outermost(&self, from: Registers, unwound: &[usize]) -> Option<StackFrame> {
             self.next.set(from.stack);
-            outermost(&self.stack(StackFrame::default()), from, unwound, |place| self.read(place))
+            Walker::new(self.stack(StackFrame::default()), from, |place| self.read(place))?.outermost(unwound)
         }
     }
 
@@ -265,7 +254,7 @@ mod tests {
             let from = Registers { stack: pointer, ..FIRST };
             assert_eq!(memory.follow(whole, from, &mut into), None, "{pointer:x}");
             memory.next.set(0);
-            assert_eq!(outermost(&whole, from, &[1001, 1002], |place| memory.read(place)), None);
+            assert_eq!(memory.outermost(from, &[1001, 1002]), None);
         }
         // A stack that ends lower or begins higher.
         assert_eq!(memory.follow(KnownStack { high: top - WORD, ..whole }, FIRST, &mut into), None);

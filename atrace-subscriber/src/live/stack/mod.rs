@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atrace_sys::thread;
 
-use self::frames::{FrameAddress, KnownStack, Registers, StackFrame};
+use self::frames::{FrameAddress, KnownStack, Registers, StackFrame, Walker};
 
 /// The method by which return addresses are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,28 +156,25 @@ fn without_signature(address: usize) -> usize {
     address
 }
 
-/// Returns the two words of a frame: the address of the caller's frame, and the return address.
-///
-/// # Safety
-///
-/// The address must come from a walk of the calling thread over the range that [`STACK`] allows, from the stack pointer
-/// of a function that has not returned.
+/// Begins a walk over the range of the calling thread's stack that [`STACK`] allows. `here` must have the registers of a
+/// caller of this function.
 #[inline(always)]
-unsafe fn read(at: FrameAddress) -> (usize, usize) {
-    let words = at.get() as *const usize;
-    // SAFETY: both words are aligned, above the stack pointer and below the end of this thread's stack. There is memory there
-    // (`see` has checked it) as long as the function runs. The words need not be a frame. Then they are data of a function
-    // that has not returned, and another thread may write them at the same time. So the reads are volatile, which keeps the
-    // compiler from assuming anything about them; each word is read at once, and any value of it is valid.
-    let (caller, address) = unsafe { (words.read_volatile(), words.add(1).read_volatile()) };
-    (caller, without_signature(address))
+fn walk(here: Registers) -> Option<Walker<impl Fn(FrameAddress) -> (usize, usize)>> {
+    Walker::new(STACK.get(), here, |at| {
+        let words = at.get() as *const usize;
+        // SAFETY: both words are aligned, above the stack pointer and below the end of this thread's stack. There is memory
+        // there (`see` has checked it) as long as the caller runs. The words need not be a frame. Then they are data of a
+        // function that has not returned, and another thread may write them at the same time. So the reads are volatile, which
+        // keeps the compiler from assuming anything about them; each word is read at once, and any value of it is valid.
+        let (caller, address) = unsafe { (words.read_volatile(), words.add(1).read_volatile()) };
+        (caller, without_signature(address))
+    })
 }
 
 /// Follows frame pointers from the registers `here` to the outermost frame.
 #[inline(always)]
 fn follow(here: Registers, into: &mut [usize]) -> Option<usize> {
-    // SAFETY: the walk is over the calling thread's `STACK`, and `here` has the registers of a caller, which has not returned.
-    frames::follow(&STACK.get(), here, into, |at| unsafe { read(at) })
+    walk(here)?.follow(into)
 }
 
 /// Uses the unwinder, and stores the outermost frame if the result shows it, so that the next walk may not need the
@@ -210,10 +207,8 @@ fn unwind_and_learn(by: Walk, here: Registers, into: &mut [usize]) -> usize {
 
 /// Stores which frame is the outermost one, if frame pointers lead to the same addresses as the unwinder.
 fn learn(here: Registers, unwound: &[usize]) {
-    let stack = STACK.get();
-    // SAFETY: the walk is over the calling thread's `STACK`, and `here` has the registers of a caller, which has not returned.
-    if let Some(root) = frames::outermost(&stack, here, unwound, |at| unsafe { read(at) }) {
-        STACK.set(KnownStack { root, ..stack });
+    if let Some(root) = walk(here).and_then(|walker| walker.outermost(unwound)) {
+        STACK.set(KnownStack { root, ..STACK.get() });
     }
 }
 
