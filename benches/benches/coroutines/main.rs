@@ -29,13 +29,13 @@
 use std::io;
 use std::process::ExitCode;
 
-use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use cc_bench::coroutines::Compiler;
 
 mod tasks;
+mod tests;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -185,10 +185,8 @@ impl Workload for Coroutines {
         85
     }
 
-    fn profile(_: &mut Results, args: &Args) -> io::Result<()> {
-        if args.test {
-            tasks::prove();
-        }
+    fn prove() -> Result<(), Wrong> {
+        tests::prove();
         Ok(())
     }
 

@@ -18,22 +18,22 @@ use crate::{Kind, Place, Runner};
 
 /// The times and counts of a batch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Batch {
+pub(super) struct Batch {
     /// The time of the whole batch, from separate clock readings.
-    total: Duration,
-    creation: Duration,
-    resume: Duration,
+    pub(super) total: Duration,
+    pub(super) creation: Duration,
+    pub(super) resume: Duration,
     /// The time of the computations, and the time of the rest of `resume`, if each task was timed from
     /// within.
-    inside: Option<[Duration; 2]>,
-    destruction: Duration,
-    sum: f64,
+    pub(super) inside: Option<[Duration; 2]>,
+    pub(super) destruction: Duration,
+    pub(super) sum: f64,
     /// How many times tasks were resumed, if the runner counts resumes.
-    resumes: Option<u64>,
+    pub(super) resumes: Option<u64>,
     /// The size of a task's frame in bytes.
-    frame: Option<f64>,
+    pub(super) frame: Option<f64>,
     /// How many times C++ allocated a frame.
-    news: Option<u64>,
+    pub(super) news: Option<u64>,
 }
 
 /// Makes the case of a runner for a Fibonacci number, on one core or on all cores (`place`).
@@ -149,7 +149,7 @@ impl Batch {
     /// Adds the times and counts of `n` tasks, which ran in batches of `batch` tasks, to the report `done`. A reading
     /// of the clock takes `clock` nanoseconds. Each time is the difference between two clock readings, and includes the
     /// duration of one reading.
-    fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
+    pub(super) fn done(&self, done: Done, runner: Runner, n: u64, batch: u64, clock: f64) -> Done {
         let without = |time: Duration, readings: u64| {
             time.saturating_sub(Duration::from_secs_f64(clock * readings as f64 / 1e9))
         };
@@ -186,39 +186,6 @@ impl Batch {
             done = done.count("new", news);
         }
         done
-    }
-}
-
-/// Checks that the report of 60 tasks in two batches is made correctly from known times and counts.
-pub(crate) fn prove() {
-    let nanos = Duration::from_nanos;
-    let coroutine = |kind| Runner::Cc(cc::Compiler::Gcc, kind);
-    for (runner, makings) in [(coroutine(Kind::Coroutine), 60), (coroutine(Kind::Yield), 2)] {
-        let batch = Batch {
-            total: nanos(66600),
-            creation: nanos(6000),
-            resume: nanos(60000),
-            inside: Some([nanos(51000), nanos(9000)]),
-            destruction: nanos(600),
-            sum: 0.0,
-            resumes: Some(60),
-            frame: Some(8.0),
-            news: Some(60),
-        };
-        // A reading takes 10 ns: 2 batches have 3 for each task, and one each for the other two parts.
-        let expected = Done::new()
-            .took(nanos(66600 - 1840))
-            .gauge("clock_ns", 10.0)
-            .gauge("clock_readings", 184.0 / 60.0)
-            .count("resumes", 60)
-            .part("creation", nanos(6000 - 20), makings)
-            .part("resume", nanos(60000 - 1800), 60)
-            .part("resume/compute", nanos(51000 - 600), 60)
-            .part("resume/switch", nanos(9000 - 1200), 60)
-            .part("destruction", nanos(600 - 20), makings)
-            .gauge("frame_bytes", 8.0)
-            .count("new", 60);
-        assert_eq!(batch.done(Done::new(), runner, 60, 30, 10.0), expected);
     }
 }
 

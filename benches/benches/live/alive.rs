@@ -151,15 +151,3 @@ pub(crate) fn together(team: &Team, body: Body, n: u64) -> Result<(u64, Duration
         share.map(|(more, longer)| (ran + more, took + longer))
     })
 }
-
-/// Checks that the times of both threads are added up. For the check, the body takes at least `LONG`.
-pub(crate) fn prove(runtime: fn() -> Result<Runtime, Wrong>) {
-    const LONG: Duration = Duration::from_millis(5);
-    let sleeps = |_: &Runtime, n| {
-        std::thread::sleep(LONG);
-        n
-    };
-    let team = team(runtime).expect("both can be started");
-    let (ran, took) = together(&team, sleeps, 2).expect("both have a runtime");
-    assert!(ran == 2 && took >= LONG * THREADS, "{ran} bodies in {took:?}");
-}

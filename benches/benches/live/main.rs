@@ -15,6 +15,7 @@
 
 mod alive;
 mod modes;
+mod tests;
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -23,7 +24,6 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use atrace_benches::harness::args::Args;
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::measure::workload::{self, Case, Done, Fixture, Mode, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::Judged;
@@ -228,10 +228,8 @@ impl Workload for Live {
         62
     }
 
-    fn profile(_: &mut Results, args: &Args) -> io::Result<()> {
-        if args.test {
-            alive::prove(runtime);
-        }
+    fn prove() -> Result<(), Wrong> {
+        tests::prove();
         Ok(())
     }
 

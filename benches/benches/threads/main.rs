@@ -18,6 +18,7 @@
 //! The runtime is `tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io()`. The time of an
 //! operation is the sum of both clients' times, divided by the number of operations.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -30,7 +31,7 @@ use atrace_benches::harness::output::fail;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState, Wait};
-use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload};
+use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::subjects::http::{self, Server};
 
@@ -39,6 +40,7 @@ mod clients;
 mod criterion_cases;
 mod jobs;
 mod operations;
+mod tests;
 
 use self::clients::{CLIENTS, roles};
 use self::criterion_cases::Cases;
@@ -167,10 +169,11 @@ impl Workload for Threads {
         Ok(Fixture::of(server).with_env(ADDRESS, address.to_string()))
     }
 
+    fn prove() -> Result<(), Wrong> {
+        tests::prove()
+    }
+
     fn profile(results: &mut Results, args: &Args) -> io::Result<()> {
-        if args.test {
-            operations::prove().map_err(io::Error::other)?;
-        }
         for setup in Setup::all() {
             if results.traced_cases().any(|case| case == setup.id()) {
                 profile(setup, results, args)?;
@@ -295,20 +298,24 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     gauge(count::DAEMON, alive - 1.0);
     for state in ThreadState::ALL {
         let name = state_name(ALL, state);
-        gauge(&name, samples.part_of_all(state).unwrap_or(0.0));
+        gauge(&name, samples.part(|found| found.1 == state));
         for wait in Wait::ALL {
-            gauge(&format!("{name}_in_{}", wait.name()), samples.part_in(state, wait).unwrap_or(0.0));
+            let waits = |frame: &Option<String>| frame.as_deref().and_then(Wait::of) == Some(wait);
+            let part = samples.part(|found| found.1 == state && waits(&found.2));
+            gauge(&format!("{name}_in_{}", wait.name()), part);
         }
         for role in ["clients", "workers", "operations"] {
-            gauge(&format!("{name}_{role}"), samples.part_in_role(role, state).unwrap_or(0.0));
+            gauge(&format!("{name}_{role}"), samples.part(|found| (found.0, found.1) == (role, state)));
         }
     }
-    for (state, frame, part) in samples.frames() {
+    let frames = samples.found.keys().filter_map(|(_, state, frame)| Some((*state, frame.as_deref()?)));
+    for (state, frame) in frames.collect::<BTreeSet<_>>() {
+        let part = samples.part(|found| (found.1, found.2.as_deref()) == (state, Some(frame)));
         gauge(&format!("{FRAME}{} {frame}", state.name()), part);
     }
-    for role in samples.roles() {
+    for role in samples.found.keys().map(|found| found.0).collect::<BTreeSet<_>>() {
         for state in ThreadState::ALL {
-            gauge(&state_name(role, state), samples.part(role, state).unwrap_or(0.0));
+            gauge(&state_name(role, state), samples.part_of_role(role, state));
         }
     }
 }

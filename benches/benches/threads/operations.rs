@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use atrace_benches::instruments::profile::{Started, minor_faults, touch, without_huge_pages};
-use atrace_benches::measure::workload::{Bare, Done, Tracing, Wrong};
+use atrace_benches::instruments::profile::{Started, minor_faults};
+use atrace_benches::measure::workload::{Done, Tracing, Wrong};
 use tokio::runtime::Runtime;
 
 use super::clients::{CLIENTS, Clients, Share, roles, stay};
@@ -27,7 +27,7 @@ pub(crate) fn of<T: Tracing>(setup: Setup) -> impl FnMut(u64) -> Result<Done, Wr
 }
 
 /// The clients and their counters.
-struct Team {
+pub(crate) struct Team {
     clients: Clients,
     polls: Arc<AtomicU64>,
     /// The number of threads on which a task has ever run.
@@ -47,7 +47,7 @@ impl Team {
         }
     }
 
-    fn of<T: Tracing, W: Work>(kind: Kind, work: W) -> Result<Self, Wrong> {
+    pub(crate) fn of<T: Tracing, W: Work>(kind: Kind, work: W) -> Result<Self, Wrong> {
         let polls = Arc::new(AtomicU64::new(0));
         let clients = match kind {
             Kind::Kernel => Clients::start::<W>(move |number| {
@@ -80,7 +80,7 @@ impl Team {
         Ok(Self { clients, polls, started: 0, warm: false })
     }
 
-    fn run(&mut self, Setup { kind, job }: Setup, n: u64) -> Result<Done, Wrong> {
+    pub(crate) fn run(&mut self, Setup { kind, job }: Setup, n: u64) -> Result<Done, Wrong> {
         let delay = match job {
             Job::Nonio => Duration::ZERO,
             Job::Io(milliseconds) => Duration::from_millis(milliseconds.into()),
@@ -139,71 +139,6 @@ impl Team {
             .count(count::STARTED, started)
             .rate(count::THROUGHPUT, busy_ops, busy_time))
     }
-}
-
-/// Work that touches new pages.
-#[derive(Clone, Copy, Debug)]
-struct Pages;
-
-impl Pages {
-    const OF_ONE: usize = 1000;
-}
-
-impl Work for Pages {
-    type Output = ();
-
-    fn block(self, _: u64) -> Result<(), Wrong> {
-        touch(Self::OF_ONE);
-        Ok(())
-    }
-
-    fn span(_: u64) -> tracing::Span {
-        tracing::Span::none()
-    }
-
-    fn event() {}
-
-    fn check((): &(), _: Option<&()>) -> Result<(), Wrong> {
-        Ok(())
-    }
-}
-
-/// Checks the counters, with operations that cause a known number of page faults.
-pub(crate) fn prove() -> Result<(), Wrong> {
-    let share = |ops, seconds| Share { ops, took: Duration::from_secs(seconds) };
-    let shares = [share(4, 2), share(6, 3)];
-    assert_eq!(Share::time(&shares), Duration::from_secs(5));
-    // The second client has finished four operations when the first has no more to do.
-    assert_eq!(Share::all_busy(&shares), (8.0, Duration::from_secs(2)));
-    // A slice in which a client had no operation tells nothing about both.
-    assert_eq!(Share::all_busy(&[share(4, 2), share(0, 0)]), (0.0, Duration::ZERO));
-    let kinds = || [Kind::Kernel, Kind::Task].into_iter().try_for_each(prove_of);
-    without_huge_pages(kinds).map_err(|e| format!("huge pages: {e}"))?
-}
-
-fn prove_of(kind: Kind) -> Result<(), Wrong> {
-    let mut team = Team::of::<Bare, _>(kind, Pages)?;
-    for n in [1, 8] {
-        let done = team.run(Setup { kind, job: Job::Nonio }, n)?;
-        let [Some(faults), Some(polls), Some(started)] =
-            [count::FAULTS, count::POLLS, count::STARTED].map(|name| done.said(name))
-        else {
-            return Err(format!("something is not counted: {done:?}"));
-        };
-        let pages = (Pages::OF_ONE as u64 * n) as f64;
-        // The stack of a thread causes some additional faults.
-        if !(pages..pages * 1.2).contains(&faults) {
-            return Err(format!("{kind}: {faults} page faults of {pages} pages"));
-        }
-        let (is_polled, is_started) = match kind {
-            Kind::Kernel => (0.0, n as f64),
-            Kind::Task => (n as f64, started),
-        };
-        if (polls, started) != (is_polled, is_started) {
-            return Err(format!("{kind}: {n} operations: {done:?}"));
-        }
-    }
-    Ok(())
 }
 
 fn runtime() -> std::io::Result<Runtime> {

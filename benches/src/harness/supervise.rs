@@ -19,13 +19,11 @@
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
 //!   the device's libcutils knows. The ring buffer of that marker is shared with the whole system. The bench switches
 //!   the buffer on while it runs, and empties it; only messages of this process count.
-//! - On Android, the runner passes no environment and starts the bench in a directory without write access. So
-//!   `CRITERION_HOME`, `ATRACE_OVERHEAD_DIR` and `TMPDIR` are set, unless they are set already, to places below
-//!   `/data/local/tmp/atrace-bench`, or beside the program if that directory is not writable.
+//! - On Android, where a bench may start in a directory without write access, `CRITERION_HOME` and
+//!   `ATRACE_OVERHEAD_DIR` are set to places below `/data/local/tmp/atrace-bench`, unless they are set already.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 use atrace::control::Control;
@@ -36,15 +34,17 @@ use signal_hook::iterator::Signals;
 use super::args::{Args, HELP};
 use super::output::{complain, fail, say};
 use super::reader;
-use super::session::{CHILD, MARKER, PREFIX, Prepared, SINK, Session};
+use super::session::{CHILD, MARKER, Prepared, SINK, Session};
 use crate::row::env_path;
 
 const PROPERTIES: &str = "ATRACE_PROPERTIES";
 const BACKEND: &str = "ATRACE_BACKEND";
-const TMPDIR: &str = "TMPDIR";
 
-/// The directory in which the shell of a device may write and run programs.
-const DEVICE_TEMP: &str = "/data/local/tmp";
+/// The variables that name directories for results, and their values on a device, where the shell may write.
+const PLACES: [(&str, &str); 2] = [
+    ("CRITERION_HOME", "/data/local/tmp/atrace-bench/criterion"),
+    ("ATRACE_OVERHEAD_DIR", "/data/local/tmp/atrace-bench/overhead"),
+];
 
 /// The number of signals after which the child is killed.
 const PATIENCE: u32 = 3;
@@ -78,27 +78,20 @@ fn supervise(args: &Args) -> io::Result<u8> {
     // Before there is anything to clean up, so that no signal is missed.
     let ends = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(ends.chain([SIGCHLD]))?;
-    let exe = std::env::current_exe()?;
-    let places = match cfg!(target_os = "android") {
-        true => places(|| home(&exe, is_usable), |name| env_path(name).is_some()),
-        false => Vec::new(),
-    };
-    let temp_root = places.iter().find(|(name, _)| *name == TMPDIR).map(|(_, path)| path.clone());
-    let temp = tempfile::Builder::new()
-        .prefix("atrace-bench-")
-        .tempdir_in(temp_root.unwrap_or_else(std::env::temp_dir))?;
+    let temp = tempfile::Builder::new().prefix("atrace-bench-").tempdir()?;
     let prepared = Prepared::new(args, temp.path())?;
     // A property store that outlives this run must not keep what a killed bench has switched on.
     let is_shared = cfg!(target_os = "android") || std::env::var_os(PROPERTIES).is_some();
     let _switches = is_shared.then(Switches::note).flatten();
 
-    let mut command = Command::new(exe);
+    let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).env(CHILD, std::process::id().to_string());
     if !args.test && !std::env::args_os().any(|arg| arg == "--bench") {
         // Criterion parses the command line, too, and would only test without this flag.
         command.arg("--bench");
     }
-    command.envs(places);
+    let is_unset = |(name, _): &(&str, &str)| cfg!(target_os = "android") && env_path(name).is_none();
+    command.envs(PLACES.into_iter().filter(is_unset));
     command.env(SINK, prepared.sink.to_string()).env(MARKER, &prepared.marker).env_remove(BACKEND);
     if std::env::var_os(PROPERTIES).is_none() {
         command.env(PROPERTIES, temp.path().join("properties"));
@@ -134,34 +127,6 @@ impl Drop for Switches {
             }
         }
     }
-}
-
-/// Returns the directory for the results of a bench on a device: the first of two directories for which
-/// `usable` returns true.
-fn home(exe: &Path, usable: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-    let shell = Path::new(DEVICE_TEMP).join(PREFIX);
-    let beside = exe.parent().map(|dir| dir.join(PREFIX));
-    [Some(shell), beside].into_iter().flatten().find(|dir| usable(dir))
-}
-
-/// Returns whether `dir` exists or can be made, and is writable.
-fn is_usable(dir: &Path) -> bool {
-    std::fs::create_dir_all(dir).is_ok() && tempfile::tempfile_in(dir).is_ok()
-}
-
-/// Returns the environment variables that a bench on a device needs and that are not set. `home` is only called if a
-/// variable is missing.
-fn places(
-    home: impl FnOnce() -> Option<PathBuf>,
-    is_set: impl Fn(&str) -> bool,
-) -> Vec<(&'static str, PathBuf)> {
-    let all = [("CRITERION_HOME", "criterion"), ("ATRACE_OVERHEAD_DIR", "overhead"), (TMPDIR, "")];
-    let unset: Vec<_> = all.into_iter().filter(|(name, _)| !is_set(name)).collect();
-    if unset.is_empty() {
-        return Vec::new();
-    }
-    let home = home();
-    unset.into_iter().filter_map(|(name, part)| Some((name, home.as_ref()?.join(part)))).collect()
 }
 
 /// Waits for the child, forwards signals to it, and returns the exit status.
@@ -226,34 +191,5 @@ mod tests {
         // Rust programs ignore this one.
         assert!(is_ignored(signal_hook::consts::SIGPIPE));
         assert!(!is_ignored(signal_hook::consts::SIGUSR2));
-    }
-
-    #[test]
-    fn a_device_keeps_results_where_it_can() {
-        let exe = Path::new("/x/deps/bench");
-        let (shell, beside) = (Path::new("/data/local/tmp/atrace-bench"), Path::new("/x/deps/atrace-bench"));
-        assert_eq!(home(exe, |_| true).as_deref(), Some(shell));
-        assert_eq!(home(exe, |dir| dir != shell).as_deref(), Some(beside));
-        assert_eq!(home(exe, |_| false), None);
-
-        let temp = tempfile::tempdir().unwrap();
-        let new = temp.path().join("a/b");
-        assert!(is_usable(&new) && is_usable(&new));
-        std::fs::write(temp.path().join("file"), "").unwrap();
-        assert!(!is_usable(&temp.path().join("file/b")));
-    }
-
-    #[test]
-    fn what_is_set_stays() {
-        let names = |set: &'static [&str]| {
-            let all = places(|| Some("/h".into()), |name| set.contains(&name));
-            all.into_iter().map(|(name, path)| format!("{name}={}", path.display())).collect::<Vec<_>>()
-        };
-        let all = ["CRITERION_HOME=/h/criterion", "ATRACE_OVERHEAD_DIR=/h/overhead", "TMPDIR=/h/"];
-        assert_eq!(names(&[]), all);
-        assert_eq!(names(&["CRITERION_HOME", "TMPDIR"]), all[1..2]);
-        // Nothing is made on a device for those who need nothing.
-        assert!(places(|| panic!("asked"), |_| true).is_empty());
-        assert!(places(|| None, |_| false).is_empty());
     }
 }

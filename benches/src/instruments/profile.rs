@@ -76,7 +76,7 @@ impl Wait {
 
     /// Returns the wait to which a kernel function belongs. The names of these functions differ between
     /// kernel versions.
-    fn of(function: &str) -> Option<Self> {
+    pub fn of(function: &str) -> Option<Self> {
         let names = |all: &[&str]| all.iter().any(|name| function.contains(name));
         match () {
             () if names(&["futex"]) => Some(Self::Futex),
@@ -179,6 +179,10 @@ impl Started {
     }
 }
 
+/// A thread that was found: its role, its state and, if it can be read, the kernel function in which it is, the top
+/// frame of its kernel stack. The user of a process may read this frame.
+pub type Found = (&'static str, ThreadState, Option<String>);
+
 /// The sums over all samples of a [`Sampler`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
@@ -186,25 +190,17 @@ pub struct Samples {
     pub looks: u64,
     /// The number of living threads, added over all samples.
     pub alive: u64,
-    /// The number of times that a thread of a role was in a state.
-    pub states: BTreeMap<(&'static str, ThreadState), u64>,
-    /// The number of times that a thread was in a state and in a kernel function, which is the top frame of its
-    /// kernel stack. The user of a process may read this frame.
-    pub frames: BTreeMap<(ThreadState, String), u64>,
+    /// The number of times that a thread was found like this.
+    pub found: BTreeMap<Found, u64>,
 }
 
 impl Samples {
-    /// Adds a sample: the role, the state and, if it can be read, the kernel function of each thread.
+    /// Adds a sample of all threads.
     pub fn add(&mut self, found: impl IntoIterator<Item = Found>) {
-        let mut alive = 0;
-        for (role, state, frame) in found {
-            *self.states.entry((role, state)).or_default() += 1;
-            if let Some(frame) = frame {
-                *self.frames.entry((state, frame)).or_default() += 1;
-            }
-            alive += 1;
+        for thread in found {
+            *self.found.entry(thread).or_default() += 1;
+            self.alive += 1;
         }
-        self.alive += alive;
         self.looks += 1;
     }
 
@@ -213,44 +209,17 @@ impl Samples {
         (self.looks > 0).then(|| self.alive as f64 / self.looks as f64)
     }
 
-    /// Returns the number of samples that match a role and a state.
-    fn count(&self, is: impl Fn(&str, ThreadState) -> bool) -> f64 {
-        let found = self.states.iter().filter(|((role, state), _)| is(role, *state));
-        found.map(|(_, n)| n).sum::<u64>() as f64
+    /// Returns the fraction of the found threads for which `is` is true, or 0 if no thread was found.
+    pub fn part(&self, is: impl Fn(&Found) -> bool) -> f64 {
+        let count = self.found.iter().filter(|(found, _)| is(found)).map(|(_, n)| n).sum::<u64>();
+        count as f64 / self.alive.max(1) as f64
     }
 
-    /// Returns the fraction of a role's samples in this state, or `None` if the role has no sample.
-    pub fn part(&self, role: &str, state: ThreadState) -> Option<f64> {
-        let all = self.count(|r, _| r == role);
-        (all > 0.0).then(|| self.count(|r, s| r == role && s == state) / all)
-    }
-
-    /// Returns the fraction of all samples in this state, or `None` if there is no sample.
-    pub fn part_of_all(&self, state: ThreadState) -> Option<f64> {
-        (self.alive > 0).then(|| self.count(|_, s| s == state) / self.alive as f64)
-    }
-
-    /// Returns the fraction of all samples that found a thread of this role in this state.
-    pub fn part_in_role(&self, role: &str, state: ThreadState) -> Option<f64> {
-        (self.alive > 0).then(|| self.count(|r, s| r == role && s == state) / self.alive as f64)
-    }
-
-    /// Returns the fraction of all samples in this state whose kernel function belongs to this wait.
-    pub fn part_in(&self, state: ThreadState, wait: Wait) -> Option<f64> {
-        let frames =
-            self.frames.iter().filter(|((of, frame), _)| *of == state && Wait::of(frame) == Some(wait));
-        (self.alive > 0).then(|| frames.map(|(_, n)| n).sum::<u64>() as f64 / self.alive as f64)
-    }
-
-    /// Returns the fraction of all samples for each pair of thread state and kernel function.
-    pub fn frames(&self) -> impl Iterator<Item = (ThreadState, &str, f64)> {
-        self.frames.iter().map(|((state, frame), n)| (*state, &frame[..], *n as f64 / self.alive as f64))
-    }
-
-    /// Returns the roles that have samples.
-    pub fn roles(&self) -> impl Iterator<Item = &'static str> {
-        let mut last = None;
-        self.states.keys().filter_map(move |(role, _)| (last.replace(*role) != Some(*role)).then_some(*role))
+    /// Returns the fraction of a role's threads that were found in this state, or 0 if the role has no thread.
+    pub fn part_of_role(&self, role: &str, state: ThreadState) -> f64 {
+        let all = self.part(|found| found.0 == role);
+        let part = self.part(|found| (found.0, found.1) == (role, state));
+        if all > 0.0 { part / all } else { 0.0 }
     }
 }
 
@@ -303,9 +272,6 @@ impl Sampler {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
-
-/// The role of a thread, its state, and the kernel function in which it is.
-type Found = (&'static str, ThreadState, Option<String>);
 
 /// Samples all threads but the calling thread once.
 fn look(role: &impl Fn(i32) -> &'static str) -> io::Result<Vec<Found>> {
@@ -395,15 +361,11 @@ mod tests {
         ]);
         samples.add([("b", waiting, frame("g"))]);
         assert_eq!((samples.looks, samples.alive), (2, 4));
-        assert_eq!((samples.mean_alive(), samples.part_of_all(waiting)), (Some(2.0), Some(0.75)));
-        assert_eq!((samples.part("a", waiting), samples.part("b", waiting)), (Some(0.5), Some(1.0)));
-        assert_eq!(samples.frames().collect::<Vec<_>>(), [(waiting, "f", 0.5), (waiting, "g", 0.25)]);
-        assert_eq!(samples.part_in_role("a", waiting), Some(0.25));
-        samples.add([("b", waiting, frame("futex_do_wait")), ("b", waiting, frame("wait_woken"))]);
-        let waits = Wait::ALL.map(|wait| samples.part_in(waiting, wait).unwrap() * 6.0);
-        assert_eq!(waits.map(f64::round), [1.0, 0.0, 1.0]);
-        assert_eq!(Wait::of("do_epoll_wait"), Some(Wait::Epoll));
-        assert_eq!(samples.roles().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!((samples.mean_alive(), samples.part(|found| found.1 == waiting)), (Some(2.0), 0.75));
+        assert_eq!(["a", "b", "c"].map(|role| samples.part_of_role(role, waiting)), [0.5, 1.0, 0.0]);
+        assert_eq!(samples.part(|found| found.2 == frame("f")), 0.5);
+        let waits = ["futex_do_wait", "do_epoll_wait", "wait_woken", "f"].map(Wait::of);
+        assert_eq!(waits, [Some(Wait::Futex), Some(Wait::Epoll), Some(Wait::Socket), None]);
     }
 
     #[test]
@@ -458,26 +420,24 @@ mod tests {
             samples.unwrap()
         });
         assert!(samples.looks >= 20, "{samples:?}");
-        assert_eq!(samples.part("busy", ThreadState::Running), Some(1.0), "{samples:?}");
+        assert_eq!(samples.part_of_role("busy", ThreadState::Running), 1.0, "{samples:?}");
         // At the first look, the thread may not sleep yet.
-        assert!(samples.part("idle", ThreadState::Waiting).unwrap() > 0.5, "{samples:?}");
-        assert!(samples.part("timed", ThreadState::TimedWaiting).unwrap() > 0.5, "{samples:?}");
+        assert!(samples.part_of_role("idle", ThreadState::Waiting) > 0.5, "{samples:?}");
+        assert!(samples.part_of_role("timed", ThreadState::TimedWaiting) > 0.5, "{samples:?}");
         // Both threads wait for a futex. A running thread has no kernel function.
         for state in [ThreadState::Waiting, ThreadState::TimedWaiting] {
-            assert!(
-                samples
-                    .frames()
-                    .any(|(of, frame, part)| of == state && frame.contains("futex") && part > 0.0)
-            );
+            let is_in_futex = |(_, of, frame): &Found| {
+                *of == state && frame.as_ref().is_some_and(|frame| frame.contains("futex"))
+            };
+            assert!(samples.part(is_in_futex) > 0.0);
         }
-        assert!(samples.frames().all(|(state, ..)| state != ThreadState::Running), "{samples:?}");
-        let all: f64 = ThreadState::ALL.iter().filter_map(|state| samples.part_of_all(*state)).sum();
+        assert_eq!(samples.part(|found| found.1 == ThreadState::Running && found.2.is_some()), 0.0);
+        let all: f64 = ThreadState::ALL.iter().map(|state| samples.part(|found| found.1 == *state)).sum();
         assert!((all - 1.0).abs() < 1e-9);
-        assert!(samples.part("nobody", ThreadState::Running).is_none());
-        let roles: Vec<_> = samples.roles().collect();
-        assert_eq!(roles, ["busy", "idle", "other", "timed"]);
-        let of =
-            |role: &str| samples.states.iter().filter(|((r, _), _)| *r == role).map(|(_, n)| n).sum::<u64>();
+        let of = |role: &str| {
+            samples.found.iter().filter(|(found, _)| found.0 == role).map(|(_, n)| n).sum::<u64>()
+        };
+        assert_eq!((of("sampler"), of("other") > 0), (0, true));
         assert_eq!((of("busy"), of("idle")), (samples.looks, samples.looks));
         // At least the three threads and the thread that runs this test.
         assert!(samples.mean_alive().unwrap() >= 4.0, "{samples:?}");

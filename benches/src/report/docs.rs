@@ -11,6 +11,7 @@ use super::content::made::MADE;
 use super::content::{self, LINES};
 use super::input::Machine;
 use super::{html, write};
+use crate::row;
 use crate::table::number::{digits, ratio};
 
 /// The mark before the lines in the README.
@@ -103,7 +104,7 @@ fn lines(here: &Machine) -> String {
 
 /// Returns a hash of all shown rows (Fowler, Noll and Vo), so that changed rows change the mark.
 fn mark(here: &Machine) -> u32 {
-    let text = here.benches.values().map(|bench| serde_json::to_string(&bench.rows).unwrap_or_default());
+    let text = here.benches.values().map(|bench| row::to_json(&bench.rows).unwrap_or_default());
     let bytes = text.flat_map(String::into_bytes);
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -67,7 +67,7 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
         report.sections.insert(0, against.section());
     }
     write(&out, "report.html", &html::page(&report))?;
-    write(&out, "report.json", &(serde_json::to_string(&report).map_err(|e| e.to_string())? + "\n"))?;
+    write(&out, "report.json", &(row::to_json(&report).map_err(|e| e.to_string())? + "\n"))?;
     match plot {
         Some(plot) => write(&out, "costs.svg", &html::file(&plot))?,
         None => remove(&out.join("costs.svg"))?,

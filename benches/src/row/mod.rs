@@ -12,7 +12,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
 use crate::instruments::alloc::PerOp;
 use crate::stats::{Interval, NOISY_RATIO};
@@ -56,13 +57,10 @@ impl fmt::Display for Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Versus {
     /// The median of the ratios of all rounds.
-    #[serde(serialize_with = "tidy")]
     pub ratio: f64,
     /// The lower bound of the ratio.
-    #[serde(serialize_with = "tidy")]
     pub low: f64,
     /// The upper bound of the ratio.
-    #[serde(serialize_with = "tidy")]
     pub high: f64,
     /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
@@ -85,22 +83,19 @@ impl From<Versus> for Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Above {
     /// The median of the differences, in nanoseconds.
-    #[serde(serialize_with = "tidy")]
     pub ns: f64,
     /// The lower bound of the difference, in nanoseconds.
-    #[serde(serialize_with = "tidy")]
     pub low: f64,
     /// The upper bound of the difference, in nanoseconds.
-    #[serde(serialize_with = "tidy")]
     pub high: f64,
     /// Whether there were enough slices for bounds of 95 %. The file only has this field if it is false.
     #[serde(default = "yes", skip_serializing_if = "is_so")]
     pub sure: bool,
     /// The number of additional allocations, if both rows have counts.
-    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<f64>,
     /// The number of additional bytes, if both rows have counts.
-    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
     /// The ratio of the difference to the time of raw writes: writes of the same messages without this library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,19 +123,16 @@ pub struct Row {
     /// The unit of `median`, `low` and `high`.
     pub unit: String,
     /// The median.
-    #[serde(serialize_with = "tidy")]
     pub median: f64,
     /// The lower bound of the 95 % interval of the median.
-    #[serde(serialize_with = "tidy")]
     pub low: f64,
     /// The upper bound of the 95 % interval of the median.
-    #[serde(serialize_with = "tidy")]
     pub high: f64,
     /// The number of allocations of one operation, or `None` if they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocs: Option<f64>,
     /// The number of bytes that one operation allocates, or `None` if they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "tidy_option")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
     /// The destination of the messages.
     pub sink: Sink,
@@ -169,7 +161,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, Above>,
     /// Other counts by name. Some counts are per operation (polls, messages), others are not (living threads).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "tidy_map")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, f64>,
     /// The 95 % intervals of the counts that are rates. Other counts have no interval.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -215,7 +207,6 @@ pub struct Rounds {
     /// The number of rounds.
     pub n: usize,
     /// The quantiles at [`PERCENTS`].
-    #[serde(serialize_with = "tidy_all")]
     pub at: Vec<f64>,
 }
 
@@ -305,31 +296,26 @@ const fn is_so(yes: &bool) -> bool {
     *yes
 }
 
-/// Formats a number with five digits, which is more precise than any interval. A whole number keeps all digits and
-/// has no decimal point, because it is a count.
-fn tidy<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    let rounded: f64 = if x.fract() == 0.0 { *x } else { format!("{x:.4e}").parse().unwrap_or(*x) };
-    if rounded.fract() == 0.0 && rounded.abs() < 9e15 {
-        serializer.serialize_i64(rounded as i64)
-    } else {
-        serializer.serialize_f64(rounded)
+/// Writes JSON in which a number has five digits, which is more precise than any interval. A whole number keeps all
+/// digits and has no decimal point, because it is a count.
+struct Tidy;
+
+impl Formatter for Tidy {
+    fn write_f64<W: io::Write + ?Sized>(&mut self, writer: &mut W, x: f64) -> io::Result<()> {
+        let rounded: f64 = if x.fract() == 0.0 { x } else { format!("{x:.4e}").parse().unwrap_or(x) };
+        if rounded.fract() == 0.0 && rounded.abs() < 9e15 {
+            write!(writer, "{}", rounded as i64)
+        } else {
+            CompactFormatter.write_f64(writer, rounded)
+        }
     }
 }
 
-fn tidy_option<S: Serializer>(x: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    x.map(Tidy).serialize(serializer)
-}
-
-/// A number inside another value, formatted by `tidy`.
-#[derive(Serialize)]
-struct Tidy(#[serde(serialize_with = "tidy")] f64);
-
-fn tidy_all<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(all.iter().copied().map(Tidy))
-}
-
-fn tidy_map<S: Serializer>(map: &BTreeMap<String, f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(map.iter().map(|(name, &x)| (name, Tidy(x))))
+/// Formats a value as JSON, with rounded numbers.
+pub(crate) fn to_json(value: &(impl Serialize + ?Sized)) -> io::Result<String> {
+    let mut json = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut json, Tidy))?;
+    String::from_utf8(json).map_err(io::Error::other)
 }
 
 /// Returns the directory of measured files: the directory in `ATRACE_OVERHEAD_DIR`, otherwise `overhead` in the
@@ -395,7 +381,7 @@ pub fn can_write(bench: &str) -> io::Result<()> {
 pub fn write_to(dir: &Path, bench: &str, rows: &[Row]) -> io::Result<PathBuf> {
     let name = format!("{bench}.json");
     // A row per line, which makes files easy to read and to compare.
-    let line = |row: &Row| Ok(format!("\n{}", serde_json::to_string(row)?));
+    let line = |row: &Row| Ok(format!("\n{}", to_json(row)?));
     let rows = rows.iter().map(line).collect::<io::Result<Vec<_>>>()?;
     replace(dir, &name, format!("[{}\n]\n", rows.join(",")).as_bytes())?;
     Ok(dir.join(name))
@@ -444,7 +430,7 @@ mod model_tests {
         let versus = Versus { ratio: 0.15, low: 0.14, high: 0.16, sure: true };
         row.vs.insert("cc/tracing_off_begin/10".into(), versus);
         assert_eq!(
-            serde_json::to_string(&row).unwrap(),
+            to_json(&row).unwrap(),
             r#"{"id":"rust/tracing_off_begin/10","unit":"ns","median":0.88,"low":0.87,"high":0.9,"allocs":0,"bytes":2400512,"sink":"tracefs","noisy":false,"vs":{"cc/tracing_off_begin/10":{"ratio":0.15,"low":0.14,"high":0.16}}}"#
         );
     }
@@ -457,7 +443,7 @@ mod model_tests {
         let above = Above { allocs: Some(0.0), raw_writes, ..Above::from(ns) };
         row.above.insert("nosub".into(), above);
         row.counts.insert("polls".into(), 3.0);
-        let json = serde_json::to_string(&row).unwrap();
+        let json = to_json(&row).unwrap();
         let expected = concat!(
             r#""noisy":false,"above":{"nosub":{"ns":800,"low":790,"high":810,"allocs":0,"#,
             r#""raw_writes":{"ratio":1.05,"low":1,"high":1.1,"sure":false}}},"counts":{"polls":3}}"#
@@ -477,7 +463,7 @@ mod model_tests {
         assert_eq!(Rounds::of(&[3.5]).unwrap().at, [3.5; 11]);
         assert_eq!((Rounds::of(&[]), Rounds::of(&[f64::NAN])), (None, None));
         let row = Row::around("a", 1.0, 0.0).with_rounds(&[1.000_000_1, 2.0]);
-        let text = serde_json::to_string(&row).unwrap();
+        let text = to_json(&row).unwrap();
         assert!(text.ends_with(r#""rounds":{"n":2,"at":[1,1,1,1,1,1,2,2,2,2,2]}}"#), "{text}");
     }
 

@@ -107,11 +107,11 @@ impl Table {
 
     /// Returns a table with only these lines and columns, in this order. Lines are selected by the name in
     /// the first column, and columns by the name in the header.
-    pub(crate) fn only(&self, lines: &[&str], columns: &[&str]) -> Self {
+    pub(crate) fn only(&self, lines: &[String], columns: &[String]) -> Self {
         let places: Vec<usize> =
             columns.iter().filter_map(|name| self.columns.iter().position(|column| column == name)).collect();
-        let line = |name: &&str| {
-            let row = self.rows.iter().find(|row| row.first() == Some(&Cell::name(*name)))?;
+        let line = |name: &String| {
+            let row = self.rows.iter().find(|row| row.first() == Some(&Cell::name(name)))?;
             Some(places.iter().filter_map(|&place| row.get(place).cloned()).collect())
         };
         Self {

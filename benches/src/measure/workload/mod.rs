@@ -121,6 +121,15 @@ pub trait Workload {
         Ok(Fixture::default())
     }
 
+    /// Checks the bench itself. Runs only with `--test`, at the same time as [`profile`](Self::profile).
+    ///
+    /// # Errors
+    ///
+    /// Returns a description of the check that failed, which ends the bench.
+    fn prove() -> Result<(), Wrong> {
+        Ok(())
+    }
+
     /// Measures properties other than time, such as the states of threads. The measurement runs in the bench's own
     /// process after all rounds, while the [fixture](Self::fixture) exists, and stores its results [in the
     /// rows](Results::gauge).
@@ -278,7 +287,12 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
     let output = Output::begin(W::NAME, args)?;
     let turns::Extent { generations, rounds, turns } =
         measure_selected::<W>(session, &mut results, |results| {
-            output.aside(|| W::profile(results, args))?;
+            output.aside(|| {
+                if args.test {
+                    W::prove().map_err(io::Error::other)?;
+                }
+                W::profile(results, args)
+            })?;
             output.criterion(|| W::criterion(args))
         })?;
     if args.test

@@ -1,6 +1,10 @@
 //! The tables of `docs/costs.md`. Each is a table of the report, or some lines of such a table, and comes from the
 //! rows of one bench.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
 use super::{events, findings, rows};
 use crate::catalogue::{ATRACE, BENCHES, Bench, INSTRUCTIONS, Id, SUBSCRIBER};
 use crate::report::input::Machine;
@@ -18,57 +22,14 @@ pub(crate) struct Made {
     tables: fn(&Machine) -> Vec<Table>,
 }
 
-/// The part of a workload's table that the page shows: some lines, and the columns of some modes.
+/// The part of a workload's table that the page shows: some lines, and the columns of some modes. `chosen.toml` lists
+/// them for each workload.
+#[derive(Deserialize)]
 struct Chosen {
-    bench: &'static str,
-    base: &'static str,
-    cases: &'static [&'static str],
-    modes: &'static [&'static str],
+    base: String,
+    cases: Vec<String>,
+    modes: Vec<String>,
 }
-
-const MODES: &[&str] = &["filtered adds", "on adds", "perfetto adds"];
-const SUSPENSION: Chosen = Chosen {
-    bench: "suspension",
-    base: "none",
-    cases: &[
-        "rust/semaphore_as_mutex/inline",
-        "rust/channel_sink/rendezvous/1_spans",
-        "rust/channel_sink/32/1_spans",
-        "rust/channel_sink_no_allocations/32",
-    ],
-    modes: MODES,
-};
-const THREADS: Chosen = Chosen {
-    bench: "threads",
-    base: "none",
-    cases: &[
-        "rust/threads_kernel_nonio",
-        "rust/threads_kernel_io_0ms",
-        "rust/threads_kernel_io_5ms",
-        "rust/threads_task_nonio",
-        "rust/threads_task_io_0ms",
-        "rust/threads_task_io_5ms",
-    ],
-    modes: MODES,
-};
-const COROUTINES: Chosen = Chosen {
-    bench: "coroutines",
-    base: "none",
-    cases: &[
-        "rust/sequential/fib_5/one_core",
-        "rust/thread/fib_5/one_core",
-        "rust/future/fib_5/one_core",
-        "rust/yield/fib_5/one_core",
-        "rust/tokio/fib_5/one_core",
-    ],
-    modes: MODES,
-};
-const LIVE: Chosen = Chosen {
-    bench: "live",
-    base: "DEFAULT",
-    cases: &["rust/launch", "rust/creation", "rust/dump_of_1000_tasks", "rust/dump_of_1000_tasks/fetched"],
-    modes: &["S adds", "C adds", "C_L adds"],
-};
 
 /// All generated tables of `docs/costs.md`.
 pub(crate) const MADE: [Made; 11] = [
@@ -76,10 +37,10 @@ pub(crate) const MADE: [Made; 11] = [
     Made { name: "perfetto", bench: Some(ATRACE), tables: |here| tables(events::perfetto(here)) },
     Made { name: "tracing", bench: Some(SUBSCRIBER), tables: |here| tables(events::subscriber(here)) },
     Made { name: "threads and watches", bench: Some(ATRACE), tables: events::threads },
-    Made { name: "suspension", bench: Some(SUSPENSION.bench), tables: |here| some(here, &SUSPENSION) },
-    Made { name: "threads", bench: Some(THREADS.bench), tables: |here| some(here, &THREADS) },
-    Made { name: "coroutines", bench: Some(COROUTINES.bench), tables: |here| some(here, &COROUTINES) },
-    Made { name: "live", bench: Some(LIVE.bench), tables: |here| some(here, &LIVE) },
+    Made { name: "suspension", bench: Some("suspension"), tables: |here| some(here, "suspension") },
+    Made { name: "threads", bench: Some("threads"), tables: |here| some(here, "threads") },
+    Made { name: "coroutines", bench: Some("coroutines"), tables: |here| some(here, "coroutines") },
+    Made { name: "live", bench: Some("live"), tables: |here| some(here, "live") },
     Made { name: "published", bench: None, tables: |here| rows::shown(here).into_iter().collect() },
     Made { name: "promises", bench: None, tables: |here| rows::not_kept(&here.judged).into_iter().collect() },
     Made { name: "environment", bench: None, tables: |here| tables(Some(rows::environments(here))) },
@@ -133,11 +94,11 @@ fn tables(section: Option<Section>) -> Vec<Table> {
     parts.filter_map(table).collect()
 }
 
-fn some(here: &Machine, of: &Chosen) -> Vec<Table> {
-    let Some(bench) = here.benches.get(of.bench) else { return Vec::new() };
-    let columns: Vec<&str> = ["case", of.base].into_iter().chain(of.modes.iter().copied()).collect();
-    vec![Table {
-        note: String::new(),
-        ..rows::added(of.bench, &bench.rows, of.base).only(of.cases, &columns)
-    }]
+fn some(here: &Machine, name: &str) -> Vec<Table> {
+    let mut chosen: BTreeMap<String, Chosen> =
+        toml::from_str(include_str!("chosen.toml")).expect("the file has this form");
+    let Some((bench, of)) = here.benches.get(name).zip(chosen.remove(name)) else { return Vec::new() };
+    let columns = [vec!["case".to_owned(), of.base.clone()], of.modes].concat();
+    let table = rows::added(name, &bench.rows, &of.base).only(&of.cases, &columns);
+    vec![Table { note: String::new(), ..table }]
 }

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::{Cancel, HANDLER, Handler, Waits};
 
@@ -115,38 +115,4 @@ impl<H: Handler, F: Future + Send + 'static> Future for Acquire<H, F> {
         }
         polled
     }
-}
-
-/// Checks that the handler unregisters a dropped acquire. Two acquires wait for the permit `held`; one of them is
-/// dropped, and the other gets the permit.
-///
-/// # Errors
-///
-/// Returns a description of the check that failed.
-pub fn prove_acquire<H: Handler, F: Future + Send + 'static>(
-    held: impl Sized,
-    slots: &'static Slots<F>,
-    acquire: &impl Fn() -> F,
-) -> Result<(), String> {
-    let mut context = Context::from_waker(Waker::noop());
-    let mut first = Acquire::<H, F>::new(acquire(), slots);
-    let mut second = Acquire::<H, F>::new(acquire(), slots);
-    let mut poll = |waiter: &mut Acquire<H, F>| Pin::new(waiter).poll(&mut context);
-    if poll(&mut first).is_ready() || poll(&mut second).is_ready() {
-        return Err("there were more permits than one".to_owned());
-    }
-    if slots.taken() != 2 {
-        return Err(format!("{} waiters instead of two", slots.taken()));
-    }
-    drop(first);
-    let left = slots.taken();
-    drop(held);
-    match poll(&mut second) {
-        Poll::Ready(permit) => drop(permit),
-        Poll::Pending => return Err(format!("a waiter that was cancelled ({}) got the permit", H::NAME)),
-    }
-    if left != 1 || slots.taken() != 0 {
-        return Err(format!("the {} handler left {left} waiters", H::NAME));
-    }
-    Ok(())
 }

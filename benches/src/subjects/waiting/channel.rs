@@ -230,34 +230,6 @@ impl<V: Send + 'static, H: Handler> Future for Receiving<'_, V, H> {
     }
 }
 
-/// Checks that a handler removes the state of a dropped future: the element of a dropped sender is never received,
-/// and an element that was handed to a dropped receiver goes to the next receiver.
-///
-/// # Errors
-///
-/// Returns a description of the check that failed.
-pub fn prove_channel<H: Handler>() -> Result<(), String> {
-    let mut context = Context::from_waker(Waker::noop());
-    let (mut sender, mut receiver) = channel::<u64, H>(0);
-    let mut sending = sender.send(1);
-    if Pin::new(&mut sending).poll(&mut context).is_ready() {
-        return Err("nobody receives, and a sender did not wait".to_owned());
-    }
-    drop(sending);
-    let mut receiving = receiver.receive();
-    if Pin::new(&mut receiving).poll(&mut context).is_ready() {
-        return Err(format!("the element of a sender that was cancelled ({}) was received", H::NAME));
-    }
-    if Pin::new(&mut sender.send(2)).poll(&mut context) != Poll::Ready(Ok(())) {
-        return Err("somebody receives, and a sender waits".to_owned());
-    }
-    drop(receiving);
-    if Pin::new(&mut receiver.receive()).poll(&mut context) != Poll::Ready(Some(2)) {
-        return Err(format!("the element that was handed to a cancelled receiver ({}) is lost", H::NAME));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;

@@ -8,8 +8,8 @@
 mod acquire;
 mod channel;
 
-pub use self::acquire::{Acquire, Slots, prove_acquire};
-pub use self::channel::{Receiver, Receiving, Sender, Sending, channel, prove_channel};
+pub use self::acquire::{Acquire, Slots};
+pub use self::channel::{Receiver, Receiving, Sender, Sending, channel};
 
 /// The action of a cancellation handler, which runs when a waiting future is dropped.
 pub trait Cancel: Send + 'static {
@@ -82,6 +82,9 @@ pub const HANDLER: u64 = 24;
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
     use tokio::sync::Semaphore;
 
     use super::*;
@@ -96,6 +99,60 @@ mod tests {
         fn keep<C: Cancel>(_: C) {}
 
         fn cancel<C: Cancel>((): ()) {}
+    }
+
+    /// Checks that the handler unregisters a dropped acquire. Two acquires wait for the permit `held`; one of them is
+    /// dropped, and the other gets the permit.
+    fn prove_acquire<H: Handler, F: Future + Send + 'static>(
+        held: impl Sized,
+        slots: &'static Slots<F>,
+        acquire: &impl Fn() -> F,
+    ) -> Result<(), String> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut first = Acquire::<H, F>::new(acquire(), slots);
+        let mut second = Acquire::<H, F>::new(acquire(), slots);
+        let mut poll = |waiter: &mut Acquire<H, F>| Pin::new(waiter).poll(&mut context);
+        if poll(&mut first).is_ready() || poll(&mut second).is_ready() {
+            return Err("there were more permits than one".to_owned());
+        }
+        if slots.taken() != 2 {
+            return Err(format!("{} waiters instead of two", slots.taken()));
+        }
+        drop(first);
+        let left = slots.taken();
+        drop(held);
+        match poll(&mut second) {
+            Poll::Ready(permit) => drop(permit),
+            Poll::Pending => return Err(format!("a waiter that was cancelled ({}) got the permit", H::NAME)),
+        }
+        if left != 1 || slots.taken() != 0 {
+            return Err(format!("the {} handler left {left} waiters", H::NAME));
+        }
+        Ok(())
+    }
+
+    /// Checks that a handler removes the state of a dropped future: the element of a dropped sender is never received,
+    /// and an element that was handed to a dropped receiver goes to the next receiver.
+    fn prove_channel<H: Handler>() -> Result<(), String> {
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut sender, mut receiver) = channel::<u64, H>(0);
+        let mut sending = sender.send(1);
+        if Pin::new(&mut sending).poll(&mut context).is_ready() {
+            return Err("nobody receives, and a sender did not wait".to_owned());
+        }
+        drop(sending);
+        let mut receiving = receiver.receive();
+        if Pin::new(&mut receiving).poll(&mut context).is_ready() {
+            return Err(format!("the element of a sender that was cancelled ({}) was received", H::NAME));
+        }
+        if Pin::new(&mut sender.send(2)).poll(&mut context) != Poll::Ready(Ok(())) {
+            return Err("somebody receives, and a sender waits".to_owned());
+        }
+        drop(receiving);
+        if Pin::new(&mut receiver.receive()).poll(&mut context) != Poll::Ready(Some(2)) {
+            return Err(format!("the element that was handed to a cancelled receiver ({}) is lost", H::NAME));
+        }
+        Ok(())
     }
 
     fn acquire<H: Handler>() -> Result<(), String> {

@@ -1,0 +1,42 @@
+//! The check of this bench, which `--test` runs.
+
+use std::time::Duration;
+
+use atrace_benches::measure::workload::Done;
+use cc_bench::coroutines::Compiler;
+
+use super::tasks::Batch;
+use super::{Kind, Runner};
+
+/// Checks that the report of 60 tasks in two batches is made correctly from known times and counts.
+pub(crate) fn prove() {
+    let nanos = Duration::from_nanos;
+    let coroutine = |kind| Runner::Cc(Compiler::Gcc, kind);
+    for (runner, makings) in [(coroutine(Kind::Coroutine), 60), (coroutine(Kind::Yield), 2)] {
+        let batch = Batch {
+            total: nanos(66600),
+            creation: nanos(6000),
+            resume: nanos(60000),
+            inside: Some([nanos(51000), nanos(9000)]),
+            destruction: nanos(600),
+            sum: 0.0,
+            resumes: Some(60),
+            frame: Some(8.0),
+            news: Some(60),
+        };
+        // A reading takes 10 ns: 2 batches have 3 for each task, and one each for the other two parts.
+        let expected = Done::new()
+            .took(nanos(66600 - 1840))
+            .gauge("clock_ns", 10.0)
+            .gauge("clock_readings", 184.0 / 60.0)
+            .count("resumes", 60)
+            .part("creation", nanos(6000 - 20), makings)
+            .part("resume", nanos(60000 - 1800), 60)
+            .part("resume/compute", nanos(51000 - 600), 60)
+            .part("resume/switch", nanos(9000 - 1200), 60)
+            .part("destruction", nanos(600 - 20), makings)
+            .gauge("frame_bytes", 8.0)
+            .count("new", 60);
+        assert_eq!(batch.done(Done::new(), runner, 60, 30, 10.0), expected);
+    }
+}

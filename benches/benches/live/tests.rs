@@ -1,0 +1,20 @@
+//! The check of this bench, which `--test` runs.
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use super::alive::{THREADS, team, together};
+use super::runtime;
+
+/// Checks that the times of both threads are added up. For the check, the body takes at least `LONG`.
+pub(crate) fn prove() {
+    const LONG: Duration = Duration::from_millis(5);
+    let sleeps = |_: &Runtime, n| {
+        std::thread::sleep(LONG);
+        n
+    };
+    let team = team(runtime).expect("both can be started");
+    let (ran, took) = together(&team, sleeps, 2).expect("both have a runtime");
+    assert!(ran == 2 && took >= LONG * THREADS, "{ran} bodies in {took:?}");
+}
