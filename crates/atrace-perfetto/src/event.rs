@@ -16,6 +16,15 @@ pub enum Type {
     Counter = 4,
 }
 
+impl Type {
+    /// Returns the type of an instant for an instant, and the type of a begin otherwise: so the compiler knows that an
+    /// event is not an end.
+    #[inline(always)]
+    pub(crate) const fn or_begin(self) -> Self {
+        if matches!(self, Self::Instant) { Self::Instant } else { Self::Begin }
+    }
+}
+
 /// A key that, together with a track's name, identifies the track. The key holds the type of an event on the track,
 /// too.
 ///

@@ -33,8 +33,6 @@ pub(crate) mod state;
 mod thread_time;
 mod whole;
 
-use std::mem::MaybeUninit;
-
 use atrace_sys::text::cut;
 
 use crate::memory::Chunk;
@@ -84,7 +82,7 @@ impl Event<'_> {
     }
 }
 
-/// Writes an event. Returns false if there is no room.
+/// Writes an event, with further encoded fields of a `TrackEvent` in `more`. Returns false if there is no room.
 ///
 /// - `HAS_ONE` means that the event names exactly one category, unless it is an end.
 /// - `IS_SHORT` means that all lengths fit into one byte: names have at most [`SHORT`] bytes, there are no
@@ -99,17 +97,6 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     chunk: &mut Chunk,
     since: u64,
     event: &Event<'_>,
-) -> bool {
-    event_with::<IS_SHORT, HAS_ONE>(chunk, since, event, &[])
-}
-
-/// Does the same as [`event`], with further encoded fields of a `TrackEvent` in `more`.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
-    chunk: &mut Chunk,
-    since: u64,
-    event: &Event<'_>,
     more: &[u8],
 ) -> bool {
     // Every length that passes this check has at most 14 bits. The sum can't overflow: no address space holds such
@@ -118,8 +105,8 @@ fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
         return false;
     }
     // SAFETY: writes at most what `room` counts. `HEAD_ROOM` covers two lengths (4 bytes), the time (11; its clock
-    // has room of its own), sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one byte that is written
-    // behind a name's length.
+    // has room of its own), sequence_flags (2), the keys of the event (1), the type (2) and one category (2), and one
+    // byte that is written behind a name's length.
     unsafe {
         let mut cursor = Cursor(chunk.at());
         let whole = cursor.later::<IS_SHORT>();
@@ -128,29 +115,6 @@ fn event_with<const IS_SHORT: bool, const HAS_ONE: bool>(
         } else {
             cursor = cursor.own_time(event.time);
         }
-        cursor = body::<IS_SHORT, HAS_ONE>(cursor, event, more);
-        cursor.close::<IS_SHORT>(whole);
-        chunk.publish(cursor.0);
-    }
-    true
-}
-
-/// Writes the part of an event's packet that follows the time. This part is the same for all sessions. Returns the
-/// cursor behind the packet. The parameters have the same meaning as in [`event_with`].
-///
-/// # Safety
-///
-/// The chunk must have room for `more` and for the number of bytes that [`Event::room`] returns, minus one length and
-/// the time.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(
-    mut cursor: Cursor,
-    event: &Event<'_>,
-    more: &[u8],
-) -> Cursor {
-    // SAFETY: the caller's contract.
-    unsafe {
         let inner;
         // sequence_flags: 2; track_event: its length, type, category_iids
         if HAS_ONE && event.kind != Type::End {
@@ -211,90 +175,16 @@ unsafe fn body<const IS_SHORT: bool, const HAS_ONE: bool>(
             }
         }
         cursor.close::<IS_SHORT>(inner);
+        cursor.close::<IS_SHORT>(whole);
+        chunk.publish(cursor.0);
     }
-    cursor
-}
-
-/// The size of a [`Body`] in bytes.
-const BODY_MAX: usize = 512;
-
-/// The part of an event's packet that is the same for all sessions, in a buffer on the stack. An event for several
-/// sessions is encoded once and copied for each session.
-pub(crate) struct Body {
-    /// The description of the event's track, unless it is a counter's track, and the part of the packet that
-    /// follows the time. Only the first `len` bytes are initialised.
-    bytes: [MaybeUninit<u8>; BODY_MAX],
-    described: usize,
-    len: usize,
-}
-
-impl Body {
-    /// Creates an empty body.
-    #[inline(always)]
-    pub(crate) const fn new() -> Self {
-        Self { bytes: [const { MaybeUninit::uninit() }; BODY_MAX], described: 0, len: 0 }
-    }
-
-    /// Encodes an event, or returns `None` if it may be too long.
-    #[inline(never)]
-    pub(crate) fn encode(&mut self, event: &Event<'_>) -> Option<&Self> {
-        let track = event.track.as_ref().filter(|track| !track.is_counter);
-        if event.room::<false>() + track.map_or(0, Track::room) > BODY_MAX {
-            return None;
-        }
-        let start = self.bytes.as_mut_ptr().cast();
-        // SAFETY: there is room for what the two functions count.
-        unsafe {
-            let behind = track.map_or(Cursor(start), |track| description::<false>(Cursor(start), track));
-            self.described = behind.0.addr() - start.addr();
-            self.len = body::<false, false>(behind, event, &[]).0.addr() - start.addr();
-        }
-        Some(self)
-    }
-
-    /// Returns the maximum size of the whole packet in bytes: the size of the body, a length (2 bytes) and the time (11
-    /// bytes).
-    #[inline(always)]
-    pub(crate) const fn room(&self) -> usize {
-        HEAD_ROOM + self.len
-    }
-
-    /// Writes the description of the track, if the body has one, and the event. Returns false if there is no
-    /// room.
-    #[inline(always)]
-    pub(crate) fn write(&self, chunk: &mut Chunk, since: u64) -> bool {
-        if chunk.room() < self.room() {
-            return false;
-        }
-        // SAFETY: there is room, and `encode` has initialised the bytes.
-        unsafe {
-            let bytes: &[u8] = std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len);
-            let (description, body) = bytes.split_at_unchecked(self.described);
-            let mut cursor = Cursor(chunk.at());
-            if !description.is_empty() {
-                cursor.any_text(description);
-                chunk.publish(cursor.0);
-            }
-            let whole = cursor.later::<false>();
-            cursor.since(since);
-            cursor.any_text(body);
-            cursor.close::<false>(whole);
-            chunk.publish(cursor.0);
-        }
-        true
-    }
+    true
 }
 
 /// Does the same as [`event`] for any event, but is not inlined. All slower paths call this function.
 #[inline(never)]
-pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>) -> bool {
-    event::<false, false>(chunk, since, any)
-}
-
-/// Does the same as [`any_event`], with further encoded fields of a `TrackEvent` in `more`.
-#[inline(never)]
-pub(crate) fn any_event_with(chunk: &mut Chunk, since: u64, any: &Event<'_>, more: &[u8]) -> bool {
-    event_with::<false, false>(chunk, since, any, more)
+pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>, more: &[u8]) -> bool {
+    event::<false, false>(chunk, since, any, more)
 }
 
 /// Returns the maximum size of the packet that interns a callsite, in bytes.
@@ -542,7 +432,7 @@ mod tests {
         for time in [1, 1 << 40, u64::MAX] {
             let begin = Event { track, name: Some("life"), time, ..Event::new(Type::Begin, 1 << 12) };
             let (start, room) = (chunk.at(), chunk.room());
-            assert!(any_event(&mut chunk, 0, &begin));
+            assert!(form::<false, false>(&mut chunk, 0, &begin));
             assert!(room - chunk.room() <= begin.room::<false>());
             let found = packets(start, chunk.at());
             let [packet] = &found[..] else { panic!("{found:?}") };
@@ -554,6 +444,15 @@ mod tests {
     }
 
     type Form = fn(&mut Chunk, u64, &Event<'_>) -> bool;
+
+    /// Writes an event as [`event`] does, without further fields.
+    fn form<const IS_SHORT: bool, const HAS_ONE: bool>(
+        chunk: &mut Chunk,
+        since: u64,
+        of: &Event<'_>,
+    ) -> bool {
+        event::<IS_SHORT, HAS_ONE>(chunk, since, of, &[])
+    }
 
     /// Returns a text of this length.
     fn letters(len: usize) -> String {
@@ -598,9 +497,9 @@ mod tests {
                 let is_short = len <= SHORT && what.tags.is_power_of_two();
                 let has_one = what.tags.is_power_of_two();
                 let forms: [Option<Form>; 3] = [
-                    Some(event::<false, false>),
-                    has_one.then_some(event::<false, true>),
-                    is_short.then_some(event::<true, true>),
+                    Some(form::<false, false>),
+                    has_one.then_some(form::<false, true>),
+                    is_short.then_some(form::<true, true>),
                 ];
                 for form in forms.into_iter().flatten() {
                     if chunk.room() < what.room::<false>() {
@@ -628,31 +527,6 @@ mod tests {
                     assert_eq!(named, what.name.map(|name| Some((23, name.as_bytes()))));
                     let value = fields.next().map(|(field, value)| (field, value.number()));
                     assert_eq!((value, fields.next()), (what.value.map(|_| (30, u64::MAX)), None));
-                }
-                // For several sessions it is encoded once.
-                let mut body = Body::new();
-                let Some(body) = body.encode(&what) else {
-                    assert!(len > 200);
-                    continue;
-                };
-                for _ in 0..3 {
-                    if chunk.room() < body.room() {
-                        chunk.complete();
-                        arena.take_handed().for_each(|place| arena.read(&place, |_| ()));
-                        chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
-                    }
-                    let (start, room) = (chunk.at(), chunk.room());
-                    assert!(body.write(&mut chunk, since));
-                    assert!(room - chunk.room() <= body.room());
-                    let copied = packets(start, chunk.at());
-                    let (start, room) = (chunk.at(), chunk.room());
-                    if room < track.room() + what.room::<false>() {
-                        continue;
-                    }
-                    let described = what.track.filter(|track| !track.is_counter);
-                    assert!(described.is_none_or(|track| describe_any(&mut chunk, &track)));
-                    assert!(any_event(&mut chunk, since, &what));
-                    assert_eq!(copied, packets(start, chunk.at()));
                 }
             }
             let has_room = chunk.room() >= track.room();
@@ -693,7 +567,7 @@ mod tests {
         let values = [0, 127, 128, -1, i64::MAX, i64::MIN];
         for (since, value) in times.into_iter().zip(values) {
             let (room, counter) = (chunk.room(), counter(value as u64, value));
-            assert!(event::<true, true>(&mut chunk, since, &counter));
+            assert!(form::<true, true>(&mut chunk, since, &counter));
             assert!(room - chunk.room() <= counter.room::<false>());
         }
         let found = packets(start, chunk.at());
@@ -706,7 +580,7 @@ mod tests {
                 (since, vec![(9, 4), (3, 28), (11, track(value as u64)), (30, value as u64)])
             );
         }
-        while event::<true, true>(&mut chunk, 1, &counter(1, 1)) {}
+        while form::<true, true>(&mut chunk, 1, &counter(1, 1)) {}
         assert!(chunk.room() < counter(1, 1).room::<false>());
         arena.retire();
     }
@@ -748,10 +622,10 @@ mod tests {
                 assert!(before - chunk.room() <= event.room::<false>());
             };
             let begin = Event::new(Type::Begin, 1 << 12);
-            write(event::<true, true>, Event { site: Some(Site { about: None, ..site }), ..begin });
+            write(form::<true, true>, Event { site: Some(Site { about: None, ..site }), ..begin });
             let instant = Event { args: &[0x22, 0], ..Event::new(Type::Instant, 1) };
-            write(any_event, Event { site: Some(site), ..instant });
-            write(any_event, Event { site: Some(Site { number: BEYOND, ..site }), ..instant });
+            write(form::<false, false>, Event { site: Some(site), ..instant });
+            write(form::<false, false>, Event { site: Some(Site { number: BEYOND, ..site }), ..instant });
 
             let found = packets(start, chunk.at());
             let numbers = |field, of: &[u8]| -> Vec<u64> {
@@ -836,7 +710,7 @@ mod tests {
                     chunk = arena.open(Layout::Whole, 1, 0, 1).unwrap();
                 }
                 let (start, room) = (chunk.at(), chunk.room());
-                assert!(any_event(&mut chunk, since, &event));
+                assert!(form::<false, false>(&mut chunk, since, &event));
                 assert!(room - chunk.room() <= event.room::<false>());
                 let found = packets(start, chunk.at());
                 let [packet] = &found[..] else { panic!("{found:?}") };

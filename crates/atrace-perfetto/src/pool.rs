@@ -349,7 +349,8 @@ impl<W: Plain + 'static> Pool<W> {
 
     /// Pins the calling thread. If the thread has no slot, first takes one. If this returns `None`, the event is lost
     /// and has been counted.
-    #[inline(always)]
+    #[cfg_attr(small, inline(never))]
+    #[cfg_attr(not(small), inline(always))]
     pub(crate) fn enter(&self) -> Option<Inside<W>> {
         let layout = self.layout()?;
         let slot = own_slot();

@@ -11,15 +11,16 @@
 //! # Writing
 //!
 //! Each event is written once for each open session that wants one of its tags, by the calling thread's writer for
-//! that session (`writer.rs`). There are three paths:
+//! that session (`writer.rs`). There are four paths:
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
-//!    into each public function, so the compiler drops the code for the parts that the event does not have. Builds for
-//!    size (`cfg(small)`) have no fast path.
-//! 2. [`write()`]: any number of sessions, and any event. It runs whenever `write_fast` can't write the event. For
-//!    several sessions it encodes the event once, unless the event is long: only the time in a packet depends on
-//!    the session.
-//! 3. `write_early`: the service has not answered yet, so the existing sessions are unknown. The event waits for the
+//!    into each public function, so the compiler drops the code for the parts that the event does not have. Builds for size
+//!    (`cfg(small)`) have no fast path.
+//! 2. `write_several`: the same for several sessions, for the usual events. The thread stays pinned, the time is read
+//!    once, and the same encoder writes the packet in place for each session. An event that is encoded once and then
+//!    copied takes longer: a processor can't load bytes that were just written by several smaller stores.
+//! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event.
+//! 4. `write_early`: the service has not answered yet, so the existing sessions are unknown. The event waits for the
 //!    answer, or is lost and counted (`startup.rs`).
 //!
 //! # Threading
@@ -41,13 +42,13 @@ use atrace_sys::text::cut;
 use atrace_sys::thread;
 
 use crate::args::{Put, TRACK_NAME_MAX, WHOLE_MAX};
-use crate::callsite::{Number, Site};
+use crate::callsite::{BEYOND, Number, Site};
 use crate::changes::changed;
 use crate::early;
 use crate::event::{Amount, Event, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
-use crate::packet::{self, Body, Whole};
+use crate::packet::{self, Whole};
 use crate::standing::Standing;
 pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
@@ -312,69 +313,57 @@ fn report_standing(standing: Standing) {
     }
 }
 
-/// Returns the calling thread's writer for the only open session, and the time. Returns `None` if that session does
-/// not want the event, or if no session or several sessions are open.
-///
-/// With this function the caller needs no loop over sessions. In such a loop the compiler would compute the loop
-/// invariants in advance and spill them to the stack.
-#[inline(always)]
-fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot, u64)> {
-    let (writer, slot) = sole_writer(inside, event)?;
-    Some((writer, slot, clock::now()))
-}
-
-/// Does the same as [`sole`], without reading the time.
-#[inline(always)]
-fn sole_writer<'a>(
-    inside: &'a mut Inside<Writer>,
-    event: &Event<'_>,
-) -> Option<(&'a mut Writer, WriterSlot)> {
-    let (shared, thread) = (inside.shared(), inside.thread());
-    let open = shared.open.load(Ordering::Acquire);
-    if !open.is_power_of_two() {
-        return None;
-    }
-    let number = open.trailing_zeros() as usize;
-    let session = shared.sessions.get(number)?;
-    let epoch = wanted(session, event)?;
-    Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
-}
-
 /// Writes an event for each session that wants it. Returns `None` if no session got the event.
 pub fn write(event: &Event<'_>) -> Option<Written> {
-    write_counted(event).map(|_| Written::ByPerfetto)
+    by_perfetto(write_counted(event))
+}
+
+#[inline(always)]
+const fn by(_: &Session) -> Written {
+    Written::ByPerfetto
+}
+
+fn by_perfetto(begun: Option<u32>) -> Option<Written> {
+    begun.map(|_| Written::ByPerfetto)
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got the event. Otherwise returns a
 /// number that is larger than the numbers of the sessions that got the event, and not larger than the number of any
 /// later session. The end of the slice needs this number as its [`Event::begun`].
-#[inline(never)]
 pub fn write_counted(event: &Event<'_>) -> Option<u32> {
-    let mut inside = POOL.enter()?;
+    write_pinned(POOL.enter()?, u32::MAX, event)
+}
+
+/// Does the same as [`write_counted`] for a pinned thread and those sessions whose bits are set in `of`.
+#[inline(never)]
+fn write_pinned(mut inside: Inside<Writer>, of: u32, event: &Event<'_>) -> Option<u32> {
     let (shared, thread) = (inside.shared(), inside.thread());
-    let mut open = shared.open.load(Ordering::Acquire);
-    let (mut begun, mut any) = (0, false);
-    if open == 0 && shared.presumed.load(Ordering::Relaxed) != 0 {
+    let open = shared.open.load(Ordering::Acquire);
+    if open == 0 && of == u32::MAX && shared.presumed.load(Ordering::Relaxed) != 0 {
         drop(inside);
         return write_early(event);
     }
     let now = clock::now();
-    let mut body = Body::new();
-    let body = if open.is_power_of_two() || event.time != 0 { None } else { body.encode(event) };
-    while open != 0 {
-        let number = open.trailing_zeros() as usize;
-        open &= open - 1;
-        let Some(session) = shared.sessions.get(number) else { break };
-        if let Some(epoch) = wanted(session, event) {
-            let slot = WriterSlot { session, epoch, number, thread };
-            let writer = inside.writer(number);
-            let is_written = body.is_some_and(|body| writer.event_of(epoch, event, body, now))
-                || writer.event(&slot, event, now);
-            begun = begun.max(behind(session));
-            any |= is_written;
+    let mut begun = None;
+    for number in bits(open & of) {
+        let session = shared.sessions.get(number)?;
+        let Some(epoch) = wanted(session, event) else { continue };
+        let slot = WriterSlot { session, epoch, number, thread };
+        if inside.writer(number).any_event(&slot, event, now) {
+            begun = begun.max(Some(behind(session)));
         }
     }
-    any.then_some(begun)
+    begun
+}
+
+/// Returns the positions of the bits that are set in `of`.
+#[inline(always)]
+fn bits(mut of: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (of != 0).then_some(of.trailing_zeros() as usize);
+        of &= of.wrapping_sub(1);
+        lowest
+    })
 }
 
 /// Returns a number that is larger than the number of `session`, and not larger than the numbers of later
@@ -384,46 +373,89 @@ fn behind(session: &Session) -> u32 {
     session.number.load(Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Fast path of [`write()`]: one session is open, and the writer can write the event at once.
+/// Writes an event on the fast path of [`write_counted`]: one session is open, and its writer can write the event at
+/// once. Otherwise calls `otherwise`, which has to write the event. Builds for size have no fast path. `IS_SHORT` has the
+/// same meaning as in [`packet::event`]. `written` makes the result from the session that got the event.
 ///
-/// The function is compiled for exactly the fields that the caller fills in. Builds for size omit it.
-/// `IS_SHORT` has the same meaning as in [`packet::event`].
+/// The function is compiled for exactly the fields that the caller fills in. `otherwise` builds the event again: if this
+/// event were passed by reference, the compiler would no longer know which of its fields are constant.
 ///
-/// If the fast path can't write the event, `again` builds the event a second time, for [`write()`]. If the first event
-/// were passed by reference, the compiler could no longer use the fact that some of its fields are constant.
+/// If the event has a time and no packet of the thread has a later time, the packet contains, like other packets, the
+/// time since the last packet.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn write_fast<'a, const IS_SHORT: bool>(
+fn write_fast<const IS_SHORT: bool, R>(
     event: Event<'_>,
-    again: impl FnOnce() -> Event<'a>,
-) -> Option<Written> {
-    if !cfg!(small) {
-        let mut inside = POOL.enter()?;
-        if let Some((writer, slot, now)) = sole(&mut inside, &event)
-            && writer.event_fast::<IS_SHORT>(slot.epoch, &event, now)
+    written: impl FnOnce(&Session) -> R,
+    otherwise: impl FnOnce(Inside<Writer>) -> Option<R>,
+) -> Option<R> {
+    let mut inside = POOL.enter()?;
+    if !cfg!(small)
+        && let Some((writer, slot)) = sole(&mut inside, &event)
+    {
+        let now = if event.time == 0 { clock::now() } else { event.time };
+        if (event.time == 0 || writer.is_before(now))
+            && writer.event_fast::<IS_SHORT>(slot.epoch, &Event { time: 0, ..event }, now)
         {
-            return Some(Written::ByPerfetto);
+            return Some(written(slot.session));
         }
     }
-    write(&again())
+    otherwise(inside)
 }
 
-/// Does the same as [`write()`] for an event of any length, compiled for the fields that the caller
-/// fills in.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn write_long<'a>(event: Event<'_>, again: impl Fn() -> Event<'a>) -> Option<Written> {
-    if !cfg!(small) && event.kind != Type::End {
-        let mut inside = POOL.enter()?;
-        if let Some((writer, slot, now)) = sole(&mut inside, &event) {
-            let is_written = writer.event_fast::<false>(slot.epoch, &event, now);
-            // This does not fall through to `write`: long events often need a new chunk, and entering twice would
-            // cost more.
-            return (is_written || writer.event_slow(&{ slot }, &again(), now))
-                .then_some(Written::ByPerfetto);
-        }
+/// Returns the calling thread's writer for the only open session. Returns `None` if that session does not want the event,
+/// or if no session or several sessions are open.
+///
+/// With this function the caller needs no loop over sessions. In such a loop the compiler would compute the loop
+/// invariants in advance and spill them to the stack.
+#[inline(always)]
+fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mut Writer, WriterSlot)> {
+    let (shared, thread) = (inside.shared(), inside.thread());
+    let open = shared.open.load(Ordering::Acquire);
+    if open & open.wrapping_sub(1) != 0 {
+        return None;
     }
-    write(&again())
+    // If no session is open, this is no index.
+    let number = open.trailing_zeros() as usize;
+    let session = shared.sessions.get(number)?;
+    let epoch = wanted(session, event)?;
+    Some((inside.writer(number), WriterSlot { session, epoch, number, thread }))
+}
+
+/// Writes an event for several sessions. Each writer that can write the event at once does so by code that is compiled
+/// for exactly the fields that `make` fills in; `again` builds the event for the others.
+///
+/// A fast path for one session ends in this call, so the code is not inlined there.
+#[inline(always)]
+fn write_several<'a, 'b, const IS_SHORT: bool>(
+    mut inside: Inside<Writer>,
+    make: impl FnOnce() -> Event<'a>,
+    again: impl FnOnce() -> Event<'b>,
+) -> Option<Written> {
+    #[inline(never)]
+    fn called<R>(function: impl FnOnce() -> R) -> R {
+        function()
+    }
+    if cfg!(small) {
+        return by_perfetto(write_pinned(inside, u32::MAX, &again()));
+    }
+    called(move || {
+        let shared = inside.shared();
+        let open = shared.open.load(Ordering::Acquire);
+        let (event, now) = (make(), clock::now());
+        let (mut is_written, mut rest) = (false, if open == 0 { u32::MAX } else { 0 });
+        for number in bits(open) {
+            let session = shared.sessions.get(number)?;
+            let Some(epoch) = wanted(session, &event) else { continue };
+            if inside.writer(number).event_fast::<IS_SHORT>(epoch, &event, now) {
+                is_written = true;
+            } else {
+                rest |= 1 << number;
+            }
+        }
+        is_written |= rest != 0 && write_pinned(inside, rest, &again()).is_some();
+        is_written.then_some(Written::ByPerfetto)
+    })
 }
 
 /// Does the same as [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`] bytes each, which may
@@ -447,24 +479,21 @@ fn write_whole_counted(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut
     }
     let mut inside = POOL.enter()?;
     let (shared, thread) = (inside.shared(), inside.thread());
-    let mut open = shared.open.load(Ordering::Acquire);
+    let open = shared.open.load(Ordering::Acquire);
     if open == 0 {
-        drop(inside);
-        return write_counted(&short);
+        return write_pinned(inside, u32::MAX, &short);
     }
     let now = clock::now();
-    let (mut begun, mut any) = (0, false);
-    while open != 0 {
-        let number = open.trailing_zeros() as usize;
-        open &= open - 1;
-        let Some(session) = shared.sessions.get(number) else { break };
-        if let Some(epoch) = wanted(session, &short) {
-            let slot = WriterSlot { session, epoch, number, thread };
-            begun = begun.max(behind(session));
-            any |= inside.writer(number).event_whole(&slot, &short, &whole, now);
+    let mut begun = None;
+    for number in bits(open) {
+        let session = shared.sessions.get(number)?;
+        let Some(epoch) = wanted(session, &short) else { continue };
+        let slot = WriterSlot { session, epoch, number, thread };
+        if inside.writer(number).event_whole(&slot, &short, &whole, now) {
+            begun = begun.max(Some(behind(session)));
         }
     }
-    any.then_some(begun)
+    begun
 }
 
 /// Does the same as [`write()`] while the service has not yet reported which sessions exist. Waits for the service's
@@ -494,14 +523,16 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
 /// Writes an instant or the begin of a slice of the calling thread.
 #[inline(never)]
 pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    let make = || Event { name: Some(name), ..Event::new(kind, tags) };
     if name.len() > packet::SHORT {
         return long_text(kind, tags, name);
     }
     if kind == Type::End {
         return None; // Never called so; with this the compiler drops the code for ends.
     }
-    write_fast::<true>(make(), make)
+    let make = move |kind| Event { name: Some(name), ..Event::new(kind, tags) };
+    write_fast::<true, _>(make(kind), by, |inside| {
+        write_several::<true>(inside, move || make(kind.or_begin()), move || make(kind))
+    })
 }
 
 #[inline(never)]
@@ -509,8 +540,21 @@ fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     if name.len() > packet::TEXT_MAX {
         return write_whole(&Event::new(kind, tags), Some(name), &|_| ());
     }
-    let make = || Event { name: Some(name), ..Event::new(kind, tags) };
-    write_long(make(), make)
+    if kind == Type::End {
+        return None; // See `text`.
+    }
+    let make = move || Event { name: Some(name), ..Event::new(kind, tags) };
+    let mut inside = POOL.enter()?;
+    if !cfg!(small)
+        && let Some((writer, slot)) = sole(&mut inside, &make())
+    {
+        let now = clock::now();
+        // Not `write_fast`: a long event often needs a new chunk.
+        let is_written = writer.event_fast::<false>(slot.epoch, &make(), now)
+            || writer.event_slow(&{ slot }, &make(), now);
+        return is_written.then_some(Written::ByPerfetto);
+    }
+    by_perfetto(write_pinned(inside, u32::MAX, &make()))
 }
 
 /// Does the same as [`text`] for a name that is interned under a callsite number: later packets have the
@@ -521,12 +565,17 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
     if !site.has_number() {
         return text(kind, tags, name);
     }
-    let make = |name| Event { site: Some(Site { name, ..site }), ..Event::new(kind, tags) };
     if kind == Type::End {
         return None; // See `text`.
     }
-    // The fast path writes only the number.
-    write_fast::<true>(make(""), || make(name))
+    let make = move |kind, name| Event {
+        site: Some(Site { name, level: 0, about: None, ..site }),
+        ..Event::new(kind, tags)
+    };
+    // The fast paths write only the number.
+    write_fast::<true, _>(make(kind, ""), by, |inside| {
+        write_several::<true>(inside, move || make(kind.or_begin(), ""), move || make(kind, name))
+    })
 }
 
 /// Does the same as [`text`] for a tracer's callsite, with encoded arguments. If `name` is `None`, the event
@@ -540,14 +589,18 @@ pub fn traced(
     flow: u64,
     args: &[u8],
 ) -> Option<Written> {
-    let make = |site| Event { name, site: Some(site), flow, args, ..Event::new(kind, tags) };
+    let make = move |kind, site| Event { name, site: Some(site), flow, args, ..Event::new(kind, tags) };
     // Nearly every callsite has a number and metadata; the compiler then drops the code for the others.
     if !site.has_number() || site.about.is_none() || kind == Type::End {
-        return write(&make(*site));
+        return write(&make(kind, *site));
     }
-    // The fast path writes only the number.
+    // The fast paths write only the number.
     let Site { number, level, about, .. } = *site;
-    write_fast::<false>(make(Site { number, name: "", level, about }), || make(*site))
+    write_fast::<false, _>(make(kind, Site { number, name: "", level, about }), by, |inside| {
+        // Within this closure the compiler does not know what was checked above, unless the code says it again.
+        let numbered = move || Site { number: site.number % BEYOND, name: "", ..*site };
+        write_several::<false>(inside, move || make(kind.or_begin(), numbered()), move || make(kind, *site))
+    })
 }
 
 /// Writes the begin of a slice on a track, for a tracer's callsite, with encoded arguments. If `time` is not 0, the
@@ -569,13 +622,15 @@ pub fn begin_traced(
         name,
         flow,
         args,
+        time,
         ..Event::new(Type::Begin, tags)
     };
     if !site.has_number() || site.about.is_none() {
-        return write_counted(&Event { time, ..make(*site) });
+        return write_counted(&make(*site));
     }
     let Site { number, level, about, .. } = *site;
-    write_at(make(Site { number, name: "", level, about }), time, || make(*site))
+    let event = make(Site { number, name: "", level, about });
+    write_fast::<false, _>(event, behind, |inside| write_pinned(inside, u32::MAX, &make(*site)))
 }
 
 /// Writes the end of a slice that [`begin_traced`] has begun, with more arguments. `begun` is the number that
@@ -584,53 +639,42 @@ pub fn begin_traced(
 pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
     // An end says nothing of its callsite or its track. The callsite's names are needed for the arguments.
     let track = Track { is_kept: true, ..*track };
-    let make = |site| Event { track: Some(track), site, args, begun, ..Event::new(Type::End, tags) };
+    let make = |site| Event { track: Some(track), site, args, begun, time, ..Event::new(Type::End, tags) };
     _ = if args.is_empty() {
-        write_at(make(None), time, || make(None))
+        write_fast::<false, _>(make(None), |_| 0, |inside| write_pinned(inside, u32::MAX, &make(None)))
     } else {
-        write_at(make(Some(*site)), time, || make(Some(*site)))
+        let make = || make(Some(*site));
+        write_fast::<false, _>(make(), |_| 0, |inside| write_pinned(inside, u32::MAX, &make()))
     };
-}
-
-/// Does the same as [`write_fast`] for an event with a given time. If no packet of the thread has a later time, the
-/// packet contains, like other packets, the time since the last packet.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn write_at<'a>(event: Event<'_>, time: u64, again: impl FnOnce() -> Event<'a>) -> Option<u32> {
-    if !cfg!(small) {
-        let mut inside = POOL.enter()?;
-        if let Some((writer, slot)) = sole_writer(&mut inside, &event) {
-            let now = if time == 0 { clock::now() } else { time };
-            if writer.is_before(now) && writer.event_fast::<false>(slot.epoch, &event, now) {
-                return Some(behind(slot.session));
-            }
-        }
-    }
-    write_counted(&Event { time, ..again() })
 }
 
 /// Writes the end of the calling thread's innermost slice.
 #[inline(never)]
 pub fn end(tags: u64) {
-    let make = || Event::new(Type::End, tags);
-    _ = write_fast::<true>(make(), make);
+    let make = move || Event::new(Type::End, tags);
+    _ = write_fast::<true, _>(make(), by, |inside| write_several::<true>(inside, make, make));
 }
 
 /// Writes an event on the track that has this key and name.
 #[inline(never)]
 pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Option<Written> {
     let kind = key.kind();
-    let make = |track, name| Event { track: Some(track), name, ..Event::new(kind, tags) };
+    let make = move |track, name| Event { track: Some(track), name, ..Event::new(kind, tags) };
     let is_short = |text: &str| text.len() <= packet::SHORT;
-    if let Some(long) = name.filter(|name| name.len() > packet::TEXT_MAX) {
-        let track = Some(Track::of(key, track));
-        return write_whole(&Event { track, ..Event::new(kind, tags) }, Some(long), &|_| ());
-    }
     if !is_short(track) || !name.is_none_or(is_short) {
-        return write(&make(Track::of(key, track), name));
+        let track = Track::of(key, track);
+        return match name {
+            Some(long) if long.len() > packet::TEXT_MAX => {
+                write_whole(&make(track, None), Some(long), &|_| ())
+            }
+            _ => write(&make(track, name)),
+        };
     }
-    let track = Track::new(key, track, hash::of_name(track));
-    write_fast::<true>(make(track, name), || make(track, name))
+    let event = make(Track::new(key, track, hash::of_name(track)), name);
+    write_fast::<true, _>(event, by, |inside| {
+        let make = move || make(Track { is_counter: false, is_kept: false, ..Track::of(key, track) }, name);
+        write_several::<true>(inside, make, make)
+    })
 }
 
 /// Writes the begin of a slice on a track, as [`on_track`] does, and returns the same as [`write_counted`].
@@ -649,9 +693,13 @@ pub fn begin_on_track(cookie: i64, tags: u64, track: &str, name: &str) -> Option
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
-    let (track, value) = (Some(Track::counter(name, hash)), Some(Amount::Whole(value)));
-    let make = || Event { track, value, ..Event::new(Type::Counter, tags) };
-    write_fast::<true>(make(), make)
+    let track = Track::counter(name, hash);
+    let make = move || Event {
+        track: Some(Track { is_counter: true, is_kept: true, ..track }),
+        value: Some(Amount::Whole(value)),
+        ..Event::new(Type::Counter, tags)
+    };
+    write_fast::<true, _>(make(), by, |inside| write_several::<true>(inside, make, make))
 }
 
 impl<'a> Track<'a> {
@@ -694,6 +742,8 @@ fn begun() -> u32 {
 mod tests {
     use super::*;
     use crate::callsite::About;
+    use crate::memory::Part;
+    use crate::proto::{Reader, Value};
 
     #[derive(Debug)]
     struct Nowhere;
@@ -747,5 +797,67 @@ mod tests {
         assert_eq!(write_counted(&begin), Some(next));
         shared.close(0);
         arena.retire();
+    }
+
+    /// Each session gets all events that it wants, with the same fields, and in the same order, whichever path writes
+    /// them.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn several_sessions_get_the_same_events() {
+        const ROUNDS: usize = 1000;
+        if !is_alone("producer::tests::several_sessions_get_the_same_events") {
+            return;
+        }
+        static NUMBERS: [Number; 2] = [const { Number::new() }; 2];
+        let shared = prepare().unwrap();
+        let arenas = [1, 3, 2].map(|tags| (tags, Arena::make(64).unwrap().0));
+        for (number, (tags, arena)) in arenas.iter().enumerate() {
+            shared.open(number, arena, 1, *tags, 0);
+        }
+        let (key, long) = (TrackKey::named(Type::Begin, 7), "long ".repeat(30));
+        let site = Site::new(Some(&NUMBERS[1]), "site", 3, &Nowhere);
+        let track = Track::of(key, "lane");
+        for round in 0..ROUNDS {
+            let tags = 1 << (round % 2);
+            let name = &format!("round {round}")[..];
+            let written = [
+                text(Type::Begin, tags, name),
+                named(Type::Instant, tags, &NUMBERS[0], "named"),
+                traced(Type::Instant, tags, &site, None, 5, &[0x22, 2, 0x10, 1]),
+                count(tags, "counter", hash::of_name("counter"), round as i64),
+                on_track(key, tags, "row", Some(name)),
+                text(Type::Instant, tags, &long),
+                by_perfetto(begin_traced(tags, &track, &site, None, (0, 0), &[])),
+            ];
+            assert_eq!(written, [Some(Written::ByPerfetto); 7]);
+            end(tags);
+        }
+        let found = [0, 1, 2].map(|number| {
+            let arena = arenas[number].1;
+            shared.close(number);
+            assert!(POOL.reclaim(number, Writer::finish));
+            let mut events = Vec::new();
+            for chunk in arena.take_handed() {
+                arena.read(&chunk, |Part { bytes, .. }| {
+                    let event = Reader::first(bytes, 11).map(Value::bytes);
+                    let fields =
+                        |event| Reader::new(event).map(|(field, value)| (field, text_of(value))).collect();
+                    events.extend(event.map(fields).map(|fields: Vec<_>| fields));
+                });
+            }
+            arena.retire();
+            events
+        });
+        assert_eq!(lost(), 0);
+        let [first, all, last] = found;
+        assert_eq!(all.len(), ROUNDS * 8);
+        let of_round = |parity| all.chunks(8).skip(parity).step_by(2).flatten().cloned().collect::<Vec<_>>();
+        assert_eq!([first, last], [of_round(0), of_round(1)]);
+    }
+
+    /// Returns the value of a field as text.
+    fn text_of(value: Value<'_>) -> String {
+        let (number, bytes) = (value.number(), value.bytes());
+        format!("{number} {bytes:?}")
     }
 }

@@ -46,7 +46,7 @@ use crate::early;
 use crate::event::{Event, Track, Type};
 use crate::interned::Interned;
 use crate::options::{FILTERS, NOT_FAST, STALL, THREAD_TIME};
-use crate::packet::{self, Body, TEXT_MAX, Whole, state};
+use crate::packet::{self, TEXT_MAX, Whole, state};
 use crate::unmatched::UnmatchedEnds;
 
 /// The slots of the threads and sessions of this process, with their writers.
@@ -158,9 +158,9 @@ impl Writer {
         (self.epoch, self.fast_epoch) = (0, 0);
     }
 
-    /// Writes an event if nothing has to be written before it: the reader has all definitions that the event needs, no
-    /// end is unmatched, and the chunk has room. Otherwise writes nothing and returns false; the caller then calls
-    /// [`event_slow`](Self::event_slow).
+    /// Writes an event if nothing has to be written before it, except perhaps the description of its track: the reader
+    /// has all other definitions that the event needs, no end is unmatched, and the chunk has room. Otherwise writes
+    /// nothing and returns false; the caller then calls [`any_event`](Self::any_event).
     ///
     /// Like [`packet::event`], this function is inlined. It can't describe the track of a counter.
     #[cfg_attr(debug_assertions, inline(never))]
@@ -184,30 +184,19 @@ impl Writer {
         {
             return false;
         }
-        packet::event::<IS_SHORT, true>(&mut self.chunk, since, event) && self.wrote(since, event.opens())
-    }
-
-    /// Writes an event whose body is already encoded, if nothing has to be written before it except the descriptions in
-    /// the body. Otherwise writes nothing and returns false; the caller then calls [`event`](Self::event).
-    #[inline(always)]
-    pub(crate) fn event_of(&mut self, epoch: u32, event: &Event<'_>, body: &Body, now: u64) -> bool {
-        let since = self.since(event, now);
-        self.is_ready::<false>(epoch, event)
-            && event.track.as_ref().is_none_or(|track| !track.is_counter || self.knows(track))
-            && body.write(&mut self.chunk, since)
+        packet::event::<IS_SHORT, true>(&mut self.chunk, since, event, &[])
             && self.wrote(since, event.opens())
     }
 
-    /// Writes any event, on the fast path if nothing has to be written before the event. Has the same result as
-    /// [`event_slow`](Self::event_slow).
+    /// Writes any event. Returns what [`event_slow`](Self::event_slow) returns, which does all that takes time.
     #[inline(never)]
-    pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+    pub(crate) fn any_event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
         let track_room = event.track.as_ref().map_or(0, |track| track.room());
         self.is_ready::<false>(slot.epoch, event)
             && self.chunk.room() >= event.room::<false>() + track_room
             && self.describe(event)
-            && packet::any_event(&mut self.chunk, since, event)
+            && packet::any_event(&mut self.chunk, since, event, &[])
             && self.wrote(since, event.opens())
             || self.event_slow(slot, event, now)
     }
@@ -433,14 +422,9 @@ impl Writer {
     #[inline(always)]
     fn write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
-        let is_written = if sample_room(slot) == 0 {
-            packet::any_event(&mut self.chunk, since, event)
-        } else {
-            let mut bytes = [0; packet::SAMPLE_MAX];
-            let sample = self.sample(slot, event, &mut bytes);
-            packet::any_event_with(&mut self.chunk, since, event, sample)
-        };
-        is_written && self.wrote(since, 0)
+        let mut bytes = [0; packet::SAMPLE_MAX];
+        let sample = if sample_room(slot) == 0 { &[] } else { self.sample(slot, event, &mut bytes) };
+        packet::any_event(&mut self.chunk, since, event, sample) && self.wrote(since, 0)
     }
 
     /// Returns the fields of an event that hold the thread's processor time, or no bytes if the event has no such
@@ -706,7 +690,7 @@ mod tests {
         let (mut last, mut time, mut states) = (0, 0, 0);
         for number in 0..20_000 {
             let event = Event { name: Some("name"), ..Event::new(Type::Instant, 1) };
-            assert!(writer.event(&slot, &event, 1_000_000_000 - number));
+            assert!(writer.any_event(&slot, &event, 1_000_000_000 - number));
             for chunk in arena.take_handed() {
                 arena.read(&chunk, |Part { bytes: packet, .. }| {
                     let of = |field| Reader::first(packet, field).map_or(0, Value::number);
@@ -736,12 +720,12 @@ mod tests {
         let long = "long ".repeat(2000);
         let whole = Whole { name: Some(&long), args: &|_| () };
         assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
-        assert!(writer.event(&slot, &begin, 1000));
+        assert!(writer.any_event(&slot, &begin, 1000));
         assert!(writer.event_whole(&slot, &begin, &whole, 1000));
-        assert!(writer.event(&slot, &Event { track: Some(track), ..begin }, 1000));
+        assert!(writer.any_event(&slot, &Event { track: Some(track), ..begin }, 1000));
         assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
         for _ in 0..2 {
-            assert!(writer.event(&slot, &Event::new(Type::End, 0), 1000));
+            assert!(writer.any_event(&slot, &Event::new(Type::End, 0), 1000));
         }
         writer.complete();
         let (mut counters, mut times, mut packet) = (Vec::new(), Vec::new(), Vec::new());
@@ -777,7 +761,7 @@ mod tests {
         let mut write = || {
             let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
             let event = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
-            assert!(writer.event(&slot, &event, 1_000_000_000));
+            assert!(writer.any_event(&slot, &event, 1_000_000_000));
         };
         write();
         write();
