@@ -8,14 +8,15 @@ use atrace::tracer::Glance;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
-use tracing_subscriber::registry::{Extensions, ExtensionsMut, LookupSpan};
+use tracing_subscriber::registry::{Extensions, LookupSpan, SpanRef};
 
 use crate::callsites::Callsite;
 use crate::interest_cache::{Follower, ORDINARY};
 use crate::metered::Call;
 use crate::recorder::Recorder;
 use crate::span::Span;
-use crate::span_stack::{self, Owner};
+use crate::span_stack::{self, Owner, flow_id};
+use crate::span_store::{self, by_id};
 
 /// Where a span is shown: on the threads that enter it, as an async slice for its whole life, or both.
 ///
@@ -180,10 +181,10 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     id: &Id,
     context: Context<'_, S>,
 ) {
-    let explicit = |parent: &Id| stored(&context.span(parent)?.extensions(), recorder.owner);
+    let explicit = |parent: &Id| stored(&context.span(parent)?, recorder.owner, parent);
     if let Some(span) = recorder.new_span(attributes, id.into_u64(), &explicit) {
         match context.span(id) {
-            Some(in_registry) => store(&mut in_registry.extensions_mut(), recorder.owner, span),
+            Some(in_registry) => store(&in_registry, recorder.owner, span),
             None => {
                 span_stack::release(span);
             }
@@ -225,7 +226,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
         let metadata = in_registry.metadata();
         // For Perfetto any span may be stored, because of the spans that it follows from.
         if recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
-            span = stored(&in_registry.extensions(), recorder.owner);
+            span = stored(&in_registry, recorder.owner, id);
         }
         span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
     }
@@ -241,14 +242,14 @@ fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
 
-/// Closes a span, while the tag may be enabled, if [`Recorder::close_left_last`] has returned false. This function is
-/// not inlined, for the same reason as [`new_span`].
+/// Closes a span if [`Recorder::close_left_last`] has returned false. This function is not inlined, for the same reason
+/// as [`new_span`].
 ///
 /// The registry drops the span's data some time after it has reported the close, and sometimes never: a span that
 /// closes while the close of another span is reported on the same thread stays in the registry.
 #[inline(never)]
 fn close<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
-    let stored = |id: &Id| stored(&context.span(id)?.extensions(), recorder.owner);
+    let stored = |id: &Id| stored(&context.span(id)?, recorder.owner, id);
     stored(id).into_iter().for_each(span_stack::close);
 }
 
@@ -303,7 +304,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
             Call::Record,
             || {
                 let Some(in_registry) = context.span(id) else { return };
-                let stored = stored(&in_registry.extensions(), self.recorder.owner);
+                let stored = stored(&in_registry, self.recorder.owner, id);
                 if let Some(span) = stored {
                     self.recorder.record(id.into_u64(), span, values);
                 }
@@ -316,10 +317,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
             return;
         }
         let Some(in_registry) = context.span(id) else { return };
-        let stored = stored(&in_registry.extensions(), self.recorder.owner);
+        let stored = stored(&in_registry, self.recorder.owner, id);
         let span = stored.or_else(|| {
             let span = Recorder::store_empty(in_registry.metadata())?;
-            store(&mut in_registry.extensions_mut(), self.recorder.owner, span);
+            store(&in_registry, self.recorder.owner, span);
             Some(span)
         });
         if let Some(span) = span {
@@ -351,7 +352,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
 
     #[inline]
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        if self.recorder.may_have_to_close() && !self.recorder.close_left_last(id.into_u64()) {
+        if !span_store::has_shown() {
+            return;
+        }
+        if !self.recorder.may_be_enabled() {
+            self.recorder.close_while_off(id.into_u64());
+        } else if !self.recorder.close_left_last(id.into_u64()) {
             close(&self.recorder, &id, context);
         }
     }
@@ -372,16 +378,28 @@ impl Drop for StoredSpans {
     }
 }
 
+/// Stores a span of the registry: without an allocation if it has no fields and may have a life.
 #[inline(never)]
-fn store(extensions: &mut ExtensionsMut<'_>, owner: Owner, span: Span) {
+fn store<'a, R: LookupSpan<'a>>(in_registry: &SpanRef<'a, R>, owner: Owner, span: Span) {
+    let flow_id = flow_id(owner, in_registry.id().into_u64());
+    if in_registry.metadata().fields().is_empty() && by_id::add(flow_id, span) {
+        return;
+    }
+    let mut extensions = in_registry.extensions_mut();
     match extensions.get_mut::<StoredSpans>() {
         Some(stored) => stored.others.push((owner, span)),
         None => extensions.insert(StoredSpans { first: (owner, span), others: Vec::new() }),
     }
 }
 
+/// Returns the stored span for a span of the registry, which has this id.
+#[inline(always)]
+fn stored<'a, R: LookupSpan<'a>>(in_registry: &SpanRef<'a, R>, owner: Owner, id: &Id) -> Option<Span> {
+    by_id::find(flow_id(owner, id.into_u64())).or_else(|| in_extensions(&in_registry.extensions(), owner))
+}
+
 #[inline(never)]
-fn stored(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
+fn in_extensions(extensions: &Extensions<'_>, owner: Owner) -> Option<Span> {
     let stored = extensions.get::<StoredSpans>()?;
     let is_own = |(of, _): &&(Owner, Span)| *of == owner;
     Some(&stored.first).filter(is_own).or_else(|| stored.others.iter().find(is_own)).map(|(_, span)| *span)

@@ -552,10 +552,12 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Returns false if a span that closes certainly has no open slice, and true if it may have one.
-    #[inline(always)]
-    pub(crate) fn may_have_to_close(&self) -> bool {
-        span_store::has_shown() && self.may_be_enabled()
+    /// Closes the span with this id, while the tag is off, if the span is not in the extensions of the registry's span.
+    /// Otherwise the registry closes the span when it drops the extensions.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn close_while_off(&self, id: u64) {
+        span_store::by_id::find(flow_id(self.owner, id)).into_iter().for_each(span_stack::close);
     }
 
     /// Closes the span with this id, if this thread left it last. Otherwise returns false.

@@ -28,6 +28,7 @@
 //! exist. If a slot stays locked, the fields are left out. If several threads need a new chunk at once, each thread
 //! allocates a chunk, and the first of these chunks is used.
 
+pub(crate) mod by_id;
 mod claim;
 pub(crate) mod lives;
 

@@ -135,6 +135,37 @@ fn a_layer_allocates_for_spans_with_fields_only_while_on() {
     run(&name);
 }
 
+/// Tests spans without fields over a registry, while a session of Perfetto's wants them. Some of these spans are stored,
+/// to learn whether they are asynchronous: the first ones of a callsite, and one of 1024 later ones.
+#[test]
+fn a_layer_allocates_nothing_for_spans_without_fields() {
+    let name = case!({
+        let spans = || {
+            for _ in 0..5000 {
+                info_span!("alone").in_scope(|| info_span!("inside").in_scope(|| ()));
+            }
+        };
+        let recording = atrace::perfetto::record_to("/dev/null").unwrap();
+        tracing_subscriber::registry().with(AtraceLayer::default()).init();
+        spans();
+        assert_eq!(counted(spans), 0);
+        recording.finish().unwrap();
+        assert_eq!(atrace::perfetto::status().lost(), 0);
+        // Spans that close while tracing is off free their slots. (The buffers of the slots still grow in the second round.)
+        let of_rounds = [(); 10].map(|()| {
+            let recording = atrace::perfetto::record_to("/dev/null").unwrap();
+            let mut open = [const { None }; 30];
+            let count = counted(|| open = std::array::from_fn(|_| Some(info_span!("closes while off"))));
+            recording.finish().unwrap();
+            drop(open);
+            count
+        });
+        assert_eq!(of_rounds[2..], [0; 8], "{of_rounds:?}");
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Alone);
+}
+
 #[test]
 fn async_slices_alone_allocate_nothing() {
     let name = case!({
