@@ -96,7 +96,10 @@ fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
             let are_angles = _mm_cmpeq_epi8(angles, all(b'<'));
             _mm_or_si128(are_control, _mm_or_si128(are_delete, are_angles))
         };
-        let found = others.iter().fold(suspects(first), |found, chunk| _mm_or_si128(found, suspects(*chunk)));
+        let mut found = suspects(first);
+        for chunk in others {
+            found = _mm_or_si128(found, suspects(*chunk));
+        }
         _mm_movemask_epi8(found) != 0
     }
 }
