@@ -328,7 +328,7 @@ fn by_perfetto(begun: Option<u32>) -> Option<Written> {
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got the event. Otherwise returns a
-/// number that is larger than the numbers of the sessions that got the event, and not larger than the number of any
+/// number that is larger than the number of each session that wanted the event, and not larger than the number of any
 /// later session. The end of the slice needs this number as its [`Event::begun`].
 pub fn write_counted(event: &Event<'_>) -> Option<u32> {
     write_pinned(POOL.enter()?, u32::MAX, event)
@@ -344,16 +344,15 @@ fn write_pinned(mut inside: Inside<Writer>, of: u32, event: &Event<'_>) -> Optio
         return write_early(event);
     }
     let now = clock::now();
-    let mut begun = None;
+    let (mut begun, mut is_written) = (0, false);
     for number in bits(open & of) {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, event) else { continue };
         let slot = WriterSlot { session, epoch, number, thread };
-        if inside.writer(number).any_event(&slot, event, now) {
-            begun = begun.max(Some(behind(session)));
-        }
+        is_written |= inside.writer(number).any_event(&slot, event, now);
+        begun = begun.max(behind(session));
     }
-    begun
+    is_written.then_some(begun)
 }
 
 /// Returns the positions of the bits that are set in `of`.
@@ -484,16 +483,15 @@ fn write_whole_counted(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut
         return write_pinned(inside, u32::MAX, &short);
     }
     let now = clock::now();
-    let mut begun = None;
+    let (mut begun, mut is_written) = (0, false);
     for number in bits(open) {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, &short) else { continue };
         let slot = WriterSlot { session, epoch, number, thread };
-        if inside.writer(number).event_whole(&slot, &short, &whole, now) {
-            begun = begun.max(Some(behind(session)));
-        }
+        is_written |= inside.writer(number).event_whole(&slot, &short, &whole, now);
+        begun = begun.max(behind(session));
     }
-    begun
+    is_written.then_some(begun)
 }
 
 /// Does the same as [`write()`] while the service has not yet reported which sessions exist. Waits for the service's

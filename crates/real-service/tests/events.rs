@@ -13,6 +13,7 @@ fn every_kind_of_event_is_shown() {
     static COUNT: Name = Name::new("count");
     static OTHER: Name = Name::new("other count");
     if is_program(ROLE) {
+        perfetto::note_thread_name();
         perfetto::connect();
         let outer = begin_scoped_event(AtraceTag::App, "outer");
         atrace::atrace_begin(AtraceTag::App, "inner");
