@@ -3,9 +3,8 @@
 mod common;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{OnceLock, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 
 use atrace::tracer::Slice;
 use atrace::*;
@@ -123,6 +122,10 @@ fn a_thread_that_notes_its_name_has_its_whole_name() {
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "a destructor as a C library registers it")]
 fn an_ending_thread_may_record_and_connect_without_a_panic() {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU32;
+
     static ENDED: AtomicU64 = AtomicU64::new(0);
     static KEY: AtomicU32 = AtomicU32::new(0);
     static PATH: OnceLock<PathBuf> = OnceLock::new();
