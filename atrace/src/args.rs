@@ -7,7 +7,7 @@ use crate::producer::{self, ArgKey, Encoder, Event, Put, Site, TRACK_NAME_MAX, T
 /// An argument of an event: a name and a value, or a flow (the number of an arrow between events).
 ///
 /// For Perfetto, the value keeps its type. For ATrace's backends, the value becomes text after the event's name, in the
-/// form `, name = value`; a flow is left out.
+/// form `, name = value` (a string in quotation marks); a flow is left out.
 ///
 /// # Examples
 ///

@@ -12,9 +12,11 @@
 //! ```
 //!
 //! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While
-//! tracing is on, an event costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event never
-//! allocates. The functions that write events never panic, block, raise a signal or change errno, whatever the name,
-//! the state of the trace buffer or the content of the properties.
+//! tracing is on, an event for ATrace costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event
+//! never allocates. The functions that write events never panic, block, raise a signal or change errno, whatever the
+//! name, the state of the trace buffer or the content of the properties. Only an event for [Perfetto's
+//! service](#perfettos-service) may wait: for the service, if it is the first event of its process, and for room in the
+//! shared memory, if a session asks for that.
 //!
 //! # When is tracing on?
 //!
@@ -78,9 +80,10 @@
 //! The same functions write events for ATrace and for Perfetto. [`atrace_is_tag_enabled`] and watches consider the tags
 //! of both backends, and [`atrace_set_tracing_enabled`] disables both backends.
 //!
-//! For Perfetto, names keep all their bytes, and an event of more than a few KiB is cut. The end of a slice is dropped
-//! if the begin was not recorded in the same session. An event is lost and counted if it is written by a signal handler
-//! that interrupts another event of its thread.
+//! For Perfetto, names keep all their bytes. A name or a string argument that is passed as `&str` may have 64 KiB, and
+//! an event about 256 KiB; longer ones are cut ([Arguments](#arguments) has the lower limits of other events). The end
+//! of a slice is dropped if the begin was not recorded in the same session. An event is lost and counted if it is
+//! written by a signal handler that interrupts another event of its thread.
 //!
 //! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service runs, the event waits until the
 //! service has reported which sessions exist, at most 5 s. An event does not wait in a signal handler, that is, on a
@@ -144,9 +147,9 @@
 //!
 //! # The command
 //!
-//! `cargo install atrace-cli` installs the command `atrace`: `run` starts a program and saves its trace in a file for
-//! <https://ui.perfetto.dev>, and `doctor` explains why nothing is traced. This library does not depend on the
-//! command.
+//! `cargo install --path crates/atrace-cli`, in a checkout, installs the command `atrace`: `run` starts a program and
+//! saves its trace in a file for <https://ui.perfetto.dev>, and `doctor` explains why nothing is traced. This library
+//! does not depend on the command.
 //!
 //! # Names
 //!
@@ -168,10 +171,12 @@
 //!
 //! # Arguments
 //!
-//! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text
-//! after the name. In Perfetto's memory the arguments keep their types; all arguments of an event together may
-//! take 2 KiB there, and one text 1,000 bytes. A text that is cut ends in `…`, and an argument `left_out` has
-//! the number of arguments for which there was no room.
+//! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text after
+//! the name. In Perfetto's memory the arguments keep their types, and a string may have 64 KiB. Lower limits apply to
+//! events in a signal handler, before the service has reported its sessions, or in a session that leaves out arguments
+//! or names: 1,000 bytes for a string, 2 KiB for all arguments of an event together, and 1 KiB for the event's name. A
+//! string that is cut ends in `…`, and an argument `left_out` has the number of arguments for which there was no room.
+//! A name that is formatted, or written by a closure, has at most 1023 bytes.
 //!
 //! A name may also be a [`Name`], a constant that is sent to Perfetto's service once. [`trace_name!`] and
 //! [`trace_method!`] make such a constant.

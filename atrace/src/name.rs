@@ -43,8 +43,8 @@ impl Name {
 #[derive(Debug)]
 pub struct Interned {
     number: Number,
-    /// The hash of the name, from which the number of a counter's track is made. It is 0 if no counter has this
-    /// name.
+    /// The hash of the name, from which the number of a counter's track is made. It is 0 if the name was made by
+    /// [`Interned::new`], for a slice.
     hash: u64,
 }
 
@@ -61,7 +61,7 @@ impl Interned {
 /// | type | the name is |
 /// |---|---|
 /// | `&str`, `&String` | this text |
-/// | `&'static` [`Name`] | a constant, which Perfetto's service is sent once |
+/// | `&'static` [`Name`] | a constant, which each thread sends to Perfetto's service once |
 /// | [`fmt::Arguments`], from `format_args!` | formatted directly into the message. If formatting a value panics, `<panicked>` takes the place of the rest, and the program continues (where panics unwind) |
 /// | a closure `FnOnce(&mut NameWriter<'_>)` | what the closure writes, piece by piece. If it panics, the panic goes on to the caller, and no event is written |
 ///

@@ -35,12 +35,14 @@ pub fn connect() {
     }
 }
 
-/// Records this process into a new file until the returned guard is dropped. <https://ui.perfetto.dev> opens the file.
+/// Records this process into the file at `path` until the returned guard is dropped. A file that exists there is
+/// overwritten. <https://ui.perfetto.dev> opens the file.
 ///
 /// A recording needs no service and no special rights. The file gets the events of all tags, except tags that are
-/// enabled for ATrace and do not prefer Perfetto (property `debug.atrace.prefer_sdk`). Events are in the file a few
-/// milliseconds after they were written, at the latest when the guard is dropped. If the process is killed, the last
-/// events are missing. A forked child is not recorded.
+/// enabled for ATrace and do not prefer Perfetto (property `debug.atrace.prefer_sdk`). A thread collects its events in
+/// a chunk of at most 8 KiB. The events of a chunk are in the file up to 250 ms after the chunk is full, at the latest
+/// when the guard is dropped. If the process is killed, the events of the last chunk of each thread are missing. A
+/// forked child is not recorded.
 ///
 /// # Examples
 ///

@@ -36,7 +36,9 @@ impl Status {
         self.standing == Standing::CONNECTED
     }
 
-    /// Returns how many sessions want events of this process.
+    /// Returns how many sessions are open in this process, whichever tags they want. A
+    /// [recording](crate::perfetto::record_to) into a file counts as a session. Returns 0 if the process has not asked
+    /// for a connection to the service.
     pub fn sessions(&self) -> u32 {
         self.sessions
     }

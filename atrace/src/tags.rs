@@ -17,9 +17,10 @@ bitflags! {
     /// A set of tags. An event is written if at least one of its tags is enabled.
     ///
     /// The bits are those of libcutils (`cutils/trace.h`). A set may contain bits for which there is no constant.
-    /// [`Always`](Self::Always) is enabled if tracing is on in the process; [`Never`](Self::Never) is never enabled.
-    /// [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags`
-    /// switches the other tags.
+    /// [`Always`](Self::Always) is enabled even if no tag was switched on, unless the property
+    /// `debug.atrace.tags.enableflags` is not a number or the process has disabled tracing; [`Never`](Self::Never) is
+    /// never enabled. [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property
+    /// `debug.atrace.tags.enableflags` switches the other tags.
     ///
     /// # Examples
     ///
@@ -35,7 +36,7 @@ bitflags! {
         /// No tag. An event with this tag is never written.
         #[doc(alias = "ATRACE_TAG_NEVER")]
         const Never = c::ATRACE_TAG_NEVER;
-        /// A tag whose events are written whenever this process traces at all.
+        /// A tag whose events are written whenever this process has a backend, even if no tag was switched on.
         #[doc(alias = "ATRACE_TAG_ALWAYS")]
         const Always = c::ATRACE_TAG_ALWAYS;
         /// Graphics.

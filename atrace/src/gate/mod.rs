@@ -96,8 +96,8 @@ impl Mask {
         (found != 0).then_some(Glance(found))
     }
 
-    /// Returns whether one of the tags is set in the foreign word. If no tag is set, this stays so until the serial
-    /// changes.
+    /// Returns whether one of the tags is set in the foreign word. The word may change at any moment: Perfetto's
+    /// producer changes its word when a session begins or ends, without changing a serial.
     #[inline(always)]
     pub(crate) fn is_foreign(self) -> bool {
         GATE.foreign.get().load(Ordering::Relaxed) as u32 & self.foreign != 0

@@ -93,10 +93,12 @@ impl Drop for Watch {
 
 /// Calls `callback` with the enabled tags each time they change, until the returned [`Watch`] is dropped.
 ///
-/// The callback runs on the watching thread, or on a thread that calls [`atrace_set_tracing_enabled`] or
-/// [`atrace_update_tags`]. The callback is never called by two threads at once, and the calls are in the order of the
-/// changes. If several changes happen before the callback returns, only the last change is reported. The callback is
-/// called only for changes, not for the tags that are enabled when the watch begins. A panic in the callback is caught.
+/// The callback runs on the watching thread, or on a thread that calls a function which may change the tags at once:
+/// [`atrace_set_tracing_enabled`], [`atrace_update_tags`], [`atrace_init`](crate::atrace_init),
+/// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to). The callback
+/// is never called by two threads at once, and the calls are in the order of the changes. If several changes happen
+/// before the callback returns, only the last change is reported. The callback is called only for changes, not for the
+/// tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
 /// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the
 /// callback is never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again

@@ -162,7 +162,7 @@ const fn state(word: u32, chunk: u32) -> u32 {
 }
 
 const _: () = assert!(
-    // The smallest packet of an event has nine bytes.
+    // Every packet of an event has at least nine bytes.
     Layout::Whole.chunk_size() / 9 <= PACKETS_MAX as usize,
     "a chunk must be full before its count is"
 );

@@ -19,7 +19,7 @@ use crate::proto::{Writer, varint_len};
 pub(crate) const ARGS_MAX: usize = 2048;
 /// The number of bytes that are reserved for the argument `left_out`.
 const LEFT_OUT_ROOM: usize = 24;
-/// The number of bytes that an argument needs in addition to its texts.
+/// The maximum number of bytes that an argument needs in addition to its texts.
 const HEAD_ROOM: usize = 32;
 /// The maximum length of an argument's value that is a text, in bytes.
 const VALUE_MAX: usize = 1000;
@@ -246,7 +246,7 @@ impl Encoder {
         is_whole
     }
 
-    /// Makes the event part of the flow with this number.
+    /// Makes the event part of the flow with this number. If there is no room, the flow is left out and not counted.
     #[inline]
     pub fn flow(&mut self, number: u64) {
         if self.room() >= FLOW_ROOM {
@@ -254,7 +254,8 @@ impl Encoder {
         }
     }
 
-    /// Adds arguments that were already encoded.
+    /// Adds arguments that were already encoded. If there is no room for all of them, all are left out, and count as
+    /// one argument.
     #[inline]
     pub fn encoded(&mut self, bytes: &[u8]) {
         if self.room() >= bytes.len() {

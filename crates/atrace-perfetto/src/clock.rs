@@ -5,9 +5,9 @@
 //!
 //! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the anchor's
 //! time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but not the speed
-//! of the counter, so the socket thread makes a new anchor each second. If the counter is more than two seconds past
-//! the anchor, or before the anchor (because the thread was descheduled or the machine slept), a timestamp is read from
-//! the system's clock instead.
+//! of the counter, so the socket thread, or the thread of a recording, makes a new anchor about each second. If the
+//! counter is more than two seconds past the anchor, or before the anchor (because the thread was descheduled or the
+//! machine slept), a timestamp is read from the system's clock instead.
 //!
 //! # Reading an anchor
 //!

@@ -21,8 +21,8 @@ pub(crate) fn arena() -> Option<&'static Arena> {
     }
 }
 
-/// Sets the shared memory of the connection: after the process has connected, after it has lost the connection, and
-/// in a forked child.
+/// Sets the shared memory of the connection: when the connection gets memory, after the connection is lost, and in a
+/// forked child.
 ///
 /// Async-signal-safe.
 pub(crate) fn set_arena(arena: Option<&'static Arena>) {

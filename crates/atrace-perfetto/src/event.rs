@@ -115,7 +115,8 @@ pub struct Track<'a> {
     pub(crate) parent: u64,
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
-    /// Whether a writer describes the track only once, and remembers that it has. This is so for counters.
+    /// Whether a writer remembers that it has described the track, so that it does not describe the track before each
+    /// event. This is so for counters, and for the tracks of [`begin_traced`](crate::producer::begin_traced).
     pub(crate) is_kept: bool,
 }
 

@@ -1,12 +1,12 @@
-//! Counts how much of an arena (the shared memory) threads have written since its reader last read it. The reader can
-//! sleep until the threads have written half of the arena.
+//! Counts how much of an arena (the shared memory) threads have taken, in chunks, since its reader last read it. The
+//! reader can sleep until the threads have taken half of the arena.
 //!
-//! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose chunk
-//! brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
+//! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose new
+//! chunk brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.
 //!
 //! Writer and reader each store a word of their own and then load the other's word, so at least one of the two sees the
-//! other's store (Dekker's algorithm): the writer adds to `taken` and then takes `sleeper`; the reader sets `sleeper`
-//! and then reads `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls
+//! other's store (Dekker's algorithm): the writer adds to `taken` and then loads `sleeper`; the reader sets `sleeper`
+//! and then loads `taken`. The reader always sleeps for a limited time, because a writer that has given up system calls
 //! does not wake it.
 
 use std::time::Duration;
@@ -14,18 +14,18 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use atrace_sys::{futex, thread};
 
-/// The amount of memory that was written since the reader last read it. Zeroes are a valid value, and mean that nothing
-/// was written.
+/// The amount of memory that threads have taken since the reader last read it. Zeroes are a valid value, and mean that
+/// no chunk was taken.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    /// The sum of the sizes of the chunks that were written since the reader last read the memory.
+    /// The sum of the sizes of the chunks that were taken since the reader last read the memory.
     taken: AtomicU32,
     /// 1 while the reader sleeps or is about to sleep; otherwise 0.
     sleeper: AtomicU32,
 }
 
 impl Filling {
-    /// Adds the size `part` of a chunk that was written to the sum. Wakes the reader if this makes the sum reach
+    /// Adds the size `part` of a chunk that a thread has taken to the sum. Wakes the reader if this makes the sum reach
     /// `half`. Async-signal-safe.
     pub(crate) fn add(&self, part: u32, half: u32) {
         let before = self.taken.fetch_add(part, Ordering::SeqCst);

@@ -33,7 +33,8 @@ pub struct Head {
     pub number: u32,
     /// The writer's number.
     pub writer: u16,
-    /// The number of packets that begin in the chunk.
+    /// The number of packets in the chunk, including an unfinished packet, and parts of packets that continue from the
+    /// previous chunk or in the next chunk.
     pub packets: u16,
     /// A set of the flags [`CONTINUES`], [`GOES_ON`] and [`NEEDS_PATCHES`].
     pub flags: u16,
@@ -49,7 +50,7 @@ pub const NEEDS_PATCHES: u16 = 4;
 pub enum State {
     /// The chunk is free, or the service is reading it.
     Free,
-    /// A thread is writing the chunk. All packets that have begun in it, except the last one, are complete.
+    /// A thread is writing the chunk. All packets that the chunk's header counts, except the last one, are complete.
     Open,
     /// The chunk is complete.
     Complete,

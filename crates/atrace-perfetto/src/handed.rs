@@ -1,4 +1,5 @@
-//! The list of completed chunks: threads push chunks, and the socket thread takes the whole list.
+//! The list of completed chunks: threads push chunks, and the socket thread (for a recording, the recording's thread)
+//! takes the whole list.
 //!
 //! This is a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986), intrusive and with
 //! indices for pointers: each chunk of an arena has a word `next` of its own. A push is a compare-and-swap on the head.

@@ -12,8 +12,8 @@
 //! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
 //! gone, and in a forked child, the arena is *retired*: anonymous memory is mapped over it. Late writes then go to
 //! memory that no other process sees. If no thread has a chunk of the arena any more, the arena becomes a spare: the
-//! next file is mapped at its addresses. So if the service restarts a thousand times, only one arena takes address
-//! space.
+//! next file of the same size is mapped at its addresses. So if the service restarts a thousand times, only one arena
+//! takes address space.
 //!
 //! All arenas are in a linked list. The fork handler needs the list.
 //!
@@ -62,8 +62,9 @@ pub struct Arena {
 /// service's number of the buffer for the chunk's packets.
 type Private = [AtomicU32; 2];
 
-/// The second word of a chunk's header, behind the word with its number: the number of the chunk's writer, and the
-/// number of packets that have begun in it. The last of these packets may be unfinished.
+/// The second word of a chunk's header, behind the word with its number: the number of the chunk's writer; and the
+/// number of packets in the chunk, with the chunk's flags in higher bits. While a thread writes the chunk, the last of
+/// these packets is unfinished.
 type Head = [AtomicU16; 2];
 
 /// The reason why events were lost.
@@ -302,9 +303,9 @@ impl Arena {
         self.pages * CHUNKS_MAX / 2
     }
 
-    /// Sleeps until threads have written half of the arena since [`take_handed`](Self::take_handed), or a thread
-    /// waits for room, or `time` has passed. Returns false if the system refuses the sleep. Only one thread may
-    /// sleep.
+    /// Sleeps until threads have taken chunks of half the size of the arena since [`take_handed`](Self::take_handed),
+    /// or a thread waits for room, or `time` has passed. Returns false if the system refuses the sleep. Only one thread
+    /// may sleep.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         self.filling.sleep(self.half(), time)
     }
@@ -421,16 +422,17 @@ impl Arena {
         at
     }
 
-    /// Returns the chunks that threads are still writing and that have finished packets. With each chunk,
-    /// returns the number of these packets and the chunk's flags.
+    /// Returns the chunks that are neither free nor being read and that have finished packets. Once the list of
+    /// completed chunks was taken and read, these are the chunks that threads are still writing. With each chunk,
+    /// returns the number of its finished packets and the chunk's flags.
     pub(crate) fn open_chunks(&self) -> impl Iterator<Item = (Open, u16)> {
         let pages = touched(self.memory.get(TOUCHED), self.pages);
         let all = (0..pages * CHUNKS_MAX).map(|index| (index / CHUNKS_MAX, index % CHUNKS_MAX));
         all.filter_map(|(page, chunk)| self.open_chunk(page, chunk))
     }
 
-    /// Returns this chunk, the number of its finished packets, and its flags. Returns `None` if no thread is writing
-    /// the chunk or it has no finished packet.
+    /// Returns this chunk, the number of its finished packets, and its flags. Returns `None` if the chunk is free or
+    /// being read, or has no finished packet.
     fn open_chunk(&self, page: u32, chunk: u32) -> Option<(Open, u16)> {
         let word = self.header(page)?.load(Ordering::Acquire);
         let chunks = abi::chunks_of(word);
@@ -559,7 +561,7 @@ impl Iterator for Completed {
     }
 }
 
-/// A chunk that its thread has not completed, with its state when it was found.
+/// A chunk that [`Arena::open_chunks`] has found, with its state at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     /// The page and the index of the chunk, and the number of the buffer for its packets.

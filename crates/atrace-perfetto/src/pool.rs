@@ -347,8 +347,8 @@ impl<W: Plain + 'static> Pool<W> {
         }
     }
 
-    /// Pins the calling thread. If the thread has no slot, first takes one. If this returns `None`, the event is lost
-    /// and has been counted.
+    /// Pins the calling thread. If the thread has no slot, first takes one. If this returns `None`, the event is lost;
+    /// it has been counted, unless the pool was not made.
     #[cfg_attr(small, inline(never))]
     #[cfg_attr(not(small), inline(always))]
     pub(crate) fn enter(&self) -> Option<Inside<W>> {

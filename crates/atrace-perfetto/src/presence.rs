@@ -82,7 +82,7 @@ impl Presence {
         self.0.store(TAKEN, Ordering::Release);
     }
 
-    /// Frees the slot. The slot's thread must be pinned, or must no longer exist.
+    /// Frees the slot. The caller must have pinned or just claimed the slot, or the slot's thread must no longer exist.
     #[inline]
     pub(crate) fn give_back(&self) {
         self.0.store(FREE, Ordering::Release);
@@ -96,8 +96,8 @@ impl Presence {
     }
 }
 
-/// The epoch of a session slot. It is odd while a session is open, and is initially 0. No two sessions have
-/// the same epoch.
+/// The epoch of a session slot. It is odd while a session is open, and is initially 0. No two sessions in the same slot
+/// have the same epoch.
 ///
 /// The second word is the session's first epoch, by which the session is identified.
 #[derive(Debug, Default)]

@@ -25,9 +25,9 @@
 //!
 //! # Threading
 //!
-//! Any thread may call any function. Signal handlers may call all functions except these: [`connect`],
-//! [`expect_events`], [`start_if_expected`] and [`can_be_used`]. An event that interrupts another event of its thread
-//! is lost and counted.
+//! Any thread may call any function. Signal handlers may call all functions except these: [`connect`], [`seek`],
+//! [`is_service_there`], [`expect_events`], [`start_if_expected`] and [`can_be_used`]. An event that interrupts another
+//! event of its thread is lost and counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -70,8 +70,8 @@ fn start() -> bool {
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
 }
 
-/// Starts the socket thread, and waits until the service has reported the existing sessions. If no service runs, the
-/// thread tries again and again.
+/// Starts the socket thread, and waits until the service has reported the existing sessions, for at most 100 ms (5 s
+/// after [`expect_events`]). If no service runs, the thread tries again and again.
 pub fn connect() {
     let _undisturbed = Undisturbed::new();
     link::be_persistent();
@@ -461,8 +461,9 @@ fn write_several<'a, 'b, const IS_SHORT: bool>(
 /// span several chunks. If `name` is `None`, the event has the name of its callsite, which must have a number and
 /// no metadata.
 ///
-/// `event` has the same arguments, but cut. The cut arguments are written in two cases: in a signal handler, which may
-/// have little time and a small stack; and before the service has reported which sessions exist.
+/// `event` has the same arguments, but cut. The cut arguments are written in these cases: in a signal handler, which
+/// may have little time and a small stack; before the service has reported which sessions exist; for a session with
+/// filters; and if the event is too long for 33 chunks.
 pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
     write_whole_counted(event, name, args).map(|_| Written::ByPerfetto)
 }

@@ -27,8 +27,8 @@ use atrace_sys::process;
 use crate::writer::{self, POOL};
 use crate::{category, changes, producer};
 
-/// The number of pages of the memory through which the threads pass packets to the recording's thread: 32 MiB. Pages
-/// that are never touched take no memory.
+/// The number of pages of the memory through which the threads pass packets to the recording's thread: 32 MiB, or less
+/// if a file size limit forbids that. Pages that are never touched take no memory.
 const PAGES: u32 = 4096;
 /// The maximum number of bytes that are written to the file at once. The buffer is allocated at the start, so that the
 /// recording goes on if memory runs out.
@@ -75,7 +75,7 @@ impl Drop for Done<'_> {
 /// Whether a recording exists in this process.
 static IS_TAKEN: PerProcess<AtomicBool> = PerProcess::new();
 
-/// Begins to record events with these tags into a new file at `path`.
+/// Begins to record events with these tags into a file at `path`. A file that exists there is overwritten.
 ///
 /// # Errors
 ///
@@ -247,7 +247,8 @@ impl Writer {
         }
     }
 
-    /// Writes the completed chunks. Returns whether there were any packets.
+    /// Writes the packets of the completed chunks to the file. Chunks that threads are still filling are written later.
+    /// Returns whether there were any packets.
     fn write(&mut self) -> io::Result<bool> {
         let (arena, mut is_any, mut result) = (self.arena, false, Ok(()));
         for place in arena.take_handed() {

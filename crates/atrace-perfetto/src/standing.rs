@@ -46,7 +46,8 @@ impl Standing {
     pub(crate) const CONNECTING: Self = Self::new(1, 0);
     /// The process is connected to the service.
     pub const CONNECTED: Self = Self::new(2, 0);
-    /// Not connected: the service lacks a method that every service has.
+    /// Not connected: the service lacks a method that every service has, has refused a request of the greeting, or has
+    /// announced memory without sending a descriptor.
     pub(crate) const UNABLE: Self = Self::new(8, 0);
     /// Not connected: the service wants memory with another page size.
     pub(crate) const PAGES: Self = Self::memory(Errno(0));

@@ -1,6 +1,6 @@
 //! Handles events that are written before the service has reported which sessions exist.
 //!
-//! These are the first event of a process, and the events that are written while a lost connection is being restored.
+//! These are the first events of a process, and the events that are written while a lost connection is being restored.
 //! During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
 //! [`producer::write`](crate::producer::write), which finds no open session.
 //!

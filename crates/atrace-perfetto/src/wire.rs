@@ -96,7 +96,7 @@ pub fn reply_to(
     })
 }
 
-/// A received frame. Its message was not parsed yet.
+/// A received frame. The arguments or the reply of a method in the frame were not parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The number of the request. A reply has the number of the request that it answers.
@@ -155,8 +155,8 @@ pub fn split(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The values of the fields of a message by their numbers, 0 to 7. The messages of this protocol have no other fields.
-/// If a field is repeated, its last value counts.
+/// The values of the fields of a message by their numbers, 0 to 7. This module needs no other fields of the protocol's
+/// messages. If a field is repeated, its last value counts.
 struct Fields<'a> {
     numbers: [u64; 8],
     bytes: [&'a [u8]; 8],

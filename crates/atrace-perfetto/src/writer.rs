@@ -69,8 +69,8 @@ const SLOW_NS: u64 = 50_000_000;
 const BACK_OFF_NS: u64 = 2_000_000;
 /// How long an event waits for a chunk, in a session that requests such waits, in nanoseconds.
 const STALL_NS: u64 = 1_000_000_000;
-/// The size of the cache of counters whose tracks the writer has described. The cache is direct-mapped, and indexed by
-/// the track's number.
+/// The size of the cache of described tracks: those of counters and of lives. The cache is direct-mapped, and indexed
+/// by the track's number.
 const REMEMBERED: usize = 8;
 
 /// The state with which a thread writes for one session. A value of zeroes is a writer that was

@@ -73,8 +73,8 @@ pub(super) struct Attempts {
     pause: u64,
     /// The serial before this attempt.
     seen: u32,
-    /// The system calls that the process had given up before this attempt, or `None` if the thread shares the
-    /// process's descriptors.
+    /// The system calls that the process had given up before this attempt. `None` if this is not checked: the thread
+    /// shares the process's descriptors, or the process asked for the connection.
     confinement: Option<Confinement>,
 }
 

@@ -115,7 +115,8 @@ impl Link {
         }
     }
 
-    /// Returns whether the service has answered the greeting.
+    /// Returns whether the service has accepted `InitializeConnection`. (The rest of the greeting may still be
+    /// unanswered.)
     pub(super) fn is_greeted(&self) -> bool {
         self.terms.commands != 0
     }

@@ -28,7 +28,8 @@ use crate::standing::Standing;
 use crate::startup;
 use crate::writer::{POOL, Writer};
 
-/// The number of writers that are registered with the service in advance, for threads that do not exist yet.
+/// The number of writers that are registered with the service in advance, for threads that do not exist yet. When half
+/// of these are in use, more are registered.
 const AHEAD: usize = 64;
 /// How long the socket thread waits at the end of a session for threads that are in the middle of an event, in
 /// milliseconds.
