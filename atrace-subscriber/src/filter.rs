@@ -32,8 +32,9 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// without other layers.
 ///
 /// The filter can be combined with other filters: `AtraceFilter::default().and(LevelFilter::DEBUG)`, with
-/// `tracing_subscriber::filter::FilterExt` in scope. The filter also applies the user's filter
-/// ([`ATRACE_FILTER`](crate#filters)).
+/// `tracing_subscriber::filter::FilterExt` in scope. As the filter of a layer, it also applies the user's filter
+/// ([`ATRACE_FILTER`](crate#filters)). As a layer, it does not: the layers and subscribers of this crate apply the
+/// user's filter themselves, and other layers see all spans and events while the tag is on.
 ///
 /// # Caching
 ///

@@ -136,8 +136,9 @@
 //! | a text of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
 //! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more than
-//! 16,000 callsites, each event of a further callsite contains the callsite's data. [`AtraceSubscriber`] alone stores
-//! nothing about a synchronous span without fields, so no arrow leads to or from such a span.
+//! 16,000 callsites, each event of a further callsite contains the callsite's data. [`AtraceSubscriber`] alone usually
+//! stores nothing about a span without fields if the last 16 spans of its callsite were synchronous, so no arrow leads
+//! to or from such a span.
 //!
 //! # Lives
 //!
@@ -149,15 +150,17 @@
 //! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
 //!   life. All other spans that are entered have a life. Whether a span is synchronous becomes known only later: when
 //!   it is entered again, when its thread enters another span, when the life of a descendant begins, when the span
-//!   closes, or at the latest 100 ms after its creation. The life then appears in the trace with the time of the
-//!   creation. So a span that hangs, or that is alive when the process is killed, is in the trace.
+//!   closes, or up to 100 ms after its thread has left it (after its creation, if it was never entered). If the last 16
+//!   spans of its callsite were synchronous, it takes half a second from the creation instead. The life then appears in
+//!   the trace with the time of the creation. So a span that hangs, or that is alive when the process is killed, is in
+//!   the trace.
 //! - *Callsites.* If the last span of a callsite was asynchronous, the life of the callsite's next span begins at once.
 //!   If that next span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a
 //!   callsite without fields, only every 1024th span is examined; so the first asynchronous spans after that may have
 //!   no life.
-//! - *Lanes.* Lives are on *lanes*: tracks with the name of a root span. A life nests on its parent's lane. A life that
-//!   overlaps a sibling takes a free lane of its own name. So there are about as many lanes as there are lives that are
-//!   open at the same time.
+//! - *Lanes.* Lives are on *lanes*: tracks with the name of the outermost span on them, usually a root span. A life
+//!   nests on its parent's lane. A life that overlaps a sibling takes a free lane of its own name. So there are about
+//!   as many lanes as there are lives that are open at the same time.
 //! - The parent of a span is the explicit parent or, without one, the innermost span that the thread was in. A span
 //!   closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
 //!   wait for a child whose life has not begun yet.)

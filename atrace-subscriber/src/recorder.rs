@@ -53,7 +53,8 @@ pub(crate) struct Recorder {
     pub(crate) async_targets: Vec<(Cow<'static, str>, AsyncSpans)>,
     /// The names of the fields whose value becomes the name of a span.
     pub(crate) name_fields: Vec<Cow<'static, str>>,
-    /// Whether one of the options `async_spans` and `async_targets` was set.
+    /// Whether one of the options `async_spans` and `async_targets` was set to a value other than
+    /// [`AsyncSpans::Never`].
     pub(crate) may_be_async: bool,
     /// Whether an option is set with which a new span can't take the shortest path in the code.
     is_special: bool,

@@ -7,9 +7,9 @@
 //!
 //! A span may be left before spans that were entered later. In that case the slices of the later spans end together
 //! with the slice of the span that is left, and then begin again. If N spans are left in the order in which they were
-//! entered, this costs N² messages. So a slice begins again at most [`AGAIN`] times. After that, the end of the slice
-//! of a span that is left is *pending*: the end is written when the slices of the later spans end, or when as many ends
-//! are pending as slices would begin again.
+//! entered, this costs N² messages. So once a slice has begun again [`AGAIN`] times, the ends of spans that are left
+//! below it are *pending*: a pending end is written when the slices of the later spans end, or when as many ends are
+//! pending as slices would then begin again.
 //!
 //! # Signals
 //!
@@ -47,7 +47,8 @@ use crate::span_store::StoredSpan;
 const DEPTH: usize = 32;
 /// The maximum number of parts of a thread's span stack that are on the heap.
 const PARTS: usize = 20;
-/// The maximum number of times that a slice begins again because a span that was entered earlier is left.
+/// The number of times that a slice begins again as soon as a span that was entered earlier is left. After that, ends
+/// wait, so that a slice seldom begins again.
 const AGAIN: u32 = 8;
 
 thread_local! {
@@ -375,7 +376,8 @@ pub(crate) fn current(owner: Owner) -> Option<u64> {
 /// The number of entries, from the top, that [`innermost`] examines.
 const LOOKED_AT: usize = 16;
 
-/// Returns the innermost stored span of `owner` that this thread is in.
+/// Returns the innermost stored span of `owner` that this thread is in, if it is among the entries that are examined:
+/// the top [`LOOKED_AT`] of the entries that are not on the heap.
 #[inline(always)]
 pub(crate) fn innermost(owner: Owner) -> Option<StoredSpan> {
     if STACK.with(|stack| stack.len.get()) == 0 { None } else { STACK.with(|stack| stack.innermost(owner)) }

@@ -14,8 +14,8 @@ use crate::span_stack;
 
 /// Writes spans and events to ATrace, as a subscriber without other layers or as a layer.
 ///
-/// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, stores nothing about
-/// synchronous spans without fields, and allocates nothing once its buffers exist.
+/// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, seldom stores a synchronous
+/// span without fields, and allocates nothing once its buffers exist.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -44,9 +44,9 @@ impl AtraceSubscriber {
     /// Makes callsites cost nothing while the tag is off: the caches of `tracing` are rebuilt at each switch
     /// of tracing.
     ///
-    /// While the tag is off, callsites behave as if there were no subscriber. A switch takes effect within 10 ms. A
-    /// span that is created while the tag is off does not exist for the subscriber, so it does not appear in the trace
-    /// when it is entered later. (Without a filter it would appear.)
+    /// While the tag is off, callsites behave as if there were no subscriber. A switch usually takes effect within 10
+    /// ms: a thread has to notice it. A span that is created while the tag is off does not exist for the subscriber, so
+    /// it does not appear in the trace when it is entered later. (Without a filter it would appear.)
     ///
     /// If this type is used as a layer, it filters for the whole stack, as AOSP's type does: while the tag is off,
     /// *no layer sees anything*. If other layers must continue to work, use an [`AtraceLayer`](crate::AtraceLayer)

@@ -11,8 +11,10 @@
 //! - [`fork`]: marks data that a forked child must not use, by a *generation*, a number that differs between a process
 //!   and its children;
 //! - [`process`]: the process's id, name, rights and errno;
-//! - [`thread`]: threads that do not disturb the program: they take no signals and keep no files open;
-//! - [`timer`]: the processor's counter, and the processor time of a thread and of the process;
+//! - [`thread`]: threads that do not disturb the program: they take no signals, and can give up the program's
+//!   descriptors;
+//! - [`timer`]: the processor's counter, and the processor time of a thread and of the process; `usage`: the resources
+//!   that another process uses;
 //! - `errand`: privilege separation: a child process works with the rights of another user;
 //! - `probe`: opens files whose paths an untrusted process has chosen;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
@@ -22,8 +24,8 @@
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts on the stack;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
-//! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `futex`, `memory`, `probe`
-//! and `socket` do not exist.
+//! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `futex`, `memory`, `probe`,
+//! `socket` and `usage` do not exist.
 //!
 //! # Features
 //!

@@ -1,4 +1,5 @@
-//! Helper threads that do not disturb the program: no signal is delivered to them, and they keep no descriptor open.
+//! Helper threads that do not disturb the program: no signal is delivered to them, and they can give up the program's
+//! descriptors, so that they keep none open.
 
 #[cfg(not(no_tracing))]
 pub mod confinement;
@@ -57,8 +58,9 @@ pub fn prepare() {
 #[cfg(not(no_tracing))]
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the calling thread has given up system calls (seccomp) since [`prepare`] was called. If it has, a
-/// system call that the new filter does not allow may end the process. Makes one system call (`prctl`).
+/// Returns whether the calling thread has begun to give up system calls (seccomp) since [`prepare`] was called. A
+/// thread that already had a filter then is not recognised. If it has, a system call that the new filter does not allow
+/// may end the process. Makes one system call (`prctl`).
 #[cfg(not(no_tracing))]
 pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)

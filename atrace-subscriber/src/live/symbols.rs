@@ -30,8 +30,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Returns the return address, which follows the call. An inlined function has the address of the function into
-    /// which it was inlined.
+    /// Returns the return address, which follows the call. An inlined function has the same return address as the
+    /// function into which it was inlined.
     pub fn address(&self) -> usize {
         self.address
     }

@@ -10,8 +10,9 @@
 //! - when the span is entered again;
 //! - when the span's thread enters another span after it has left this span;
 //! - when the life of a child of the span begins;
-//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered: so the trace
-//!   contains the life even if nothing more happens on the thread, or if the process is killed;
+//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered; if its
+//!   callsite's spans are presumed to be synchronous, two ticks after [`PATIENCE`] ticks since it was entered: so the
+//!   trace contains the life even if nothing more happens on the thread, or if the process is killed;
 //! - when the span closes.
 //!
 //! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
@@ -88,7 +89,7 @@ const PRESUMED: u32 = 32;
 /// The lowest of the bits that count the ticks since the creation of a span that is presumed to be synchronous (see
 /// [`tick`], [`PATIENCE`]).
 const TICK: u32 = 64;
-/// After this many ticks, a span gets a life even if it is presumed to be synchronous.
+/// After this many ticks, a span is treated as one that no thread is in, even if it is presumed to be synchronous.
 const PATIENCE: u32 = 8;
 
 /// The maximum number of ancestors whose lives begin together with the life of a span.
@@ -165,7 +166,9 @@ pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<Store
     texts.args.extend_from_slice(args.finish());
 }
 
-/// Begins the lives of the spans that no thread is in now, and that no thread was in at the previous tick.
+/// Begins the lives of the spans that no thread is in now, and that no thread was in at the previous tick. It is not
+/// known whether a thread is in a span that is presumed to be synchronous; the life of such a span begins at the second
+/// tick after [`PATIENCE`] ticks.
 pub(crate) fn tick() {
     for index in 0..USED.load(Ordering::Acquire) {
         let Some(slot) = slot(index) else { continue };

@@ -14,8 +14,8 @@
 //! # A descriptor in a foreign program
 //!
 //! The program may close the marker's descriptor and reuse its number for another file. So the marker gets a high
-//! number, because the kernel gives out low numbers first. Whether the number still refers to the marker is checked
-//! at every 256th event of a thread, and when a write fails (`marker/write.rs`).
+//! number, because the kernel gives out low numbers first. Whether the number still refers to the marker is checked at
+//! every 256th event of a thread, at each switch of tracing, and when a write fails (`marker/write.rs`).
 
 #[cfg(not(no_tracing))]
 pub(crate) mod open;

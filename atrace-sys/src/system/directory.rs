@@ -22,7 +22,7 @@ pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
     Ok(open_in(directory.as_raw_fd(), c".", libc::O_RDWR | libc::O_TMPFILE)?)
 }
 
-/// Gives a name to a file that has no name. Returns `EEXIST` if the name already exists.
+/// Gives a name to a file that has no name. Returns `EEXIST` if the name already exists. Allocates.
 pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
     // Only privileged processes may link by the descriptor itself (AT_EMPTY_PATH).
     link((libc::AT_FDCWD, &path_of(file)?), (directory.as_raw_fd(), name), libc::AT_SYMLINK_FOLLOW)

@@ -70,7 +70,7 @@ pub fn capabilities() -> u64 {
 /// fails.
 ///
 /// `body` must be async-signal-safe. It is not called in a child of a bare `clone`. If `body` is in a shared library,
-/// the library stays loaded.
+/// the library stays loaded. May allocate.
 pub fn at_fork(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
@@ -79,8 +79,8 @@ pub fn at_fork(body: extern "C" fn()) -> bool {
 /// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that
 /// fails.
 ///
-/// `body` is also called in a forked child that ends in this way. If `body` is in a shared library, the
-/// library stays loaded.
+/// `body` is also called in a forked child that ends in this way. If `body` is in a shared library, the library stays
+/// loaded. May allocate.
 pub fn at_exit(body: extern "C" fn()) -> bool {
     stay_loaded();
     cfg!(miri) || c::atexit(body) == 0

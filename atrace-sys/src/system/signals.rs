@@ -75,7 +75,8 @@ pub(crate) fn take(signal: libc::c_int) {
     let _ = c::rt_sigtimedwait(&(1 << (signal - 1)), &[0; 2]);
 }
 
-/// Writes a line to stderr. If writing could block or raise a signal, the line is dropped.
+/// Writes a line of at most 1023 bytes to stderr. If writing could block or raise a signal, the line is dropped.
+/// Allocates.
 pub(crate) fn complain(line: &str) {
     // A pipe that is ready for writing has room for at least this much.
     let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();
