@@ -50,7 +50,7 @@ use crate::event::{Amount, Event, Track, Type};
 use crate::hash::{FACTOR, mix};
 
 /// The maximum length of a text of an event, in bytes. Such a text fits into an empty chunk that fills a page
-/// ([`Layout::Whole`](crate::memory::Layout::Whole)), together with the definitions at the chunk's start.
+/// ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
 /// The maximum size of the parts that every event has, in bytes: lengths, the time, flags, the type and one
 /// category.

@@ -11,7 +11,7 @@
 //!
 //! # Paths
 //!
-//! [`Writer::event_fast`] and [`Writer::event`] write an event if nothing else has to be written before it, except
+//! [`Writer::event_fast`] and [`Writer::any_event`] write an event if nothing else has to be written before it, except
 //! perhaps the description of its track. Otherwise [`Writer::event_slow`] writes the missing definitions, unmatched
 //! ends, or a new chunk's state, and then the event.
 //!
