@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use atrace_subscriber::AsyncSpans;
-use common::{Place, ROLES, balanced, case, in_each_role, install, off_in_each_role, on};
+use common::{Place, balanced, case, each_role, in_each_role, install, off_in_each_role, on};
 use tracing::{Instrument as _, info, info_span, instrument};
 
 /// Runs a future on so many threads that it is likely to move between them.
@@ -44,8 +44,7 @@ fn each_poll_is_a_slice_on_its_thread() {
             }
         });
     });
-    for role in ROLES {
-        let Some(place) = Place::new(&name) else { return };
+    each_role(&name, |role, place| {
         let place = place.on();
         place.run(&name, role);
         let messages = place.messages();
@@ -62,7 +61,7 @@ fn each_poll_is_a_slice_on_its_thread() {
                 assert!(messages.iter().filter(|message| message.text == name).count() >= 2);
             }
         }
-    }
+    });
 }
 
 /// Checks that every async slice ends once, with the cookie of its begin, and that no two open slices have the same

@@ -3,7 +3,7 @@
 mod common;
 
 use atrace_subscriber::AtraceSubscriber;
-use common::{Place, ROLES, Role, case, end_of, install, install_filtered, role, until};
+use common::{Role, case, each_role, end_of, install, install_filtered, role, until};
 use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Level, debug, enabled, info, info_span, warn};
 
@@ -17,16 +17,15 @@ fn write_events() {
 }
 
 /// Runs the test case in each `Role` with this filter. Calls `look` with the role, the messages and the output.
-fn in_each_role(case: &str, filter: &str, look: impl Fn(Role, Vec<String>, String)) {
-    for role in ROLES {
-        let Some(place) = Place::new(case) else { return };
+fn in_each_role(case: &str, filter: &str, look: impl Fn(Role, Vec<String>, String) + Sync) {
+    each_role(case, |role, place| {
         let place = place.on();
         let mut command = place.command(case, role);
         command.env("ATRACE_FILTER", filter);
         let (succeeded, output) = end_of(command.spawn().unwrap());
         assert!(succeeded, "{role:?}: {output}");
         look(role, place.texts(), output);
-    }
+    });
 }
 
 const LEFT: [&str; 4] = ["B|request, round = 0", "E", "I|late", "B|request, round = 1"];

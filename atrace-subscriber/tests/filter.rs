@@ -5,17 +5,19 @@ mod common;
 #[path = "../../crates/real-service/src/trace.rs"]
 mod trace;
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use atrace::AtraceTag;
 #[cfg(target_os = "linux")]
 use atrace::tracer::{only_atrace, only_perfetto};
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
-use common::{Place, ROLES, Role, case, filtered, install_filtered, off_in_each_role, on, settled, until};
+use common::{
+    Place, Role, case, each_role, filtered, install_filtered, off_in_each_role, on, settled, until,
+};
 use tracing::callsite::{Callsite, Identifier};
 use tracing::field::FieldSet;
 use tracing::level_filters::LevelFilter;
@@ -416,8 +418,6 @@ fn no_span_is_missed_for_what_was_asked_before() {
 struct Made {
     interest: AtomicU8,
     metadata: OnceLock<Metadata<'static>>,
-    /// The number of answers of subscribers that the callsite has cached.
-    stored: AtomicUsize,
     /// A function that is called before an answer is stored.
     before: fn(),
 }
@@ -435,7 +435,6 @@ impl Callsite for Made {
         };
         (self.before)();
         self.interest.store(interest, Ordering::SeqCst);
-        self.stored.fetch_add(1, Ordering::SeqCst);
     }
 
     fn metadata(&self) -> &Metadata<'_> {
@@ -449,12 +448,8 @@ impl Made {
     }
 
     fn calling(before: fn()) -> &'static Self {
-        let made: &'static Self = Box::leak(Box::new(Self {
-            interest: AtomicU8::new(0),
-            metadata: OnceLock::new(),
-            stored: AtomicUsize::new(0),
-            before,
-        }));
+        let made: &'static Self =
+            Box::leak(Box::new(Self { interest: AtomicU8::new(0), metadata: OnceLock::new(), before }));
         let fields = FieldSet::new(&[], Identifier(made));
         let metadata = Metadata::new("made", "here", Level::INFO, None, None, None, fields, Kind::EVENT);
         made.metadata.set(metadata).unwrap();
@@ -560,29 +555,6 @@ fn an_answer_that_is_stored_late_does_not_stay() {
         drop(switched);
     });
     off_in_each_role(&name, |_, _| ());
-}
-
-/// Tests that a single rebuild is enough if only rebuilds by this crate query the subscribers.
-#[test]
-fn where_nobody_asks_a_switch_rebuilds_once() {
-    let name = case!({
-        install_filtered();
-        let made = Made::new();
-        tracing_core::callsite::register(made);
-        // The first switch settles the questions from the installation: 14 rebuilds within 16 seconds.
-        let switched = on();
-        until("the repetitions are over", || {
-            made.stored.load(Ordering::SeqCst) >= 1 + 1 + 14 && threads("atrace-rebuild") == 0
-        });
-        let stored = made.stored.load(Ordering::SeqCst);
-        drop(switched);
-        until("off", || made.interest.load(Ordering::SeqCst) == NEVER);
-        std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(threads("atrace-rebuild"), 0);
-        assert_eq!(made.stored.load(Ordering::SeqCst), stored + 1);
-    });
-    let Some(place) = Place::new(&name) else { return };
-    place.run(&name, Role::Alone);
 }
 
 /// A layer that calls a function when it is queried about a callsite with the target `asked`, while its counter is 1.
@@ -759,7 +731,10 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             info_span!("before the fork", n = 1).entered()
         };
         settled(false);
-        let child = fork(|| {
+        // The child reports each step on a pipe, and the parent then makes the next switch.
+        let (mut reports, mut report) = io::pipe().unwrap();
+        let child = fork(move || {
+            let mut done = || report.write_all(&[0]).unwrap();
             until("the parent's switch", || atrace::atrace_is_tag_enabled(atrace::AtraceTag::App));
             std::thread::sleep(Duration::from_millis(100));
             info!("not told yet");
@@ -769,21 +744,24 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             info!("told");
             drop(inside); // Writes nothing: the slice is the parent's.
             info_span!("of the child", n = 2).in_scope(|| ());
+            done();
             settled(false);
+            done();
             settled(true);
             info!("twice");
+            done();
         });
-        std::thread::sleep(Duration::from_millis(50));
-        for _ in 0..2 {
-            let switched = on();
-            std::thread::sleep(Duration::from_millis(1000));
-            drop(switched);
-            std::thread::sleep(Duration::from_millis(300));
-        }
+        // Only the child has the pipe's other end: if the child fails, the pipe ends.
+        let mut step = || drop(reports.read_exact(&mut [0]));
+        let switched = on();
+        step();
+        drop(switched);
+        step();
+        let _on = on();
+        step();
         child();
     });
-    for role in ROLES {
-        let Some(place) = Place::new(&name) else { return };
+    each_role(&name, |role, place| {
         place.run(&name, role);
         let messages = place.messages();
         let parent = messages[0].pid;
@@ -793,7 +771,7 @@ fn a_forked_child_keeps_its_state_until_it_is_told() {
             .map(|message| message.text.as_str())
             .collect();
         assert_eq!(of_child, ["I|told", "B|of the child, n = 2", "E", "I|twice"], "{role:?}");
-    }
+    });
 }
 
 /// Tests forks while threads of the parent are notified of switches, rebuild the caches, and add and remove
@@ -856,10 +834,9 @@ fn the_doctor_finds_a_filter_that_nobody_tells() {
         });
         child();
     });
-    for role in ROLES {
-        let Some(place) = Place::new(&name) else { return };
+    each_role(&name, |role, place| {
         place.run(&name, role);
-    }
+    });
 }
 
 /// Runs `child` in a forked process. Call the returned closure to wait for it.
@@ -884,41 +861,36 @@ fn fork(child: impl FnOnce()) -> impl FnOnce() {
 
 #[test]
 fn subscribers_with_a_watch_each_come_and_go_at_random() {
+    const SUBSCRIBERS: u64 = 6000;
     let name = case!({
         let done = AtomicU64::new(0);
-        let start = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    while start.elapsed() < Duration::from_secs(3) {
+                    while done.load(Ordering::Relaxed) < SUBSCRIBERS {
                         let dispatch = filtered();
                         let _default = tracing::dispatcher::set_default(&dispatch);
                         let _inside = info_span!("span").entered();
-                        std::thread::sleep(Duration::from_micros(300));
+                        std::thread::sleep(Duration::from_micros(50));
                         info!("event");
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
             scope.spawn(|| {
-                while start.elapsed() < Duration::from_secs(3) {
+                while done.load(Ordering::Relaxed) < SUBSCRIBERS {
                     let _on = on();
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
         });
-        println!("NOTE {} subscribers", done.load(Ordering::Relaxed));
         until("the watch is gone", || threads("atrace-watch") == 0);
         assert!(Span::current().is_none());
     });
-    for role in ROLES {
-        let Some(place) = Place::new(&name) else { return };
-        eprintln!(
-            "{role:?}: {}",
-            place.run(&name, role).lines().find(|line| line.contains("NOTE")).unwrap_or("")
-        );
+    each_role(&name, |role, place| {
+        place.run(&name, role);
         common::balanced(&place.messages());
-    }
+    });
 }
 
 #[test]
@@ -929,12 +901,11 @@ fn where_nothing_can_be_traced_off_is_forever_and_free() {
         assert_eq!(threads("atrace-watch"), 0);
         info!("nowhere");
     });
-    for role in ROLES {
-        let Some(place) = Place::new(&name) else { return };
+    each_role(&name, |role, place| {
         let mut command = place.command(&name, role);
         let (success, said) = common::end_of(command.env("ATRACE_BACKEND", "none").spawn().unwrap());
         assert!(success, "{said}");
-    }
+    });
 }
 
 #[test]

@@ -4,10 +4,10 @@ mod common;
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atrace_subscriber::AsyncSpans;
-use common::{Place, ROLES, balanced, case, install, install_filtered, on, settled};
+use common::{balanced, case, each_role, install, install_filtered, on, settled};
 use tracing::{info, info_span};
 
 const THREADS: usize = 8;
@@ -24,8 +24,10 @@ impl Chance {
     }
 }
 
+/// The number of times that one run of a test switches tracing on and off, at least.
+const SWITCHES: usize = 100;
 /// The minimum number of slices that one run of a test writes.
-const SLICES: usize = 200;
+const SLICES: usize = 3000;
 
 /// The approximate number of slices that this process has written.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
@@ -56,15 +58,16 @@ fn at_random(chance: &mut Chance, thread: usize, open: &mut Vec<tracing::span::E
     }
 }
 
-/// Switches tracing at random for two seconds, or for longer on a machine that has written little by then.
+/// Switches tracing at random until enough was switched and written.
 fn switch_at_random(over: &AtomicBool) {
     let mut chance = Chance(7);
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(2) || BEGUN.load(Ordering::Relaxed) < SLICES {
+    let mut switches = 0;
+    while switches < SWITCHES || BEGUN.load(Ordering::Relaxed) < SLICES {
         let switched = on();
-        std::thread::sleep(Duration::from_micros(chance.below(1500)));
+        std::thread::sleep(Duration::from_micros(chance.below(1000)));
         drop(switched);
-        std::thread::sleep(Duration::from_micros(chance.below(1500)));
+        std::thread::sleep(Duration::from_micros(chance.below(500)));
+        switches += 1;
     }
     over.store(true, Ordering::Relaxed);
 }
@@ -79,8 +82,8 @@ fn storm() {
                 let mut chance = Chance(thread as u64 + 1);
                 let mut open = Vec::new();
                 while !over.load(Ordering::Relaxed) {
-                    at_random(&mut chance, thread, &mut open);
-                    std::thread::sleep(Duration::from_micros(20));
+                    (0..8).for_each(|_| at_random(&mut chance, thread, &mut open));
+                    std::thread::sleep(Duration::from_micros(100));
                 }
                 open.clear();
             });
@@ -89,8 +92,7 @@ fn storm() {
 }
 
 fn is_balanced(name: &str) {
-    for role in ROLES {
-        let Some(place) = Place::new(name) else { return };
+    each_role(name, |role, place| {
         place.run(name, role);
         let messages = place.messages();
         let begins = balanced(&messages);
@@ -98,7 +100,7 @@ fn is_balanced(name: &str) {
         assert!(begins > SLICES / 2, "hardly anything was written");
         let of = |start: &str| messages.iter().filter(|message| message.text.starts_with(start)).count();
         assert_eq!(of("G|"), of("H|"));
-    }
+    });
 }
 
 #[test]
@@ -150,7 +152,7 @@ fn exactly(settled: impl Fn(bool) + Sync) {
                             written.fetch_add(1, Ordering::Relaxed);
                         }
                     }
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_micros(300));
                 }
             });
         }
@@ -160,13 +162,13 @@ fn exactly(settled: impl Fn(bool) + Sync) {
             settled(true);
             *is_on = true;
             drop(is_on);
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(3));
             let mut is_on = is_on_lock.write().unwrap();
             drop(switched);
             settled(false);
             *is_on = false;
             drop(is_on);
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(3));
         }
         over.store(true, Ordering::Relaxed);
     });
@@ -174,8 +176,7 @@ fn exactly(settled: impl Fn(bool) + Sync) {
 }
 
 fn nothing_is_lost(name: &str) {
-    for role in ROLES {
-        let Some(place) = Place::new(name) else { return };
+    each_role(name, |role, place| {
         let said = place.run(name, role);
         let written: usize =
             said.lines().find_map(|line| line.split_once("WRITTEN ")).unwrap().1.trim().parse().unwrap();
@@ -190,7 +191,7 @@ fn nothing_is_lost(name: &str) {
         events.dedup_by(|a, b| a.text == b.text);
         assert_eq!(events.len(), written);
         assert_eq!(messages.len(), 5 * written);
-    }
+    });
 }
 
 #[test]

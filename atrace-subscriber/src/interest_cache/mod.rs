@@ -67,6 +67,8 @@ use self::queries::Queries;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two repetitions of a rebuild.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
+/// The name of the threads that rebuild and repeat.
+const THREAD: &str = "atrace-rebuild";
 
 /// How long a function that switches tracing waits for the rebuild. Usually the function waits until the end of the
 /// rebuild. The time is limited because the rebuild itself may wait for the code that has called the function.
@@ -91,6 +93,7 @@ pub(crate) struct Rebuilder {
     /// Whether a dispatch was ever added to this rebuilder.
     has_dispatch: AtomicBool,
     start: fn() -> io::Result<Watch>,
+    last_pause: Duration,
 }
 
 /// The part of a rebuilder that a forked child does not inherit.
@@ -161,16 +164,16 @@ impl OfProcess {
 /// The rebuilder for stacks with other layers. Its thread has descriptors, because a rebuild runs code of
 /// other crates.
 pub(crate) static ORDINARY: Rebuilder =
-    Rebuilder::new(|| watch_backends(|is_watching| ORDINARY.switched(is_watching), true));
+    Rebuilder::new(|| watch_backends(|is_watching| ORDINARY.switched(is_watching), true), LAST_PAUSE);
 /// The rebuilder for subscribers without other layers. Its thread has no descriptors.
 pub(crate) static DETACHED: Rebuilder =
-    Rebuilder::new(|| watch_backends(|is_watching| DETACHED.switched(is_watching), false));
+    Rebuilder::new(|| watch_backends(|is_watching| DETACHED.switched(is_watching), false), LAST_PAUSE);
 
 impl Rebuilder {
-    const fn new(start: fn() -> io::Result<Watch>) -> Self {
+    const fn new(start: fn() -> io::Result<Watch>, last_pause: Duration) -> Self {
         let queries =
             Queries { tags: AtomicU64::new(0), asked: AtomicU64::new(0), settled: AtomicU64::new(0) };
-        Self { here: PerProcess::new(), queries, has_dispatch: AtomicBool::new(false), start }
+        Self { here: PerProcess::new(), queries, has_dispatch: AtomicBool::new(false), start, last_pause }
     }
 
     fn here(&self) -> &'static OfProcess {
@@ -238,7 +241,7 @@ impl Rebuilder {
             also_rebuilt.1.notify_one();
             self.settle_if_open();
         };
-        if spawn_quiet("atrace-rebuild", rebuild).is_err() {
+        if spawn_quiet(THREAD, rebuild).is_err() {
             self.rebuild_and_settle();
         } else if !REBUILDING.get() {
             // The program switched tracing by a function of `atrace`. Its next span shall be recorded.
@@ -264,7 +267,7 @@ impl Rebuilder {
             return;
         }
         // A thread without descriptors may start this one, which needs none either.
-        if spawn_quiet("atrace-rebuild", || self.settle(here)).is_err() {
+        if spawn_quiet(THREAD, || self.settle(here)).is_err() {
             here.settling.store(IDLE, Ordering::SeqCst);
         }
     }
@@ -277,7 +280,7 @@ impl Rebuilder {
                 return here.settling.store(IDLE, Ordering::SeqCst);
             };
             let mut pause = FIRST_PAUSE;
-            while pause <= LAST_PAUSE && here.settling.load(Ordering::SeqCst) == SETTLING {
+            while pause <= self.last_pause && here.settling.load(Ordering::SeqCst) == SETTLING {
                 std::thread::park_timeout(pause);
                 self.rebuild();
                 pause *= 2;
@@ -471,16 +474,16 @@ mod tests {
     use super::*;
 
     thread_local! {
+        /// Whether the subscriber of a test panics on this thread.
         static PANICS: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// A subscriber that panics when a callsite is registered on a thread where [`PANICS`] is set.
-    struct Panics;
+    /// A subscriber that calls a function when it is asked about a callsite.
+    struct Asked(fn() -> Interest);
 
-    impl Subscriber for Panics {
+    impl Subscriber for Asked {
         fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-            assert!(!PANICS.get(), "on purpose");
-            Interest::never()
+            (self.0)()
         }
 
         fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -502,7 +505,10 @@ mod tests {
     /// rebuild.
     #[test]
     fn a_rebuild_that_panics_is_over() {
-        let dispatch = Dispatch::new(Panics);
+        let dispatch = Dispatch::new(Asked(|| {
+            assert!(!PANICS.get(), "on purpose");
+            Interest::never()
+        }));
         dispatcher::with_default(&dispatch, || tracing::info!("a callsite to be asked"));
         ORDINARY.add_dispatch(&dispatch);
         PANICS.set(true);
@@ -512,6 +518,48 @@ mod tests {
         PANICS.set(false);
         ORDINARY.rebuild();
         assert!(!REBUILDING.get());
+    }
+
+    /// A rebuilder whose repetitions are over in 16 ms. No watch calls it: the test does.
+    static QUICK: Rebuilder = Rebuilder::new(|| watch_backends(|_| (), false), Duration::from_millis(8));
+
+    /// Tests that after the repetitions a single rebuild is enough, if only rebuilds by this crate query the
+    /// subscribers. The test runs in a process of its own, because a new dispatch of another test queries as well.
+    #[cfg(not(miri))]
+    #[test]
+    fn where_nobody_asks_a_switch_rebuilds_once() {
+        const CASE: &str = "ATRACE_REBUILDS_ONCE";
+        if std::env::var_os(CASE).is_none() {
+            let test = "interest_cache::tests::where_nobody_asks_a_switch_rebuilds_once";
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            let ran = command.args([test, "--exact"]).env(CASE, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&ran.stdout);
+            assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        static FOLLOWER: Follower = Follower::new();
+        static ANSWERS: AtomicU64 = AtomicU64::new(0);
+        let settled = || {
+            while QUICK.queries.open().is_some() || QUICK.here().settling.load(Ordering::SeqCst) != IDLE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let dispatch = Dispatch::new(Asked(|| {
+            ANSWERS.fetch_add(1, Ordering::SeqCst);
+            FOLLOWER.interest(AtraceTag::App)
+        }));
+        QUICK.add_dispatch(&dispatch);
+        FOLLOWER.follow(&QUICK);
+        dispatcher::with_default(&dispatch, || tracing::error!("a callsite to be asked"));
+        assert_eq!(ANSWERS.load(Ordering::SeqCst), 1);
+        assert!(QUICK.queries.open().is_some());
+        // The first switch settles the queries of the registration: by itself, and by 4 repetitions.
+        QUICK.switched(true);
+        settled();
+        assert_eq!(ANSWERS.load(Ordering::SeqCst), 1 + 1 + 4);
+        QUICK.switched(true);
+        settled();
+        assert_eq!(ANSWERS.load(Ordering::SeqCst), 1 + 1 + 4 + 1);
     }
 
     /// This is a single test, because the level of `log` belongs to the whole process.

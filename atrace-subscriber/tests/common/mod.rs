@@ -133,27 +133,43 @@ fn said(ran: &cases::Ran) -> String {
     format!("{:?}\n{}\n{}", ran.status, ran.stdout, ran.stderr)
 }
 
+/// Calls `test` for every [`Role`], each time with a new [`Place`] in which tracing is off. The calls run at the same
+/// time, because most cases wait most of the time. On Android, which has one property store, they run one after the
+/// other.
+pub fn each_role(case: &str, test: impl Fn(Role, Place) + Sync) {
+    let places: Vec<_> = ROLES.iter().map_while(|&role| Some((role, Place::new(case)?))).collect();
+    if cfg!(target_os = "android") {
+        return places.into_iter().for_each(|(role, place)| test(role, place));
+    }
+    let test = &test;
+    std::thread::scope(|scope| {
+        let start = |(role, place)| scope.spawn(move || test(role, place));
+        let threads: Vec<_> = places.into_iter().map(start).collect();
+        for result in threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>() {
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}
+
 /// Runs the test case in every [`Role`], each time in a new [`Place`] and with tracing on. Passes the role and the
 /// texts of the messages to `look`.
-pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
-    for role in ROLES {
-        let Some(place) = Place::new(case) else { return };
+pub fn in_each_role(case: &str, look: impl Fn(Role, Vec<String>) + Sync) {
+    each_role(case, |role, place| {
         let place = place.on();
         place.run(case, role);
         look(role, place.texts());
-    }
+    });
 }
 
 /// Runs the test case in every [`Role`], with tracing off at first. The case itself switches tracing.
-pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>)) {
-    for role in ROLES {
-        let Some(place) = Place::new(case) else { return };
+pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>) + Sync) {
+    each_role(case, |role, place| {
         let said = place.run(case, role);
         for line in said.lines().filter_map(|line| line.split_once("NOTE ")) {
             eprintln!("{case} ({role:?}): {}", line.1);
         }
         look(role, place.texts());
-    }
+    });
 }
 
 /// A message in the kernel's buffer, without the process id.
