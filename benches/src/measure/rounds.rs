@@ -2,7 +2,8 @@
 //!
 //! Each round runs a slice of every case, in an order that changes. A comparison is settled when its promise is
 //! decided. A comparison without a promise is settled when its ratio or difference is precise enough. A case gets no
-//! more slices once no open comparison needs it, so the time goes to the undecided comparisons.
+//! more slices once no open comparison needs it, so the time goes to the undecided comparisons. A case that is compared
+//! with no other case gets slices until its time is no longer noisy.
 //!
 //! [`Config`] limits the duration and the number of rounds, and sets the required precision.
 

@@ -128,7 +128,8 @@ impl Interval {
         (self.high - self.low) / 2.0
     }
 
-    /// Returns half the width of the interval, divided by the median. The result is infinite if the median is 0.
+    /// Returns half the width of the interval, divided by the median. The result is 0 if the width is 0; otherwise it
+    /// is infinite if the median is 0.
     pub fn relative(&self) -> f64 {
         let half = self.half_width();
         if half == 0.0 { 0.0 } else { half / self.median.abs() }

@@ -41,7 +41,8 @@ impl Looks {
     /// has passed; from 1 on, the look is the last one.
     ///
     /// `pairs` are the logarithms of ratios. Each returned interval is the interval of the ratio minus 1. An interval
-    /// is `None` if no ratio is finite; with too few pairs it is marked as uncertain ([`Interval::sure`] is false).
+    /// is `None` if there is no ratio, or if a logarithm is not finite; with too few pairs it is marked as uncertain
+    /// ([`Interval::sure`] is false).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;

@@ -14,8 +14,8 @@ pub struct Machine {
     pub slow: Option<Slow>,
     /// Whether the speed drifts by up to a third.
     pub drifts: bool,
-    /// Bursts in which another program takes half of the time: the mean duration of a burst, and the mean time between
-    /// two bursts.
+    /// Bursts in which another program takes about a third of the time: the mean duration of a burst, and the mean time
+    /// between two bursts.
     pub bursts: Option<[f64; 2]>,
     /// How many times per second the host stops the virtual processor for some milliseconds.
     pub stops: f64,

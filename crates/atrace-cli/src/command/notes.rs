@@ -22,9 +22,10 @@
 //!
 //! # The folder
 //!
-//! No other user can write to the folder with the notes of a user's commands. Root's folder is `/run/atrace`. The
-//! folder of another user is the folder of the user's property store, `/dev/shm/atrace-UID`, or on Android
-//! `/data/local/tmp/atrace-UID`. A folder is used only if it belongs to this user and no other user has access.
+//! No other user can write to the folder with the notes of a user's commands. On Android, the folder of each user, also
+//! of root, is `/data/local/tmp/atrace-UID`. On other systems, root's folder is `/run/atrace`, and the folder of
+//! another user is the folder of the user's property store, `/dev/shm/atrace-UID`. A folder is used only if it belongs
+//! to this user and no other user has access.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -47,7 +48,7 @@ use crate::process::Process;
 
 /// The maximum length of a note in bytes.
 const LENGTH: u64 = 1 << 20;
-/// The maximum number of notes.
+/// The maximum number of notes that a command reads.
 const MOST: usize = 1024;
 
 const PREFIX: &str = "recording-";

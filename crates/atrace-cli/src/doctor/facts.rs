@@ -96,7 +96,7 @@ impl Facts {
     }
 }
 
-/// The lines of a published state. [`atrace::state`] lists the keys.
+/// The lines of a published state. [`atrace::state_page`] lists the keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published(String);
 

@@ -2,8 +2,9 @@
 //! begins.
 //!
 //! A buffer with events is saved before it is removed. It is saved to the file that the killed command's note names or,
-//! if that file exists already or can't be created, to root's home directory. A buffer to which a process still writes
-//! is left for a later command. A buffer that can't be saved is marked, and stays until a user has saved it.
+//! if there is no note, or if that file exists already or can't be created, to root's home directory. A buffer to which
+//! a process still writes is left for a later command. A buffer that can't be saved is marked, and stays until a user
+//! has saved it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -168,7 +168,8 @@ fn keep_names(root: &Path) {
     }
 }
 
-/// Removes an instance. If other processes hold the instance open, returns an error that names them.
+/// Removes an instance. If other processes hold the instance open, prints a line that names them, and leaves the empty
+/// instance to the next recording.
 pub(crate) fn remove(instance: Instance) -> Result {
     let path = instance.path().to_owned();
     // An empty buffer costs little while a process still holds it open.

@@ -190,8 +190,8 @@ impl Shown {
         }
     }
 
-    /// Adds a note if the program's output depends on the side: all runs of a side print the same, but the two sides
-    /// print different outputs.
+    /// Adds a note if the program's output depends on the side: all runs of the first side print the same output, and
+    /// some run of the second side prints another output.
     fn note_outputs(&mut self, runs: &Sides<Run>) {
         let [off, on] = &runs.0;
         let Some(first) = off.first().map(|run| run.printed) else { return };

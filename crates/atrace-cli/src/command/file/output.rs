@@ -2,9 +2,10 @@
 //!
 //! # How it works
 //!
-//! The file is written under a temporary name in the same directory, and renamed at the end. So neither a full disk
-//! nor a signal leaves an incomplete file, and an existing file is changed only if the user has asked for it. If a
-//! killed command left a temporary file, the next command that writes to the directory removes it.
+//! The file is written under a temporary name in the same directory, and renamed at the end. So neither a full disk nor
+//! a signal leaves an incomplete file, and an existing file is changed only if the user has asked for it. If a killed
+//! command left a temporary file, the next command that writes to the directory removes it; a file that is a valid
+//! trace at any moment (`is_live`) is kept, and gets a name that is not hidden.
 //!
 //! # Which symbolic links are followed
 //!
@@ -15,8 +16,9 @@
 //!   leads only to places where the caller could write anyway. In directories that only root can change, root's
 //!   rights are used.
 //! - If root calls the command without sudo, a link with the file's name is not followed: `--force` replaces the link.
-//!   A directory that every user may change is refused. In a shared directory, a file of another user is not replaced.
-//!   With `fs.protected_symlinks` and `fs.protected_regular`, a shell's `>` would refuse that file, too.
+//!   A directory in which every user may replace files is refused. In a shared directory, a file of another user is not
+//!   replaced, unless that user owns the directory. With `fs.protected_symlinks` and `fs.protected_regular`, a shell's
+//!   `>` would refuse that file, too.
 //!
 //! All calls are relative to a descriptor of the directory. Files that root writes for itself have the mode
 //! 0600, so only root can read them.

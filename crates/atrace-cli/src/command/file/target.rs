@@ -61,7 +61,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Returns the target for an ordinary user. If the file exists and is a link, the link is followed.
+    /// Returns the target for an ordinary user. With [`Existing::Replace`], a link that has the file's name is
+    /// followed.
     pub(crate) fn of_user(path: &Path, existing: Existing) -> Result<Self> {
         let named = path.to_owned();
         let mut path = path.to_owned();

@@ -135,8 +135,7 @@ pub(crate) fn wait(
     Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
-/// Returns whether the program has ended, without waiting. This function is called if a wait for the end of the pipe
-/// fails.
+/// Returns whether the program has ended, without waiting. Its result matters if a wait for the end of the pipe fails.
 fn has_ended(pid: Pid) -> bool {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
@@ -160,7 +159,7 @@ pub(crate) struct StageArgs {
     pub(crate) marker: Option<PathBuf>,
     #[arg(long)]
     pub(crate) names: Option<PathBuf>,
-    /// The ids of the user and the groups that the program gets, the primary group first.
+    /// The id of the user as whom the program runs, and after it the ids of the user's groups, the primary group first.
     #[arg(long, value_delimiter = ',')]
     pub(crate) ids: Vec<u32>,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,11 +1,11 @@
-//! The directory that one execution of `atrace run` uses: private to its user, in memory (on Android in
+//! A directory that one execution of `atrace run` or `atrace cost` uses: private to its user, in memory (on Android in
 //! `/data/local/tmp`), and removed at the end of the command.
 //!
 //! # Content and owner
 //!
-//! The directory holds either the service's socket or the program's property store. The socket's directory belongs to
-//! the user of this process, so that no other user can replace the socket. If the program runs as another user, only
-//! that user may connect to the socket.
+//! A directory holds either the service's socket or the program's property store. The socket's directory belongs to the
+//! user of this process, so that no other user can replace the socket. If the program runs as another user, only that
+//! user may connect to the socket.
 //!
 //! # Names and locks
 //!
@@ -16,8 +16,8 @@
 //!
 //! # The property store
 //!
-//! The program's property store enables all tags for all programs. If the program runs as another user, the store
-//! belongs to that user, and this process never opens it.
+//! The program's property store enables all tags for all programs; `atrace cost` disables them in its store. If the
+//! program runs as another user, the store belongs to that user, and this process never opens it.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_dir, set_permissions, symlink_metadata};

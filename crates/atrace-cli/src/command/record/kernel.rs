@@ -1,10 +1,10 @@
 //! `atrace record` with the kernel's ring buffers: for messages that programs write to the marker, and for the
 //! kernel's events.
 //!
-//! The programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a
-//! copy of these messages. The command then does not use the top-level buffer; but if that buffer is switched off,
-//! the command makes the marker write to instances only. On older kernels the command uses the top-level buffer
-//! itself, provided that no other process uses it, and restores it afterwards.
+//! The programs write to the marker of the kernel's top-level buffer. Since Linux 6.16, an instance can receive a copy
+//! of these messages. The command then does not use the top-level buffer; but if that buffer is switched off, the
+//! command makes the marker write to instances only. On older kernels, on Android, and with `--top`, the command uses
+//! the top-level buffer itself, provided that no other process uses it, and restores it afterwards.
 
 use crate::escape::shown;
 use crate::tracefs::{self, Instance};
