@@ -33,7 +33,7 @@ fn compile() -> PathBuf {
     fs::exists(&program).expect("it can be looked for").then_some(program).expect("it was compiled")
 }
 
-/// Returns the directory of Perfetto's source.
+/// Returns the path of the file with Perfetto's source.
 fn source() -> PathBuf {
     let cargo = env::var_os("CARGO").expect("cargo sets it");
     let output = Command::new(cargo).args(["metadata", "--format-version=1"]).output().expect("cargo runs");

@@ -4,8 +4,8 @@
 //! The cases are those of AOSP's `libatrace_rust_benchmark`, and have the names that AOSP has given them: in Rust
 //! (`rust/`), in C++ (`cc/`, printed as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through
 //! the Perfetto backend (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the
-//! backend of a process can't be changed. Each case is compared in interleaved rounds, and then measured by Criterion.
-//! The rows are in `target/overhead/atrace.json`.
+//! backend of a process can't be changed. Each case is compared in interleaved rounds; the cases `rust/` and `cc/` are
+//! then measured by Criterion, too. The rows are in `target/overhead/atrace.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

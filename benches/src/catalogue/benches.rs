@@ -20,7 +20,7 @@ pub struct Bench {
     pub seconds: (u64, u64),
 }
 
-/// All benches, in the order in which a full run executes them.
+/// All benches, in the order of the report.
 pub const BENCHES: [Bench; 7] = [
     Bench { name: ATRACE, seconds: (165, 55) },
     Bench { name: SUBSCRIBER, seconds: (70, 20) },

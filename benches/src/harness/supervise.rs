@@ -14,7 +14,7 @@
 //!   `/dev/null`; in a test, which writes little, it names a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`,
 //!   `null`) selects a sink.
 //! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, the
-//!   supervisor switches off the patterns and tags that a killed bench has left in the store.
+//!   supervisor removes the patterns that a killed bench has left in the store.
 //! - `ATRACE_BACKEND` is removed.
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
 //!   the device's libcutils knows. The ring buffer of that marker is shared with the whole system. The bench switches
@@ -101,7 +101,7 @@ fn supervise(args: &Args) -> io::Result<u8> {
     // The instance is removed first, then the directory.
 }
 
-/// The app patterns of a property store. When this value is dropped, the patterns are restored.
+/// The app patterns of a property store. When this value is dropped, the patterns that were added since are removed.
 struct Switches {
     control: Control,
     before: Vec<String>,

@@ -20,9 +20,9 @@ fn duration(of: ClockId) -> Duration {
     Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
-/// Returns the shortest time that [`Instant`] can measure: the difference of two consecutive readings.
+/// Returns the shortest time that [`Instant`] can measure: the median difference of two consecutive readings.
 ///
-/// A slice (a period of measuring) must take much longer than this; [`crate::measure::paired`] makes sure of that.
+/// A slice (a period of measuring) must take much longer than this.
 pub fn timer_floor() -> Duration {
     let mut pairs: Vec<Duration> = (0..1001)
         .map(|_| {

@@ -112,7 +112,7 @@ fn is_noisy(samples: &[Sample]) -> bool {
 /// The duration, the number of rounds and the required precision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The duration of a slice: 0.2 to 1 ms. A slice of a slower case is a single operation.
+    /// The duration of a slice. A slice of a slower case is a single operation.
     pub slice: Duration,
     /// The duration of the untimed warm-up before each slice, which brings code and data into the caches. Zero means no
     /// warm-up.

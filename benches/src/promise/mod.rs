@@ -227,7 +227,7 @@ pub fn write(bench: &str, all: &[Judged]) -> io::Result<PathBuf> {
     Ok(dir.join(name))
 }
 
-/// Reads the verdicts of all benches beside the rows in `measured`, by bench, in the order of a full run; and a
+/// Reads the verdicts of all benches beside the rows in `measured`, by bench, in the order of [`BENCHES`]; and a
 /// message for each file that can't be read.
 pub fn read(measured: &Path) -> (Vec<(String, Vec<Judged>)>, Vec<String>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());

@@ -246,7 +246,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the service does not answer, or has already [ended](Self::ended) the recording.
+    /// Returns an error if the service does not answer, has already [ended](Self::ended) the recording, or reports that
+    /// the recording failed.
     pub fn stop(&mut self) -> io::Result<()> {
         if let Some(why) = self.ended() {
             return Err(io::Error::other(why));

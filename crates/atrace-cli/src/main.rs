@@ -1,8 +1,8 @@
 //! The program `atrace`. Its code is in the library [`atrace_cli`].
 
 /// Prevents the command itself from being traced: the crate `atrace` opens no file and creates no property store at
-/// load. The loader runs the functions in sections with a number in their name before the functions in other sections,
-/// so this function runs before `atrace`'s own constructor.
+/// load. The linker puts the functions of sections with a number in their name before the functions of other sections,
+/// and the loader runs the functions in that order, so this function runs before `atrace`'s own constructor.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[used]
 #[expect(

@@ -43,7 +43,7 @@ impl Call {
     ];
 }
 
-/// Data about a process that was measured by its meter. Times without a unit are in ticks.
+/// Data about a process that was measured by its meter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process<'a> {
     /// A description of the metered subscriber, for users.

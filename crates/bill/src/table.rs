@@ -152,7 +152,8 @@ fn write_table(f: &mut Formatter<'_>, head: &[String; 6], rows: &[[String; 6]]) 
     rows.iter().try_for_each(|row| line(f, row))
 }
 
-/// Returns a percentage with two significant digits, at least one of them behind the point.
+/// Formats a percentage with one digit behind the point, with two digits if it is below 1 %, or with three digits if it
+/// is below 0.1 %.
 fn percent(share: f64) -> String {
     percent_like(share, share)
 }

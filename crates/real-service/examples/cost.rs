@@ -1,5 +1,5 @@
 //! Measures the cost of an event through Perfetto's backend, and the cost of reading the clock, while a session is
-//! open. Each result is the minimum over several rounds.
+//! open. Each line has the minimum and the median of 200 rounds.
 //!
 //! Run this example with `cargo run --release -p atrace-real-service --features real --example cost`.
 

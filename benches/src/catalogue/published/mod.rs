@@ -209,7 +209,7 @@ pub enum Field {
     Count(&'static str),
 }
 
-/// Returns the original benchmarks, in the order in which a full run repeats them.
+/// Returns the original benchmarks, in the order of the report.
 ///
 /// # Panics
 ///

@@ -89,9 +89,10 @@ impl Case {
         }
     }
 
-    /// Sets the number of operations over which the allocations are counted: by default 100, with `--quick` a tenth,
-    /// and as a test at most 100. The count is repeated, after one operation that is not counted, and both counts must
-    /// be equal. Allocations of `run` itself are included, so store long-lived state in the closure.
+    /// Sets the number of operations over which the allocations are counted: by default 100, with `--quick` a tenth but
+    /// at least 100, and as a test at most 100 operations or two batches. The count is repeated, after one operation
+    /// that is not counted, and both counts must be equal. Allocations of `run` itself are included, so store
+    /// long-lived state in the closure.
     pub fn counted_over(mut self, operations: u64) -> Self {
         self.info.counted_over = operations.max(1);
         self

@@ -121,7 +121,7 @@ pub trait Workload {
         Ok(Fixture::default())
     }
 
-    /// Checks the bench itself. Runs only with `--test`, at the same time as [`profile`](Self::profile).
+    /// Checks the bench itself. Runs only with `--test`, directly before [`profile`](Self::profile).
     ///
     /// # Errors
     ///

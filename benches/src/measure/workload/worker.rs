@@ -106,7 +106,7 @@ impl Taken {
 
 /// The number of unexpected events that are allowed. A synchronous span writes such events if the operating system
 /// interrupts its thread: a span that is not yet entered, or left and not yet closed, counts as asynchronous after 50
-/// ms, and gets a life.
+/// to 100 ms (half a second if the last spans of its callsite were synchronous), and gets a life.
 const INTERRUPTED: u64 = 32;
 
 /// The maximum number of events in chunks that are not full: 16 threads have a chunk of a page (4 KiB) each, with

@@ -11,7 +11,7 @@ use crate::escape::{quoted, shown};
 /// The exit status of a command that failed.
 const FAILED: u8 = 1;
 
-/// An error of the command: one or more lines that describe the failure and a remedy.
+/// An error of the command: one or more lines that describe the failure and, in most cases, a remedy.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,

@@ -1,8 +1,8 @@
 //! Collects the facts about a process with the rights of its user, and changes nothing.
 //!
-//! If the caller is root, an [`Errand`] collects the facts: a child process with the ids of the process's user. If
-//! that user is root, too, the work is still done in a child process. Other callers collect the facts in their own
-//! process.
+//! If the caller is root (not on Android), an [`Errand`] collects the facts: a child process with the ids of the
+//! process's user. If that user is root, too, the work is still done in a child process. Other callers collect the
+//! facts in their own process.
 //!
 //! The user of the examined process controls all data that is read. So each file is read up to a fixed size, and a
 //! file that could block, or that has an unexpected type, is not opened.
@@ -271,8 +271,7 @@ pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings 
 }
 
 impl Standings {
-    /// Adds the answer of a user's child process. An answer with a text about a process of another user is
-    /// refused.
+    /// Adds the answer of a user's child process. A text about a process that the child was not asked about is ignored.
     fn take(&mut self, uid: u32, processes: &Processes, answer: &[u8]) {
         let words = parse(answer).unwrap_or_default();
         let Some((is_whole, words)) = words.split_first() else {

@@ -11,10 +11,10 @@
 //!
 //! # What the doctor sees
 //!
-//! A process publishes the state of its tracing in a page that other processes can read (`atrace_sys::state`). The
-//! page exists after the first event. It is missing if the process has closed all its descriptors, and on Android it
-//! never exists. Without the page, the doctor can only examine the environment, the threads and the files of the
-//! process.
+//! A process publishes the state of its tracing in a page that other processes can read (`atrace_sys::state`). The page
+//! exists after the first event or after `atrace_init`. It is missing if the process has closed all its descriptors or
+//! runs with `ATRACE_STATE=none`, and on Android it never exists. Without the page, the doctor can only examine the
+//! environment, the threads and the files of the process.
 //!
 //! # Privilege separation
 //!

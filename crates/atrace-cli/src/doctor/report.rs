@@ -76,7 +76,7 @@ pub enum Level {
     Good,
     /// A remark. Events arrive in spite of it, or it is unknown whether they arrive.
     Note,
-    /// The check found a fault that prevents every event from arriving.
+    /// The check found a fault that prevents events from arriving: all events, or those of some kinds.
     Wrong,
 }
 
@@ -104,7 +104,8 @@ impl Report {
         &self.0
     }
 
-    /// Returns whether an event that is written now arrives: the test event arrived, and no check failed.
+    /// Returns whether an event that is written now arrives, as far as the doctor can see: the check with the topic
+    /// [`Topic::Event`] found no fault, and no other check failed.
     pub fn arrives(&self) -> bool {
         self.0.iter().any(|it| it.topic == Topic::Event && it.level == Level::Good)
             && self.wrong().next().is_none()

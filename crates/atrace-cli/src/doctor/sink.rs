@@ -111,8 +111,8 @@ impl Patient {
         }
     }
 
-    /// Reports where the events of a process that does not publish its state will go. Returns the target, if a test
-    /// event can be written to the target.
+    /// Reports where the events of a process that does not publish its state will go. On Android, where all processes
+    /// write to one marker, returns the target, if a test event can be written to the target.
     pub(super) fn unknown_sink(&self, report: &mut Report) -> Option<Written> {
         match tracefs::root() {
             Ok(_) => report.good(Topic::Mount, "tracefs is mounted"),
@@ -135,8 +135,8 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
-    /// Reports whether the process's descriptor, or the path of the marker, still leads to the marker.
-    /// Returns whether one of them does.
+    /// Reports whether the process's descriptor, or the path of the marker, still leads to the marker. Returns true if
+    /// the descriptor does, or if the descriptor is closed and the path does.
     fn descriptor(&self, fd: u32, place: &str, report: &mut Report) -> bool {
         if self.facts.is("is_it") {
             return true;

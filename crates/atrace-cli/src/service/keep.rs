@@ -1,9 +1,9 @@
 //! Stores the packets: all packets in a file, or the newest packets in a ring in memory.
 //!
 //! A full ring drops its oldest packets. These may contain definitions that later packets of the same sequence need. So
-//! when the ring is saved, the packets of a sequence are left out up to the first packet that begins the sequence's
-//! incremental state (its definitions) anew. At intervals, the service asks the producers to begin the state anew
-//! (`clear_each` in `serve`).
+//! when the ring is saved, those packets of a sequence that need definitions are left out up to the first packet that
+//! begins the sequence's incremental state (its definitions) anew. At intervals, the service asks the producers to
+//! begin the state anew (`clear_each` in `serve`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;

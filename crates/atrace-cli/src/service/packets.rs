@@ -89,7 +89,7 @@ pub(crate) fn source_config(config: &mut Writer<'_>, buffer: u32, waits: bool) {
     });
 }
 
-/// Returns a packet of at most `room` bytes, which `body` writes.
+/// Returns a packet of at most `room` bytes, which `body` writes. The packet is empty if it would be longer.
 pub(crate) fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; room];
     let mut writer = Writer::new(&mut bytes);

@@ -24,7 +24,8 @@ pub enum Fault {
     Patch,
     /// The producer does not read the service's messages.
     Deaf,
-    /// The producer connected and sent nothing.
+    /// The producer connected and did not send `InitializeConnection` in time, or before its connection was needed for
+    /// others.
     Silent,
     /// The producer exceeds a limit, such as the limit of memory.
     TooMuch,
@@ -81,14 +82,13 @@ pub struct Counts {
     pub sources: u64,
     /// The number of bytes of the packets.
     pub bytes: u64,
-    /// The number of complete chunks that were read.
+    /// The number of complete chunks that were read; a chunk that was read twice counts twice.
     pub chunks: u64,
-    /// The number of chunks that were patched after they were complete.
+    /// The number of requests that patched a chunk after it was complete.
     pub patches: u64,
     /// The number of producers that were disconnected because they broke the protocol.
     pub lies: u64,
-    /// The number of connections that were refused because they came from another user or exceeded the
-    /// maximum.
+    /// The number of connections that were refused because they came from another user or exceeded a maximum.
     pub refused: u64,
 }
 

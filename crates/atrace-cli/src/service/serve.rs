@@ -58,7 +58,7 @@ use super::{Fault, Result};
 const LOOK: Duration = Duration::from_secs(1);
 /// The interval at which a snapshot of the clocks is recorded.
 const CLOCKS: Duration = Duration::from_secs(10);
-/// How long a connection may stay silent.
+/// How long a connection may take until it has sent `InitializeConnection`.
 const SILENCE: Duration = Duration::from_secs(10);
 /// The time that the producers have to stop their data sources.
 const END: Duration = Duration::from_secs(1);
@@ -75,11 +75,10 @@ const DESCRIPTORS_LEFT: u64 = 64;
 /// The maximum number of connections. Together with all other open files, the process then has fewer than 256
 /// descriptors.
 const CONNECTIONS_MAX: u64 = 176;
-/// The maximum number of connections that have ended and wait to be closed. They do not count for
-/// [`CONNECTIONS_MAX`].
+/// How many connections beyond [`CONNECTIONS_MAX`] may exist that have ended and wait to be closed. If there are more,
+/// no connection is accepted until some are closed.
 const CLOSING_MAX: usize = 16;
-/// The maximum number of messages with descriptors that are being received at a time. The same number of received
-/// messages may wait to be handled.
+/// The maximum number of messages with descriptors that are being received, or were received and wait to be handled.
 const RECEIVING_MAX: usize = 16;
 
 /// A running service, with a thread in this process. Dropping the `Service` ends the service.
@@ -244,7 +243,8 @@ impl Service {
         Some(())
     }
 
-    /// Ends the service. All events that programs have written until now are recorded.
+    /// Ends the service. All events that programs have written until now are recorded, unless it takes more than three
+    /// seconds to read the programs' memory.
     pub fn finish(mut self) -> Report {
         self.end()
     }
@@ -656,7 +656,8 @@ impl Serving {
 
     /// Makes room for a connection of a process. A process gets at most half of the connections that the other
     /// processes have left free. If there is no room, the oldest connection that has not sent `InitializeConnection` is
-    /// closed. A connection that has sent this request is never closed for this reason.
+    /// closed; if the process has used up its own share, only a connection of this process is closed. A connection that
+    /// has sent this request is never closed for this reason.
     fn has_room(&mut self, pid: u32) -> bool {
         let own = self.connections.iter().filter(|connection| connection.producer.pid == pid).count();
         let left = self.connections_max.saturating_sub(self.connections.len() - own);

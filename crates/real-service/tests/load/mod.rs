@@ -1,5 +1,5 @@
-//! Programs that end right after writing their events, on a busy machine. Two tests record them: one uses the
-//! service that is built into `atrace`, the other Perfetto's own service.
+//! Programs that end right after writing their events, on a busy machine. Two tests record them: one uses the service
+//! of the command `atrace`, the other Perfetto's own service.
 
 #![allow(unreachable_pub, reason = "it is a module of two test programs")]
 

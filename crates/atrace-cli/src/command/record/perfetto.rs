@@ -95,7 +95,8 @@ fn ended(why: impl Display) -> Failure {
 }
 
 /// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added.
-/// Programs that match such a pattern can only trace by ATrace.
+/// Programs that match such a pattern can only trace by ATrace. If the service can't record events of the kernel, these
+/// patterns are named in the output, and nothing is returned.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))

@@ -1,4 +1,4 @@
-//! Explains in one line why no event was recorded, for the first of the requested programs.
+//! Explains in one line why no event was recorded, for one process of the requested programs.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::escape::shown;
 use crate::process::{self, Process};
 use crate::service::Counts;
 
-/// Returns the reason why no event was recorded, or `None` if events were recorded. `socket` is the path at
+/// Returns the reason why no event was recorded, or `None` if events were recorded or lost. `socket` is the path at
 /// which this command listens.
 pub(super) fn why(counts: &Counts, patterns: &[String], socket: &Path) -> Option<String> {
     if counts.events > 0 || counts.lost > 0 {

@@ -26,12 +26,12 @@ use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
 use atrace_perfetto::socket::Refused;
 
-/// The time that programs have to connect to the service. After this time, tracing by ATrace is switched on for those
-/// that have not connected.
+/// The time that programs have to connect to the service; a quarter of the recording's time, if that is shorter. After
+/// this time, tracing by ATrace is switched on for those that have not connected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns whether this kernel supports this kind of recording. The kernel must have the clock of the trace, and must
-/// be able to copy the messages to its top-level marker.
+/// Returns whether this system supports this kind of recording, which Android does not. The kernel must have the clock
+/// of the trace, and must be able to copy the messages to its top-level marker.
 pub(super) fn is_possible() -> bool {
     !cfg!(target_os = "android")
         && buffer::has_clock().unwrap_or(false)
@@ -94,7 +94,7 @@ pub(super) fn record(args: &RecordArgs, refused: Refused) -> Result {
     run::finish(output, report, Ok(()), None)
 }
 
-/// Switches on tracing by ATrace for the running programs that have not connected.
+/// Switches on tracing by ATrace for each pattern that matches running programs of which none has connected.
 fn switch_on(args: &RecordArgs, path: &std::path::Path, owner: Option<&Caller>) -> Result<Option<Note>> {
     let is_apart = |pattern: &&String| {
         let pids: Vec<_> = process::matching(&[(*pattern).clone()]).iter().map(|process| process.0).collect();

@@ -1,11 +1,11 @@
 //! `atrace run`: records one program and its children; no other process is affected.
 //!
 //! By default, this command is a tracing service for the program and its children (`service`), which needs no special
-//! rights. As root, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if the kernel's events
-//! can't be in the service's trace, it records with a separate ring buffer of the kernel, as text. The program and its
-//! children inherit the open marker of the buffer, and their environment names a property store that enables all tags
-//! for all programs. The messages that the program and its children write to the kernel's top-level marker, as C and
-//! C++ programs do, are copied to a second buffer (Linux 6.16).
+//! rights. As root, with `--categories`, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if
+//! the kernel's events can't be in the service's trace, it records with a separate ring buffer of the kernel, as text.
+//! The program and its children inherit the open marker of the buffer, and their environment names a property store
+//! that enables all tags for all programs. The messages that the program and its children write to the kernel's
+//! top-level marker, as C and C++ programs do, are copied to a second buffer (Linux 6.16).
 
 mod kernel;
 mod service;

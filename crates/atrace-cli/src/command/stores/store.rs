@@ -6,7 +6,8 @@
 //! A store belongs to its user, who can truncate it, lock it forever, or put a link in its place. Root must not open
 //! it. So a child process with the user's ids does the work (`errands`). The child answers with bytes, which are parsed
 //! as untrusted [`Content`]. If the work fails for a user, a line of output says so, and the stores of the other users
-//! are still changed. In one run of the command, all work for one user may take [one second](PATIENCE) in total.
+//! are still changed. In one run of the command, all work for one user may take [one second](PATIENCE) in total; the
+//! work that switches patterns off again may always take a tenth of a second.
 //!
 //! # Patterns
 //!
@@ -194,10 +195,11 @@ pub(crate) fn perform<'a>(
 
 /// Returns the stores that this user may change. The caller's own store is created if it does not exist.
 ///
-/// For root, these are the stores of all users that have a store, and of the users in `needed`. A store that can't be
-/// reached or trusted is reported in a line of output, and the other stores are returned. This also applies to root's
-/// own store, because another user may have created a file at its path. An ordinary user has only one store. If this
-/// store can't be reached, the function returns an error.
+/// For root, these are the stores of all users that have a store, of the users in `needed`, and of the user who called
+/// `sudo`; if `ATRACE_PROPERTIES` names a store, only that store. A store that can't be reached or trusted is reported
+/// in a line of output, and the other stores are returned. This also applies to root's own store, because another user
+/// may have created a file at its path. An ordinary user has only one store. If this store can't be reached, the
+/// function returns an error.
 pub(crate) fn all(needed: impl IntoIterator<Item = u32>) -> Result<Vec<Store>> {
     let mut stores = vec![Store::own()];
     let is_for_all = stores[0].uid == Some(0);
