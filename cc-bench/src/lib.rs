@@ -1,9 +1,9 @@
 //! The C++ side of the benches: measures what ATrace costs a C++ program.
 //!
-//! Each function runs one operation `iterations` times in a loop that is entirely C++, with the tag `ATRACE_TAG_APP`.
-//! The caller measures the time. The same loop is used with tracing off and with tracing on. The system properties
-//! (`atrace_sys::properties`) switch tracing, and [`enabled_tags`] returns the enabled tags. The loops measure these
-//! cases of the original C++ benchmark:
+//! Each function with a parameter `iterations` runs one operation so many times, in a loop that is entirely C++. The
+//! events have the tag `ATRACE_TAG_APP`, except those of [`begin_other_tag`]. The caller measures the time. The same
+//! loop is used with tracing off and with tracing on. The system properties (`atrace_sys::properties`) switch tracing,
+//! and [`enabled_tags`] returns the enabled tags. The loops measure these cases of the original C++ benchmark:
 //!
 //! | benchmark | properties | function |
 //! |---|---|---|
@@ -81,7 +81,7 @@ mod ffi {
     }
 }
 
-/// Declares loops over strings, each with the function of libcutils that it calls in addition to
+/// Declares loops over strings, each with a function of libcutils that it calls in addition to
 /// `atrace_get_enabled_tags`. The strings are passed as pointers: the strings of the bridge to C++ do not end with a
 /// NUL, and would have to be copied before each loop.
 macro_rules! loops {

@@ -11,7 +11,8 @@
 //! - add a line to `choice.rs`,
 //! - add the sink's description for users to `info.rs`, and to `doctor/sink.rs` in `crates/atrace-cli`,
 //! - make `refresh.rs` detect that tracing is switched on for the sink,
-//! - add a line to `row/model.rs` in the benches, so that the sink is measured.
+//! - add a variant to `Sink` in `benches/src/row/mod.rs`, and an arm to `Session::sink` in
+//!   `benches/src/harness/session.rs`, so that the rows of the benches name the sink.
 //!
 //! A backend that does not take text messages, such as Perfetto's, is not a sink but a variant of `Backend`
 //! (`backend.rs`).

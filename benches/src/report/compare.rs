@@ -6,21 +6,21 @@
 //! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
 //!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
 //!   the maximum.
-//! - A row is compared by its **time** if it has no ratio and other rows are not compared with it (`limit/`, `cc/`,
-//!   peers). The times are first corrected for the change of the machine: the median of today's time divided by the
-//!   saved time, over the `limit/` and `cc/` rows of the bench. Then the bounds of the two times are compared in the
-//!   same way as the bounds of ratios.
+//! - A row of this workspace's code (not `limit/`, `cc/` or a peer) is compared by its **time** if it has no ratio and
+//!   its bench is no workload. The times are first corrected for the change of the machine: the median of today's time
+//!   divided by the saved time, over the `limit/` and `cc/` rows of the bench. Then the bounds of the two times are
+//!   compared in the same way as the bounds of ratios.
 //! - The time that tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the
 //!   change of the machine, exceeds the upper bound of the saved addition by more than the largest of three
 //!   allowances: the maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
-//! - In addition, the row must have become slower by more than half a nanosecond. For a ratio, the slowdown is today's
-//!   time of the row minus the time that would give the saved ratio. Smaller slowdowns can come from the placement of
-//!   the code by the linker.
+//! - A ratio or a time is only worse if, in addition, the row has become slower by more than half a nanosecond. For a
+//!   ratio, the slowdown is today's time of the row minus the time that would give the saved ratio. Smaller slowdowns
+//!   can come from the placement of the code by the linker.
 //! - **Instructions** have no intervals, and the minimum of half a nanosecond does not apply to them. **Allocations**
-//!   must not grow by a hundredth of an allocation.
-//! - The comparison fails if a row is **missing** today and the saved row was not noisy. A **noisy** row, or a row
-//!   that was compared in fewer than six pairs, is reported and not judged. If nothing could be judged, the
-//!   comparison fails.
+//!   must not grow by more than a hundredth of an allocation.
+//! - The comparison fails if a row is **missing** today and the saved row was not noisy. The time of a **noisy** row,
+//!   and a ratio or an addition from fewer than six pairs, is reported and not judged. If nothing could be judged, or a
+//!   saved file can't be read, the comparison fails.
 //! - The rows of a device are compared with the saved rows of the same device.
 //!
 //! An interval shows the variation within one process, but not the differences between processes. So after a failure,
@@ -156,7 +156,7 @@ pub(crate) fn against(input: &Input, measured: &Path, name: &str, max: f64) -> R
 }
 
 impl Against {
-    /// Returns whether no row is worse, and at least one row was judged.
+    /// Returns whether no row is worse or missing, at least one row was judged, and all saved files could be read.
     pub(crate) fn passes(&self) -> bool {
         self.worse.is_empty() && self.missing.is_empty() && self.judged > 0 && self.problems.is_empty()
     }

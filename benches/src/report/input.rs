@@ -1,8 +1,8 @@
 //! Reads the files of the benches, and validates all data.
 //!
 //! A run may have been interrupted, a disk may have been full, and a file may have been edited or written by another
-//! version. Only valid parts are used; all other parts are reported as problems and left out. All returned numbers
-//! are finite, and every interval contains its median.
+//! version. Only valid parts are used; all other parts are reported as problems and left out. All returned numbers are
+//! finite, and every interval contains its median, except for rounding.
 //!
 //! Files may belong to other users: reading cannot block, does not read endless or huge files, and removes
 //! characters that change how the surrounding text is displayed. Criterion's data is in

@@ -106,7 +106,7 @@ fn write(dir: &Path, name: &str, text: &str) -> Result<(), String> {
     row::replace(dir, name, text.as_bytes()).map_err(|e| e.to_string())
 }
 
-/// Removes the files of an earlier report.
+/// Removes a file of an earlier report, if it exists.
 fn remove(path: &Path) -> Result<(), String> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(format!("removing {}: {e}", path.display())),

@@ -79,7 +79,7 @@ impl From<Versus> for Interval {
     }
 }
 
-/// The difference between two rows, with a 95 % interval, from processes that take turns.
+/// The difference between two rows that were measured in turns, with a 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Above {
     /// The median of the differences, in nanoseconds.

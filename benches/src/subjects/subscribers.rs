@@ -3,9 +3,9 @@
 //! small.
 //!
 //! A peer is set up as its documentation shows, with two exceptions: fields are recorded, as by this workspace's
-//! subscriber, and the output goes to `/dev/null`, because files would grow by gigabytes. So the row of a peer shows
-//! its lowest cost. Some peers do a part of the work on a thread of their own. The time of such a peer only includes
-//! the caller's part; its allocations include all threads of the process, without C++ allocations.
+//! subscriber, and a peer that writes a file writes to `/dev/null`, because files would grow by gigabytes. So the row
+//! of a peer shows its lowest cost. Some peers do a part of the work on a thread of their own. The time of such a peer
+//! only includes the caller's part; its allocations include all threads of the process, without C++ allocations.
 
 use atrace_subscriber::{AtraceFilter, AtraceLayer, AtraceSubscriber};
 use tracing::level_filters::LevelFilter;

@@ -86,7 +86,8 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Removes the columns that have no number, and lists their names in the note.
+    /// Removes each column, except the first, in which every cell is empty or only has a reason. The note then has the
+    /// column's name and the reason of its first cell.
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
             let has_none =

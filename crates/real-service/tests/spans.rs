@@ -249,7 +249,7 @@ impl fmt::Debug for Traces {
     }
 }
 
-/// A value whose formatting forks. The child traces.
+/// A value whose formatting starts another program.
 struct Forks;
 
 impl fmt::Debug for Forks {
@@ -304,8 +304,8 @@ fn hostile() {
     info!(counter.float = f64::NAN, counter.huge = u128::MAX, r#type = "keyword", "|\n\0");
 }
 
-/// Tests values that panic, trace, fork, or produce endless text while they are formatted. The output is complete, and
-/// the program continues.
+/// Tests values that panic, trace, start a program, or produce very long text while they are formatted. All events are
+/// recorded, only long texts are cut, and the program continues.
 #[test]
 fn values_may_do_what_they_like() {
     const ROLE: &str = "values_may_do_what_they_like";
@@ -475,8 +475,8 @@ impl Drop for Running {
     }
 }
 
-/// Tests a thousand tasks on eight workers, while sessions start and stop. Every slice that does not span a session's
-/// start or end is complete and has its arguments.
+/// Tests a thousand tasks on eight workers, while sessions start and stop. No slice ends without a begin. A slice has
+/// the arguments of its span, unless the span may be older than the session.
 #[test]
 fn a_thousand_tasks_while_sessions_come_and_go() {
     const ROLE: &str = "a_thousand_tasks_while_sessions_come_and_go";

@@ -52,13 +52,13 @@ fn balanced(events: &[Event]) -> usize {
 /// The trace processor's name for losses that a producer reported.
 const LOSS: &str = "traced_buf_sequence_packet_loss";
 
-/// Runs in the tested program: prints how many events were lost.
+/// Runs in the tested program: writes how many events were lost into a file.
 fn report_losses() {
     std::fs::write(place("lost"), perfetto::status().lost().to_string()).unwrap();
 }
 
-/// Traces the program of a test. Returns the trace, its events, which are balanced, and the number of lost events
-/// that the program printed.
+/// Traces the program of a test. Returns the trace, its events, which are balanced, and the number of lost events that
+/// the program wrote into a file.
 fn traced_with_losses(test: &'static str) -> Option<(Setup, Trace, Vec<Event>, u64)> {
     let setup = Setup::start(test)?;
     let trace = setup.traced();

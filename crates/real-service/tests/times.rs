@@ -7,7 +7,8 @@ use atrace_real_service::{Session, Setup, is_program, place, wait_for};
 
 const ROUNDS: usize = 20;
 
-/// Runs in the tested program: prints the name of a step that is done, and the time at which the step was done.
+/// Runs in the tested program: makes a file with the name of a step that is done. The file has the time at which the
+/// step was done.
 fn say(name: &str, time: u64) {
     let draft = place(&format!("{name}.draft"));
     std::fs::write(&draft, time.to_string()).unwrap();

@@ -47,7 +47,7 @@ pub(super) fn of_device(name: &str, device: &Machine) -> Section {
 
 /// Makes the table of Criterion's results for the compared cases.
 pub(super) fn criterion(here: &Machine) -> Option<Section> {
-    let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case for a second by itself, minutes after the benches compared it with others round by round: the difference between the two is the drift of the machine.");
+    let mut table = Table::new("Criterion", ["case", "Criterion's median", "the benches' median", "ratio"]).with_note("Criterion runs a case by itself for a fraction of a second, minutes after the benches compared it with others round by round: the difference between the two is the drift of the machine.");
     let benches = [ATRACE, SUBSCRIBER].into_iter().filter_map(|bench| here.benches.get(bench));
     for row in benches.flat_map(|bench| &bench.rows) {
         let Some(&[low, median, high]) = here.criterion.get(&Id::of(&row.id).in_criterion()) else {

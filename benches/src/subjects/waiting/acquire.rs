@@ -89,7 +89,7 @@ pub struct Acquire<H: Handler, F: Future + Send + 'static> {
 impl<H: Handler, F: Future + Send + 'static> Unpin for Acquire<H, F> {}
 
 impl<H: Handler, F: Future + Send + 'static> Acquire<H, F> {
-    /// Makes an acquire that uses one of the slots if it has to wait.
+    /// Makes an acquire. It takes one of the slots at its first poll, and frees the slot when it is ready or dropped.
     pub fn new(acquire: F, slots: &'static Slots<F>) -> Self {
         Self { slots, start: Some(acquire), index: 0, waits: Waits(None) }
     }

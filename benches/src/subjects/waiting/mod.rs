@@ -2,8 +2,8 @@
 //! a [channel](channel()).
 //!
 //! The state of a waiting future is in the semaphore's [`Slots`] or in the channel, as Kotlin stores continuations in
-//! segments. The future itself has only an index. The cancellation handler of a future takes three words, whether it is
-//! stored [`Inline`] or [`Boxed`].
+//! segments. The future itself has only a reference to this state, and the handler. The cancellation handler of a
+//! future takes three words, whether it is stored [`Inline`] or [`Boxed`].
 
 mod acquire;
 mod channel;
