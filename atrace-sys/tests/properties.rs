@@ -67,9 +67,10 @@ fn start(role: &str, store: Option<&Path>) -> Command {
     command
 }
 
-/// Waits until the helper has printed `word` at the start of a line, and returns the rest of that line.
+/// Waits until the helper has printed `word`, and returns the rest of that line.
 ///
-/// The test harness prints lines of its own, and does not end its last line before the first line of the helper.
+/// The word may be in the middle of a line, because the test harness does not end its own line before the helper
+/// prints.
 fn expect(child: &mut Child, word: &str) -> String {
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     for line in lines {

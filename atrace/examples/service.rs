@@ -124,7 +124,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Renders an answer, which blocks the thread. Every thirteenth call fails.
+/// Renders an answer, which blocks the thread. Every thirteenth number fails.
 fn render(number: i32) -> Option<String> {
     let _render = begin_scoped_event_args(TAG, format_args!("render {number}"), &[]);
     {

@@ -105,8 +105,8 @@ event! {
     /// Begins a slice named `name` on the calling thread. The matching [`atrace_end`] on this thread ends the
     /// slice.
     ///
-    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), which
-    /// always writes the end.
+    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), whose
+    /// value ends the slice when it is dropped.
     ///
     /// # Examples
     ///

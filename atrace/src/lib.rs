@@ -153,8 +153,8 @@
 //!
 //! # Names
 //!
-//! A name may contain any bytes and have any length. For ATrace, bytes that could forge or damage another event are
-//! replaced:
+//! A name may contain any characters and have any length. For ATrace, bytes that could forge or damage another event
+//! are replaced:
 //!
 //! - 0x00–0x1F and 0x7F become `?`;
 //! - the `<` of `</script>` becomes `?`, because Perfetto's reader takes `</script>` for the end of the trace;

@@ -56,7 +56,7 @@ mod cases {
         unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
     }
 
-    /// Makes the kernel end this process if it hangs, by a signal without a handler.
+    /// Makes the kernel end this process, by a signal without a handler, if it uses processor time for 20 s.
     fn end_if_it_hangs() {
         // SAFETY: sets a limit of processor time for this process, which its children inherit.
         unsafe {
@@ -80,7 +80,7 @@ mod cases {
 
     /// Runs `body` in a child, which must succeed within the time limit.
     fn in_child(body: impl FnOnce()) {
-        // SAFETY: the child ends without returning from here. A child that hangs is ended by its alarm.
+        // SAFETY: the child ends without returning from here. A child that hangs is killed.
         unsafe {
             let child = libc::fork();
             if child == 0 {

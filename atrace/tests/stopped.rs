@@ -38,7 +38,7 @@ mod cases {
     static HANDLERS_LOST: AtomicU64 = AtomicU64::new(0);
 
     /// Handles a signal: stops the thread if it is in the middle of an event. The handler detects this by writing an
-    /// event, which is then lost and counted. Does nothing during the first events.
+    /// event, which is then lost and counted. During the first hundred events, it does not stop the thread.
     extern "C" fn stop(_: libc::c_int) {
         let lost = perfetto::status().lost();
         atrace_instant(TAG, "by the handler");

@@ -350,7 +350,7 @@ mod cases {
         common::run(&mut command);
     }
 
-    /// Tests events without a Perfetto service, and with a service that never answers.
+    /// Tests events in child processes that find no Perfetto service.
     #[test]
     fn without_a_service() {
         let name = case!({

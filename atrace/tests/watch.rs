@@ -308,8 +308,8 @@ fn a_callback_finds_in_the_watch_what_it_is_told() {
     Place::file().run(&name);
 }
 
-/// Tests that a watching thread which must stop is woken. A thread that is not woken sleeps for ten seconds, so many
-/// such threads together would exceed the time limit of a test.
+/// Tests that a watching thread which must stop is woken. A thread that is not woken sleeps for up to ten seconds, and
+/// this test would then take minutes.
 #[test]
 fn a_thread_that_is_to_stop_is_woken() {
     let name = case!({

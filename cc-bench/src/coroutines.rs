@@ -30,8 +30,8 @@ mod ffi {
         CoYield,
     }
 
-    /// The durations of a batch of tasks in nanoseconds, and its results. Each part is the time between two readings
-    /// of the clock, and includes one reading. Creation, resume and destruction follow each other; `total` is the
+    /// The durations of a batch of tasks in nanoseconds, and its results. `creation`, `resume` and `destruction` are
+    /// each the time between two readings of the clock, and include one reading. They follow each other; `total` is the
     /// time from the first reading to the last.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Batch {
@@ -188,8 +188,7 @@ mod tests {
         }
     }
 
-    /// Tests that the times of the parts add up to the time of the whole batch, which comes from separate readings of
-    /// the clock.
+    /// Tests that the times of the parts add up to the time of the whole batch.
     #[test]
     fn the_parts_make_up_the_whole() {
         let same = |parts: &[u64], whole: u64| {

@@ -279,7 +279,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Returns the rest of each output line that begins with this word.
+    /// Returns, of each output line that contains this word, the part behind the word.
     pub fn said(&self, word: &str) -> Vec<&str> {
         // The test harness has not ended its own line when the case prints its first.
         self.stdout.lines().filter_map(|line| Some(line.split_once(word)?.1.trim())).collect()
@@ -351,8 +351,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(copied.success(), "{}", to.as_ref().display());
 }
 
-/// Waits until the condition is true, and returns how long it took. The test fails only if the condition never
-/// becomes true.
+/// Waits until the condition is true, and returns how long it took. The test fails if the condition is still false
+/// after [`PATIENCE`].
 pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !so() {
@@ -512,7 +512,7 @@ pub fn identity(path: &Path) -> String {
     format!("{}:{}", data.dev(), data.ino())
 }
 
-/// A random generator with a fixed seed, so that a failure can be repeated.
+/// A random generator whose seed a test chooses, so that a failure can be repeated.
 pub struct Chance(pub u64);
 
 impl Chance {

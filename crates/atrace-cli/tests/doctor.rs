@@ -98,7 +98,8 @@ mod cases {
         }
     }
 
-    /// Checks that the report contains this fault and no other.
+    /// Checks that the report contains this fault, its consequence (the test event does not arrive), and no other
+    /// fault.
     fn finds(report: &Report, topic: Topic, text: &str) {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
         assert_eq!(wrong, [topic, Topic::Event], "{report}");

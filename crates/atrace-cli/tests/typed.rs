@@ -27,8 +27,8 @@ mod cases {
     /// The name of a thread. It is so long that the kernel cuts it.
     const THREAD: &str = "its thread with a name of forty letters.";
 
-    /// An event of the kernel: the CPU, the time, the thread, the number of the field of its kind, and the
-    /// encoded content of that field.
+    /// An event of the kernel: its time, its thread, the number of the field of its kind, and the encoded content of
+    /// that field.
     struct Kernel {
         time: u64,
         thread: u64,

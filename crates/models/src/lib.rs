@@ -1,5 +1,5 @@
 //! Models of the libraries' lock-free parts. [loom](https://docs.rs/loom) runs them in every order in which their
-//! threads can be scheduled.
+//! threads can be scheduled; large models are limited to a few preemptions.
 //!
 //! Each file in `tests/` includes a source file of a library unchanged (`#[path]`). The included file finds loom's
 //! types in `crate::sync`, where the library has the types of the standard library. So a modelled file must use
