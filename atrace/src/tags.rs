@@ -36,7 +36,8 @@ bitflags! {
         /// No tag. An event with this tag is never written.
         #[doc(alias = "ATRACE_TAG_NEVER")]
         const Never = c::ATRACE_TAG_NEVER;
-        /// A tag whose events are written whenever this process has a backend, even if no tag was switched on.
+        /// A tag whose events are written for ATrace whenever this process has a [sink](crate::sink()), even if no tag
+        /// was switched on.
         #[doc(alias = "ATRACE_TAG_ALWAYS")]
         const Always = c::ATRACE_TAG_ALWAYS;
         /// Graphics.

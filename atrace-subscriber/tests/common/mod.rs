@@ -172,7 +172,7 @@ pub fn off_in_each_role(case: &str, look: impl Fn(Role, Vec<String>) + Sync) {
     });
 }
 
-/// A message in the kernel's buffer, without the process id.
+/// A message in the kernel's buffer. Its text lacks the process id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub pid: u32,

@@ -7,7 +7,7 @@
 //!
 //! # Replacement
 //!
-//! Texts come from the program and may contain any bytes. Bytes that would corrupt the trace are replaced:
+//! Texts come from the program and may contain any characters. Bytes that would corrupt the trace are replaced:
 //!
 //! - 0x00–0x1F and 0x7F become `?`. A newline would forge an event, and a NUL would swallow one.
 //! - `|` becomes `/`, except in the name of a begin, because that name extends to the end of the line.

@@ -17,7 +17,7 @@ pub struct Whose {
 }
 
 impl Whose {
-    /// The maximum size of the added fields, in bytes: three numbers, each with a key of at most two bytes
+    /// An upper limit for the size of the added fields, in bytes: three numbers, each with a key of at most two bytes
     /// and a value of at most five.
     const MAX: usize = 24;
 
