@@ -76,7 +76,7 @@ pub(crate) fn push<const N: usize>(writer: &mut NameWriter<'_>, pieces: [&str; N
     writer.push_pieces(pieces);
 }
 
-/// Writes the text of an event: `message, key = value, …`, or only the message if `fields` is false. If the message is
+/// Writes the text of an event: `message, key = value, …`, or only the message if `fields` is false. If this text is
 /// empty, writes `LEVEL event`.
 #[inline(always)]
 pub(crate) fn write_event(event: &Event<'_>, fields: bool, writer: &mut NameWriter<'_>) {

@@ -47,8 +47,8 @@ pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
     (tag - ONLY_PERFETTO) | ONLY_ATRACE
 }
 
-/// Returns `tag` with the restriction that its events go to Perfetto's memory only, or [`AtraceTag::Never`] if there
-/// is no memory for a producer.
+/// Returns `tag` with the restriction that its events go to Perfetto's memory only, or [`AtraceTag::Never`] if this
+/// process can't be a producer, for lack of memory or because the crate was built without the feature `perfetto`.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
     // The bit is looked at only where the backend is chosen for each event.
     if first::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }

@@ -125,8 +125,8 @@ impl Glance {
 
 /// A tag that is enabled, and the backend for its events.
 ///
-/// The functions of an `Enabled` write events without another check, even if tracing is switched off meanwhile. So
-/// use it only for events of the same moment, and do not store it.
+/// The functions of an `Enabled` do not check the tag again: for ATrace, they write events even if tracing was switched
+/// off meanwhile. So use it only for events of the same moment, and do not store it.
 #[derive(Clone, Copy, Debug)]
 pub struct Enabled {
     backend: Backend,

@@ -1,7 +1,8 @@
 //! Chooses the sink of this process: once, when the library is loaded (`load.rs`).
 //!
-//! The sink never changes after that, with one exception. If no sink could be opened for lack of descriptors or
-//! memory, functions that may allocate try again. An event never chooses a sink, because choosing allocates.
+//! The sink never changes after that, with one exception. If no sink could be opened for a reason that may pass, such
+//! as a lack of descriptors or memory, functions that may allocate try again. An event never chooses a sink, because
+//! choosing allocates.
 //!
 //! Two threads may choose at once, and a child may be forked meanwhile. The first thread that finishes publishes its
 //! sink; the others use it. No thread waits. A published sink stays in memory forever, since any thread may hold a
@@ -25,9 +26,9 @@ pub(crate) fn present() -> &'static Sink {
     SINK.get()
 }
 
-/// Returns where this process's events go. If the sink has not been chosen, or could not be opened for lack of
-/// descriptors or memory, this function chooses it now. Choosing a sink allocates, so a signal handler must not call
-/// this function.
+/// Returns where this process's events go. If the sink has not been chosen, or could not be opened for a reason that
+/// may pass, such as a lack of descriptors or memory, this function chooses it now. Choosing a sink allocates, so a
+/// signal handler must not call this function.
 pub fn sink() -> SinkInfo {
     let info = chosen().info();
     let (standing, _) = producer::standing();
@@ -83,8 +84,9 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
 }
 
-/// The variables that select a sink. If one of these variables is set and no sink can be opened, an error is printed.
-/// If none of them is set, it is normal that there is no sink, because only root may open the marker.
+/// The variables that select a sink. If one of these variables is set and no sink can be opened, an error is printed,
+/// unless a later attempt may succeed. If none of them is set, it is normal that there is no sink, because only root
+/// may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
 
 /// Chooses the sink by the rules in the crate's documentation.

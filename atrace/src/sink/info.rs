@@ -47,7 +47,8 @@ impl SinkInfo {
     }
 
     /// Returns how many events were lost because they could not be written, for example to a full disk or to a ring
-    /// buffer that is switched off. For [`SinkKind::Perfetto`], see [`Status::lost`](crate::perfetto::Status::lost).
+    /// buffer that is switched off. For libcutils and libandroid, which report no losses, this is 0. For
+    /// [`SinkKind::Perfetto`], see [`Status::lost`](crate::perfetto::Status::lost).
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

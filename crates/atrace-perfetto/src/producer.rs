@@ -14,8 +14,8 @@
 //! that session (`writer.rs`). There are four paths:
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
-//!    into each public function, so the compiler drops the code for the parts that the event does not have. Builds for size
-//!    (`cfg(small)`) have no fast path.
+//!    into each public function for a common kind of event, so the compiler drops the code for the parts that the event
+//!    does not have. Builds for size (`cfg(small)`) have no fast path.
 //! 2. `write_several`: the same for several sessions, for the usual events. The thread stays pinned, the time is read
 //!    once, and the same encoder writes the packet in place for each session. An event that is encoded once and then
 //!    copied takes longer: a processor can't load bytes that were just written by several smaller stores.
