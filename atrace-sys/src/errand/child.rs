@@ -110,7 +110,7 @@ fn leave_descriptors(pipe: &File) -> Option<()> {
     Some(())
 }
 
-/// Sets limits: no core file, two seconds of CPU time, little memory, small files, no child processes.
+/// Sets limits: no core file, two seconds of CPU time, little memory, small files, few descriptors, no child processes.
 fn limits() -> Option<()> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let present = statm.split(' ').next()?.parse::<u64>().ok()?.checked_mul(system::page_size() as u64)?;

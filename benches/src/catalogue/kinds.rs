@@ -160,8 +160,8 @@ const OTHERS: &[&str] = &["registry", "empty_layer"];
 /// The modes with which a layer with a filter is compared.
 const WITHOUT: &[&str] = &["no_subscriber", "registry"];
 
-/// Every kind of subscriber, baselines first. Subscribers of other projects depend on Cargo features and are not listed
-/// here.
+/// Every kind of subscriber of this workspace, after the baselines. (`subjects/subscribers.rs` lists the peers.)
+/// Subscribers of other projects depend on Cargo features and are not listed here.
 pub static SUBSCRIBERS: [Subscriber; 20] = [
     of((Way::Limit, "no_subscriber", "no_subscriber"), State::Off, &[], true),
     of((Way::Limit, "level_off", "level_off"), State::Off, &[], false),
