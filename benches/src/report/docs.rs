@@ -23,7 +23,8 @@ const BEGIN_MADE: &str = "<!-- made ";
 /// The mark after a table of `docs/costs.md`.
 const END_MADE: &str = "<!-- /made -->";
 
-/// Writes the lines in `README.md` and `docs/costs.md` below `root`, and `docs/costs.svg`.
+/// Writes the lines in `README.md` and `docs/costs.md` below `root`, the generated tables in `docs/costs.md`, and
+/// `docs/costs.svg`.
 pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
     let missing = LINES.iter().filter(|(_, bench, id, _)| here.row(bench, id).is_none());
     let missing: Vec<&str> = missing.map(|(_, _, id, _)| *id).collect();

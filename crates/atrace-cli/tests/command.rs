@@ -455,7 +455,7 @@ mod cases {
         }
     }
 
-    /// Tests a machine without `/dev/shm`, such as Android.
+    /// Tests a kernel before Linux 3.17, which has no memory files.
     #[test]
     #[cfg(target_os = "linux")]
     fn without_memory_files_programs_are_recorded() {
