@@ -2,7 +2,7 @@
 // Runs the queries of a document on a trace, and compares the answers with the tables below the queries.
 // Usage: docs.mjs DOCUMENT.md TRACE
 // Each block of sql is followed by a table with its answer. Columns whose names begin with ms are times, which differ from run to
-// run: they must be positive numbers. All other columns must have the same rows, in any order.
+// run: they must be numbers that are not negative. All other columns must have the same rows, in any order.
 
 import { readFileSync } from 'node:fs';
 import { openTrace } from './trace_processor.mjs';

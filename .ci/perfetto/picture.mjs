@@ -1,7 +1,7 @@
-// Takes a picture of a trace in Perfetto's own UI, with a slice selected and its arguments below.
+// Takes a picture of a trace in Perfetto's own UI, with a slice selected.
 // Usage: node picture.mjs UI TRACE OUT.png PROCESS SLICE NUMBER
 // PROCESS is the name of the process whose tracks are shown. Of the slices named SLICE, the one with this NUMBER is selected. If NUMBER
-// is "longest", that is the longest one on a track with its own name.
+// is "longest", that is the longest one on a track with its own name; otherwise the picture shows the arguments of the slice below.
 // UI is the directory that `setup.sh --ui` creates. This script serves it to a headless Chromium only.
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";

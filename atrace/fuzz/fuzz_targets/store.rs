@@ -20,9 +20,10 @@ const KEYS: [&str; 5] =
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    /// The bytes that are written over a valid store, and their places: mostly in the header and the first entries.
+    /// The bytes that are written over a valid store, and their places: anywhere, or only in the header and the first
+    /// entries.
     writings: Vec<(bool, u32, &'a [u8])>,
-    /// A file size that no valid store has.
+    /// Another size of the file, so that it is shorter or longer than a valid store.
     size: Option<u32>,
     value: &'a [u8],
     pattern: &'a str,

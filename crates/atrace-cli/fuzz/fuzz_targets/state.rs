@@ -11,7 +11,7 @@ mod facts;
 use facts::Published;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Mostly of the right length, and marked as not being written.
+    // The bytes are parsed twice: in a page of the right length that is marked as not being written, and as they are.
     let mut page = vec![0; atrace_sys::state::SIZE];
     page[..8].copy_from_slice(&2_u64.to_ne_bytes());
     let length = bytes.len().min(page.len() - 8);
