@@ -6,7 +6,7 @@
 //! that changes with each span in the slot), so that the id of a closed span is recognised. No thread waits.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/slots.rs` can run it in every
-//! interleaving of its threads.
+//! order of its threads with at most three preemptions.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

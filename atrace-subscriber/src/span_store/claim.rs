@@ -6,7 +6,7 @@
 //! keeps the span open). So the thread that closes the span sees all data that was stored while the life was begun.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every
-//! order of its threads.
+//! order of two threads, and in every order of three threads with at most two preemptions.
 
 use crate::slots::{high, low, pair};
 use crate::sync::atomic::{AtomicU64, Ordering};

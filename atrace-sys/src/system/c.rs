@@ -126,8 +126,8 @@ calls! {
     futex_wait(word: &AtomicU32, expected: c_int, timeout: &libc::timespec) =
         libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAIT, expected, ptr::from_ref(timeout)];
     futex_wake(word: &AtomicU32, most: c_int) = libc::SYS_futex, [ptr::from_ref(word), libc::FUTEX_WAKE, most];
-    /// With version 3 of the header, the kernel fills three sets of 64 bits, in two halves each; with other versions,
-    /// it fills fewer bits.
+    /// With version 3 of the header, the kernel fills three sets of 64 bits, in two halves each; with version 1, it
+    /// fills only the lower halves.
     capget(header: &mut [u32; 2], sets: &mut [u32; 6]) =
         libc::SYS_capget, [ptr::from_mut(header).cast_const(), ptr::from_mut(sets).cast_const()];
     #[cfg(not(miri))]

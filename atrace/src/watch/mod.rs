@@ -18,7 +18,7 @@
 //!
 //! # Ticks
 //!
-//! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function some times
+//! While a session of Perfetto's wants events, the watching threads call a tracer's [tick](on_tick) function 20 times
 //! a second. A tracer may hold data back until a thread's next event; the tick lets it write that data even if the
 //! thread has no next event.
 //!
