@@ -183,8 +183,8 @@ mod cases {
     /// The id of the process that [`fork_here`] forked. In that process the value is 0, and no timer runs.
     static CHILD: AtomicI32 = AtomicI32::new(-1);
 
-    /// Returns whether this process may stop: the forked child has written 5,000 events, or 60 signals have arrived in
-    /// its parent.
+    /// Returns whether this process may stop: the forked child has written more than 5,000 events, or more than
+    /// 60 signals have arrived in its parent.
     fn is_over(written: u64) -> bool {
         let child = CHILD.load(Ordering::Relaxed);
         (child == 0 && written > 5000) || (child > 0 && SIGNALED.load(Ordering::Relaxed) > 60)

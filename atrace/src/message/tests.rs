@@ -94,7 +94,7 @@ fn a_cut_is_between_characters_at_every_offset() {
     }
 }
 
-/// Checks every byte that a text can contain, alone and at each position of a short text.
+/// Checks every ASCII character, alone and in the middle of texts of up to 39 letters.
 #[test]
 fn every_character_is_as_promised_at_every_place() {
     let places = if cfg!(miri) { 2 } else { 40 };

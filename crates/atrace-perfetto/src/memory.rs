@@ -50,8 +50,9 @@ pub struct Arena {
     filling: Filling,
     /// Two pages at which a search for a free chunk starts. For a whole chunk (one that fills a page), the search
     /// starts behind the page of the last whole chunk that was taken. For a small chunk, it starts at the page of the
-    /// last small chunk that was taken. Each collection of the completed chunks resets the first page. So the lowest
-    /// pages, and as few as possible, are in use: pages that are never touched take no memory.
+    /// last small chunk that was taken. After each collection of the completed chunks ([`Arena::take_handed`]), the
+    /// search for a whole chunk starts at page 0 again. So the lowest pages, and as few as possible, are in use: pages
+    /// that are never touched take no memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this arena, or `None`: the link of the list of all arenas.
