@@ -30,7 +30,7 @@ pub(crate) fn asked() -> Option<Meter> {
             process::complain(&format!("atrace: {VARIABLE} has no effect: there is no bill on this system"));
             return None;
         }
-        let meter = Meter::new("AtraceSubscriber, or AtraceLayer without the rest of its stack", false);
+        let meter = Meter::new("AtraceSubscriber, or AtraceLayer without the rest of its stack");
         Some(Asked { path, meter, by: fork::generation() })
     });
     asked.as_ref().map(|asked| asked.meter)
@@ -46,9 +46,7 @@ extern "C" fn write_at_exit() {
             process::complain(&format!("atrace: {VARIABLE}: can't write the bill to {path}: {error}"));
         }
     });
-    if let Err(thrown) = written {
-        std::mem::forget(thrown); // Dropping it may panic.
-    }
+    written.unwrap_or_else(std::mem::forget); // Dropping what was thrown may panic.
 }
 
 impl Asked {

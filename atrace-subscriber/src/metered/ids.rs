@@ -46,6 +46,12 @@ pub(super) struct Ids {
     owners: [AtomicUsize; TABLES],
 }
 
+impl std::fmt::Debug for Ids {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ids")
+    }
+}
+
 impl Ids {
     pub(super) fn new() -> Self {
         let owners = [const { AtomicUsize::new(0) }; TABLES];
@@ -114,6 +120,7 @@ impl Ids {
     }
 
     /// Frees the word of a span that has been closed.
+    #[inline(always)]
     pub(super) fn remove(&self, Place(at, way): Place) {
         self.sets[at].0[way].store(0, Ordering::Relaxed);
     }

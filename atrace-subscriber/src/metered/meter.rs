@@ -34,7 +34,6 @@ use atrace_sys::{Line, OnceRef, timer, zeroed_lines};
 use tracing_core::{Interest, Metadata};
 
 use super::counter::{self, ONE_IN_MAX};
-use super::ids::{Ids, Place};
 use super::thread::{self, LANES, NONE, Thread};
 use crate::callsites::{self, Callsite, level_of};
 
@@ -46,7 +45,7 @@ const ONE_IN: u32 = 128;
 /// number of calls is made.
 const TRIES: u32 = 1000;
 /// The callsite number that is used for all calls whose callsite is unknown.
-const UNKNOWN: usize = callsites::FIRST_NUMBERS;
+pub(super) const UNKNOWN: usize = callsites::FIRST_NUMBERS;
 /// The duration from which a call is *long*: its processor time counts instead of the elapsed time.
 const LONG: Duration = Duration::from_micros(10);
 
@@ -186,8 +185,6 @@ pub(super) struct State {
     sites: Box<[OnceRef<Site>]>,
     /// Whether a callsite was registered with this meter, by the callsite's number.
     registered: Box<[AtomicBool]>,
-    /// The callsites of spans by the spans' ids, if the subscriber does not have this data itself.
-    ids: Option<Ids>,
     /// The duration [`LONG`] in ticks.
     long: AtomicU64,
     /// The number of ticks between the two clock readings of a timed call, if the call does nothing.
@@ -212,7 +209,7 @@ impl std::fmt::Debug for Meter {
 
 impl Meter {
     /// Makes a meter, and measures for about a millisecond what metering costs.
-    pub(super) fn new(subject: &'static str, has_ids: bool) -> Self {
+    pub(super) fn new(subject: &'static str) -> Self {
         let ticks = Ticks(if timer::has_counter() { None } else { Some(Instant::now()) });
         let state: &'static State = Box::leak(Box::new(State {
             subject,
@@ -222,7 +219,6 @@ impl Meter {
             lines: zeroed_lines((UNKNOWN + 1) * (LANES + 1)),
             sites: (0..=UNKNOWN).map(|_| OnceRef::new()).collect(),
             registered: (0..UNKNOWN).map(|_| AtomicBool::new(false)).collect(),
-            ids: has_ids.then(Ids::new),
             long: AtomicU64::new(u64::MAX),
             empty: AtomicU64::new(0),
             timing: AtomicU64::new(0),
@@ -293,30 +289,6 @@ impl State {
     #[inline(always)]
     fn line(&self, number: usize, lane: usize) -> Option<&'static Line> {
         self.lines.get((number * (LANES + 1)).wrapping_add(lane))
-    }
-
-    /// Stores the number of the callsite of a new span.
-    #[inline(always)]
-    pub(super) fn note(&self, id: u64, number: usize) {
-        if let Some(ids) = &self.ids {
-            ids.add(id, number, thread::with(|thread| thread.lane.get()));
-        }
-    }
-
-    /// Returns the number of a span's callsite, and the place where the number is stored.
-    #[inline(always)]
-    pub(super) fn span(&self, id: u64) -> (usize, Option<Place>) {
-        match self.ids.as_ref().and_then(|ids| ids.find(id)) {
-            Some((place, number)) => (number, Some(place)),
-            None => (UNKNOWN, None),
-        }
-    }
-
-    /// Removes the entry of a span that was closed.
-    pub(super) fn forget(&self, place: Place) {
-        if let Some(ids) = &self.ids {
-            ids.remove(place);
-        }
     }
 
     pub(super) fn set_one_in(&self, one_in: u32) {

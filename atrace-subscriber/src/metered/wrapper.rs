@@ -5,7 +5,9 @@ use std::any::TypeId;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
-use super::meter::{Timing, number_of};
+use super::ids::{Ids, Place};
+use super::meter::{Timing, UNKNOWN, number_of};
+use super::thread;
 use super::{Bill, Call, Meter};
 
 /// Wraps a subscriber, and makes the [bill](super) of its calls.
@@ -19,13 +21,15 @@ use super::{Bill, Call, Meter};
 pub struct Metered<S> {
     subscriber: S,
     meter: Meter,
+    /// The callsites of the spans, by the spans' ids.
+    ids: &'static Ids,
 }
 
 impl<S: Subscriber> Metered<S> {
     /// Wraps a subscriber, and begins its bill. This takes about a millisecond, because the cost of metering itself is
     /// measured.
     pub fn new(subscriber: S) -> Self {
-        Self { subscriber, meter: Meter::new("the subscriber", true) }
+        Self { subscriber, meter: Meter::new("the subscriber"), ids: Box::leak(Box::new(Ids::new())) }
     }
 
     /// Times one of `one_in` calls. The default is 128. A timed call takes some hundred nanoseconds longer than other
@@ -59,10 +63,22 @@ impl<S: Subscriber> Metered<S> {
         timed(move || state.time(metadata, call), move || body(&self.subscriber))
     }
 
+    /// Stores the number of the callsite of a new span.
+    #[inline(always)]
+    fn note(&self, id: &Id, number: usize) {
+        self.ids.add(id.into_u64(), number, thread::with(|thread| thread.lane.get()));
+    }
+
+    /// Returns the number of a span's callsite, and the place where the number is stored.
+    #[inline(always)]
+    fn span(&self, id: &Id) -> (usize, Option<Place>) {
+        self.ids.find(id.into_u64()).map_or((UNKNOWN, None), |(place, number)| (number, Some(place)))
+    }
+
     /// Does the same as [`call`](Self::call), for a span that has an id.
     #[inline(always)]
     fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> R {
-        self.number_call(self.meter.0.span(id.into_u64()).0, call, body)
+        self.number_call(self.span(id).0, call, body)
     }
 
     #[inline(always)]
@@ -104,7 +120,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
         let id = self.call(metadata, Call::New, |subscriber| subscriber.new_span(attributes));
-        self.meter.0.note(id.into_u64(), number_of(metadata));
+        self.note(&id, number_of(metadata));
         id
     }
 
@@ -133,11 +149,11 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn clone_span(&self, id: &Id) -> Id {
-        let (callsite, place) = self.meter.0.span(id.into_u64());
+        let (callsite, place) = self.span(id);
         let clone = self.number_call(callsite, Call::Clone, |subscriber| subscriber.clone_span(id));
         // A subscriber may give a clone an id of its own.
         if place.is_some() && clone != *id {
-            self.meter.0.note(clone.into_u64(), callsite);
+            self.note(&clone, callsite);
         }
         clone
     }
@@ -149,11 +165,11 @@ impl<S: Subscriber> Subscriber for Metered<S> {
 
     fn try_close(&self, id: Id) -> bool {
         // Once the subscriber has closed the span, it may give its id to another one.
-        let (callsite, place) = self.meter.0.span(id.into_u64());
+        let (callsite, place) = self.span(&id);
         let is_closed =
             self.number_call(callsite, Call::Close, |subscriber| subscriber.try_close(id.clone()));
         if let Some(place) = place.filter(|_| is_closed) {
-            self.meter.0.forget(place);
+            self.ids.remove(place);
         }
         is_closed
     }

@@ -257,6 +257,9 @@ mod cases {
         assert_eq!(each["verdict"], "differs", "{all}");
         assert!(low > 0.1 && low < 0.6 && high > 0.4, "{all}");
         assert!(all["units_per_second"]["on"].as_f64().unwrap() > 0.0, "{all}");
+        for side in ["off_ns", "on_ns"] {
+            assert!(all["reference_work"][side].as_f64().unwrap() > 1000.0, "{all}");
+        }
         assert!(all["events"]["on"].as_f64().unwrap() > 10.0, "{all}");
     }
 

@@ -105,14 +105,13 @@ impl Line {
             Kind::Span => callsite.name,
             Kind::Event => callsite.target,
         };
-        let place = (!callsite.file.is_empty()).then(|| (short(callsite.file).to_owned(), callsite.line));
         Self {
             kind: callsite.kind,
             name: name.to_owned(),
             target: callsite.target.to_owned(),
             level: callsite.level,
             fields: callsite.fields,
-            place,
+            place: (!callsite.file.is_empty()).then(|| (short(callsite.file).to_owned(), callsite.line)),
             calls,
             ns,
         }

@@ -1,11 +1,11 @@
 //! Formats the bill as JSON.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 
 use crate::bill::{Bill, LEVELS, Line, NOT_BILLED};
 use crate::directives;
 use crate::estimate::Estimate;
-use crate::raw::{Call, Kind};
+use crate::raw::Call;
 
 impl Bill {
     /// Returns the bill as a JSON object, with all callsites.
@@ -43,12 +43,8 @@ impl Bill {
 }
 
 fn callsite(line: &Line) -> String {
-    let kind = match line.kind {
-        Kind::Unknown => "unknown",
-        Kind::Span => "span",
-        Kind::Event => "event",
-    };
-    let mut all = format!("{{\"name\":{},\"kind\":{}", text(&line.name), text(kind));
+    let word = |it: &dyn Debug| text(&format!("{it:?}").to_lowercase());
+    let mut all = format!("{{\"name\":{},\"kind\":{}", text(&line.name), word(&line.kind));
     if line.level > 0 {
         let level = LEVELS[usize::from(line.level)];
         let _ = write!(all, ",\"target\":{},\"level\":{}", text(&line.target), text(level));
@@ -56,8 +52,7 @@ fn callsite(line: &Line) -> String {
     if let Some((file, number)) = &line.place {
         let _ = write!(all, ",\"file\":{},\"line\":{number}", text(file));
     }
-    let calls =
-        Call::ALL.map(|call| format!("{}:{}", text(&format!("{call:?}").to_lowercase()), line.calls(call)));
+    let calls = Call::ALL.map(|call| format!("{}:{}", word(&call), line.calls(call)));
     let _ = write!(
         all,
         ",\"fields\":{},\"uses\":{},\"each_ns\":{:.1},{},\"calls\":{{{}}}}}",
@@ -80,9 +75,7 @@ fn text(text: &str) -> String {
     for char in text.chars() {
         match char {
             '"' | '\\' => quoted.extend(['\\', char]),
-            char if char < ' ' => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(char));
-            }
+            char if char < ' ' => quoted += &format!("\\u{:04x}", u32::from(char)),
             char => quoted.push(char),
         }
     }

@@ -31,16 +31,10 @@ pub enum Call {
 
 impl Call {
     /// All kinds of calls, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
-        Self::Check,
-        Self::New,
-        Self::Enter,
-        Self::Exit,
-        Self::Record,
-        Self::Event,
-        Self::Clone,
-        Self::Close,
-    ];
+    pub const ALL: [Self; 8] = {
+        use Call::{Check, Clone, Close, Enter, Event, Exit, New, Record};
+        [Check, New, Enter, Exit, Record, Event, Clone, Close]
+    };
 }
 
 /// Data about a process that was measured by its meter.
@@ -194,12 +188,7 @@ impl<'a> Reader<'a> {
 
     fn callsite(&mut self) -> Option<Callsite<'a>> {
         Some(Callsite {
-            kind: match self.number()? {
-                0 => Kind::Unknown,
-                1 => Kind::Span,
-                2 => Kind::Event,
-                _ => return None,
-            },
+            kind: *[Kind::Unknown, Kind::Span, Kind::Event].get(self.small::<usize>()?)?,
             level: self.small().filter(|level| *level <= 5)?,
             fields: self.small()?,
             line: self.small()?,
@@ -237,13 +226,10 @@ impl<'a> Reader<'a> {
 }
 
 /// Returns the numbers of a [`Sampled`] in the order in which `Reader::sampled` reads them.
-fn numbers_of(it: &Sampled) -> [u64; 12] {
+fn numbers_of(it: &Sampled) -> Vec<u64> {
     let of = |it: Sample| [it.number, it.sum.to_bits(), it.squares.to_bits()];
-    let ([short, sum, squares], [long, of_long, long_squares]) = (of(it.short), of(it.long));
-    let [of_firsts, at_least] = [it.of_firsts, it.long_at_least].map(f64::to_bits);
-    let first = [it.calls, it.timed, it.firsts, of_firsts, short, sum];
-    let then = [squares, it.longs, long, of_long, long_squares, at_least];
-    std::array::from_fn(|at| if at < 6 { first[at] } else { then[at - 6] })
+    let first = [it.calls, it.timed, it.firsts, it.of_firsts.to_bits()];
+    [&first[..], &of(it.short), &[it.longs], &of(it.long), &[it.long_at_least.to_bits()]].concat()
 }
 
 #[cfg(test)]

@@ -32,10 +32,9 @@ impl Display for Bill {
         if !zero.is_empty() {
             writeln!(f, "filtered or not reached: {}, with 0 %", zero.len())?;
         }
-        writeln!(f)?;
         writeln!(
             f,
-            "total: {} of {whole} in {} calls of {} ({} of {} {whole}, in {})",
+            "\ntotal: {} of {whole} in {} calls of {} ({} of {} {whole}, in {})",
             self.share(self.total_ns),
             grouped(self.calls),
             self.subject,
@@ -52,12 +51,11 @@ impl Display for Bill {
                 "threads that made no call, such as a writer: {share} % ({time}); with them the total is {sum} %"
             )?;
         }
-        writeln!(f, "not billed: {NOT_BILLED}")?;
         let metering = percent(100.0 * self.metering_ns / (self.whole_ns + self.metering_ns));
         let [timed, each] = [grouped(self.timed), format!("{:.1}", self.untimed_ns)];
         writeln!(
             f,
-            "metering itself: at least {metering} % ({each} ns for a call; {timed} calls were timed)"
+            "not billed: {NOT_BILLED}\nmetering itself: at least {metering} % ({each} ns for a call; {timed} calls were timed)"
         )?;
         for directive in directives::best(self) {
             writeln!(f, "`{}` saves {}", directive.text, self.share(directive.ns))?;
@@ -160,12 +158,10 @@ fn percent(share: f64) -> String {
 
 /// Formats a percentage with as many decimal places as [`percent`] uses for `other`.
 fn percent_like(share: f64, other: f64) -> String {
-    let digits = if other >= 1.0 {
-        1
-    } else if other >= 0.1 {
-        2
-    } else {
-        3
+    let digits = match other {
+        1.0.. => 1,
+        0.1.. => 2,
+        _ => 3,
     };
     format!("{share:.digits$}")
 }
@@ -173,14 +169,8 @@ fn percent_like(share: f64, other: f64) -> String {
 /// Returns a number with commas: `1,212`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
 }
 
 /// Formats a number. A number with many digits is written in millions.
@@ -189,12 +179,10 @@ fn short(number: u64) -> String {
 }
 
 fn seconds(ns: f64) -> String {
-    if ns < 1e6 {
-        format!("{:.0} µs", ns / 1e3)
-    } else if ns < 1e9 {
-        format!("{:.1} ms", ns / 1e6)
-    } else {
-        format!("{:.2} s", ns / 1e9)
+    match ns {
+        ..1e6 => format!("{:.0} µs", ns / 1e3),
+        ..1e9 => format!("{:.1} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
     }
 }
 

@@ -6,6 +6,7 @@
 //! chosen so that the true median is outside of them with a probability of at most 5 %.
 
 pub mod looks;
+pub mod ranks;
 pub mod sample;
 pub mod simulated;
 

@@ -13,7 +13,7 @@
 //! drift, bursts and outliers do not make a wrong claim more likely. If the two parts differ by a factor, this is true
 //! of the ratios divided by that factor.
 
-use crate::Interval;
+use crate::{Interval, ranks};
 
 /// The confidence of the statements that are made after any of the looks.
 pub const CONFIDENCE: f64 = 0.99;
@@ -42,8 +42,8 @@ impl Looks {
     ///
     /// `pairs` are the logarithms of ratios. Each returned interval is the interval of the ratio minus 1. An interval
     /// is `None` if there is no ratio, or if a logarithm is not finite; with too few pairs it is marked as uncertain
-    /// ([`Interval::sure`] is false).
-    pub fn look(&mut self, part: f64, pairs: &[&[f64]]) -> Option<Vec<Option<Interval>>> {
+    /// ([`Interval::sure`] is false). `covariate` has a value for each pair, or is empty ([`ranks`]).
+    pub fn look(&mut self, part: f64, pairs: &[&[f64]], covariate: &[f64]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;
         let share = if part >= 1.0 {
@@ -54,7 +54,8 @@ impl Looks {
             return None;
         };
         self.0 = passed;
-        let interval = |pairs: &&[f64]| Some(Interval::at(pairs, 1.0 - error * share)?.map(f64::exp_m1));
+        let interval =
+            |pairs: &&[f64]| Some(ranks::interval(pairs, covariate, 1.0 - error * share)?.map(f64::exp_m1));
         Some(pairs.iter().map(interval).collect())
     }
 }
@@ -79,7 +80,7 @@ mod tests {
         loop {
             let [off, on] = pair(random.bool());
             pairs.push((on / off).ln());
-            if let Some(found) = looks.look(pairs.len() as f64 / most as f64, &[&pairs]) {
+            if let Some(found) = looks.look(pairs.len() as f64 / most as f64, &[&pairs], &[]) {
                 let found = found[0];
                 if pairs.len() >= most || found.is_some_and(is_decided) {
                     return found;
@@ -188,13 +189,13 @@ mod tests {
     fn each_look_comes_once() {
         let mut looks = Looks::default();
         let pairs = [0.01_f64; 12];
-        let at = |part: f64| looks.look(part, &[&pairs]).map(|found| found[0].unwrap().sure);
+        let at = |part: f64| looks.look(part, &[&pairs], &[]).map(|found| found[0].unwrap().sure);
         let found = [0.01, 0.07, 0.1, 0.3, 0.49, 0.5, 0.9, 1.0, 1.2].map(at);
         let yes = Some(true);
         assert_eq!(found, [None, yes, None, yes, None, yes, None, yes, yes]);
         // Eight pairs are enough for 99 %, but not where a look may use a part of the error only.
-        assert!(!Looks::default().look(1.0, &[&pairs[..PAIRS_MIN - 1]]).unwrap()[0].unwrap().sure);
-        assert!(Looks::default().look(1.0, &[&pairs[..PAIRS_MIN]]).unwrap()[0].unwrap().sure);
-        assert_eq!(Looks::default().look(1.0, &[&[]]), Some(vec![None]));
+        assert!(!Looks::default().look(1.0, &[&pairs[..PAIRS_MIN - 1]], &[]).unwrap()[0].unwrap().sure);
+        assert!(Looks::default().look(1.0, &[&pairs[..PAIRS_MIN]], &[]).unwrap()[0].unwrap().sure);
+        assert_eq!(Looks::default().look(1.0, &[&[]], &[]), Some(vec![None]));
     }
 }

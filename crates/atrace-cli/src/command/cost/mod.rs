@@ -19,13 +19,14 @@
 //!
 //! - `program`: one run of the program, and the resources that the run used; `session`: a session whose file is
 //!   discarded;
-//! - `service`: programs that run until they are stopped;
+//! - `service`: programs that run until they are stopped; `speed`: the speed of the processors meanwhile;
 //! - `verdict`: the result in words; `report`: the output of the results.
 
 mod program;
 mod report;
 mod service;
 mod session;
+mod speed;
 mod verdict;
 
 use std::ffi::OsString;
@@ -274,7 +275,7 @@ impl Pairs {
             // A pair that would end too late is not begun.
             let is_last = start.elapsed() + longest > time;
             let part = if is_last { 1.0 } else { (seconds / time.as_secs_f64()).min(0.999) };
-            if let Some(found) = looks.look(part, &[&walls, &processors])
+            if let Some(found) = looks.look(part, &[&walls, &processors], &[])
                 && (is_last || found.iter().all(|it| it.is_some_and(is_decided)))
             {
                 break (found, seconds);
@@ -305,11 +306,8 @@ impl Pairs {
 /// Describes how a program ended.
 fn end(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt as _;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => "it did not end".to_owned(),
-    }
+    let killed = || format!("killed by signal {}", status.signal().unwrap_or_default());
+    status.code().map_or_else(killed, |code| format!("exit status {code}"))
 }
 
 /// Prints the text that a run has written to stderr.

@@ -1,7 +1,7 @@
 //! The results of `atrace cost`, as sentences, a table, and JSON.
 
-use atrace_paired::Groups;
 use atrace_paired::looks::PAIRS_MIN;
+use atrace_paired::{Groups, Interval};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
@@ -48,12 +48,10 @@ impl Unit {
         let scaled = |value: f64, steps: &[(f64, &str)]| {
             let (scale, name) = steps.iter().rfind(|(scale, _)| value >= *scale).unwrap_or(&steps[0]);
             let value = value / scale;
-            let decimals = if value >= 100.0 {
-                0
-            } else if value >= 10.0 {
-                1
-            } else {
-                2
+            let decimals = match value {
+                100.0.. => 0,
+                10.0.. => 1,
+                _ => 2,
             };
             format!("{value:.decimals$} {name}")
         };
@@ -98,9 +96,7 @@ fn peak(status: &Status) -> u64 {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut all: Vec<f64> = values.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
+    Interval::of(&values.collect::<Vec<_>>()).map(|it| it.median)
 }
 
 impl Shown {

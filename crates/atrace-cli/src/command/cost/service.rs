@@ -7,6 +7,9 @@
 //! switched, and right before tracing is switched again. So the cost of switching is excluded. A request that is in
 //! progress during a switch counts only in part, and equally in both kinds of slices.
 //!
+//! In each slice, the speed of the processors is measured, too (`speed`). The part of a pair's difference that the speed
+//! explains is subtracted (`atrace_paired::ranks`).
+//!
 //! # Processor time
 //!
 //! The processor time is the time that all processes of the service have used. For living processes it is read from a
@@ -29,6 +32,7 @@ use rustix::process::{Signal, kill_process_group};
 use super::program::{self, not_started, pid};
 use super::report::{Shown, Sides, Unit};
 use super::session::{Session, Sessions};
+use super::speed::Reference;
 use super::verdict::{Judged, Verdict};
 use crate::command::file::chance;
 use crate::command::program::Signals;
@@ -113,14 +117,6 @@ impl Running {
         }
         all
     }
-
-    fn edge(&self, unit: &str) -> Result<Edge> {
-        let before = self.used();
-        let at = Instant::now();
-        let units = self.units(unit)?;
-        // A command takes a while to answer.
-        Ok(Edge { used: f64::midpoint(before, self.used()), units, at })
-    }
 }
 
 impl Drop for Running {
@@ -151,20 +147,13 @@ fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
     lines
 }
 
-/// The values that were read at one of the two edges (times of reading) of a slice, which is a period with tracing on
-/// or off.
-#[derive(Clone, Copy)]
-struct Edge {
-    used: f64,
-    units: f64,
-    at: Instant,
-}
-
 /// The result of a slice: a period with tracing on or off.
 struct Slice {
     /// The processor time per unit of work, in nanoseconds.
     each: f64,
     per_second: f64,
+    /// The processor time of a piece of the reference work, in nanoseconds.
+    reference: f64,
 }
 
 /// A service, and the session in which tracing is switched on and off.
@@ -172,6 +161,7 @@ struct Switched<'a> {
     // Dropped before the session.
     running: Running,
     session: Session,
+    reference: Reference,
     unit: &'a str,
     slice: Duration,
     signals: &'a Signals,
@@ -205,15 +195,25 @@ impl Switched<'_> {
         Ok(true)
     }
 
+    /// Reads the numbers at an edge of a slice: the processor time and the units of the service, the processor time and
+    /// the pieces of the reference work, and the time since `start` in seconds.
+    fn edge(&self, start: Instant) -> Result<[f64; 5]> {
+        let (before, [spent, pieces], now) = (self.running.used(), self.reference.done(), start.elapsed());
+        let units = self.running.units(self.unit)?;
+        // A command takes a while to answer.
+        Ok([f64::midpoint(before, self.running.used()), units, spent, pieces, now.as_secs_f64()])
+    }
+
     fn slice(&mut self, is_on: bool) -> Result<Slice> {
         if !self.session.service.switch(is_on) {
             return Err(Failure::new("the recording has ended: is the directory for temporary files full?"));
         }
         self.wait(SETTLE)?;
-        let begin = self.running.edge(self.unit)?;
+        let start = Instant::now();
+        let begin = self.edge(start)?;
         // A slice without work becomes longer.
-        let (mut end, start) = (begin, Instant::now());
-        while end.units <= begin.units {
+        let mut end = begin;
+        while end[1] <= begin[1] {
             if start.elapsed() > self.slice + IDLE {
                 return Err(Failure::new(format!(
                     "--unit: the number did not grow within {:.0} s: is the service at work?",
@@ -222,13 +222,13 @@ impl Switched<'_> {
             }
             self.wait(self.slice)?;
             self.running.check()?;
-            end = self.running.edge(self.unit)?;
+            end = self.edge(start)?;
         }
-        let units = end.units - begin.units;
-        let seconds = end.at.duration_since(begin.at).as_secs_f64();
+        let [used, units, spent, pieces, seconds] = std::array::from_fn(|at| end[at] - begin[at]);
         Ok(Slice {
-            each: ((end.used - begin.used) / units).max(f64::MIN_POSITIVE),
+            each: (used / units).max(f64::MIN_POSITIVE),
             per_second: units / seconds,
+            reference: spent / pieces,
         })
     }
 }
@@ -245,7 +245,8 @@ pub(super) fn measure(
     let session = sessions.start()?;
     session.service.switch(false);
     let running = Running::start(command, &session, unit)?;
-    let mut it = Switched { running, session, unit, slice, signals };
+    let reference = Reference::start(pid(running.child.id())?)?;
+    let mut it = Switched { running, session, reference, unit, slice, signals };
     let start = Instant::now();
     let first = it.running.units(unit).unwrap_or_default();
     let has_begun = |it: &Switched<'_>| it.running.units(unit).is_ok_and(|units| units > first);
@@ -270,19 +271,22 @@ pub(super) fn measure(
         ));
     }
     let (mut looks, mut random) = (Looks::default(), Rng::with_seed(chance()));
-    let (mut pairs, mut slices) = (Vec::new(), Sides::default());
+    let (mut pairs, mut speeds, mut slices) = (Vec::new(), Vec::new(), Sides::default());
     let (found, seconds) = loop {
         let begun = Instant::now();
         let is_on_first = random.bool();
         let [one, other] = [it.slice(is_on_first)?, it.slice(!is_on_first)?];
         let [off, on] = if is_on_first { [other, one] } else { [one, other] };
         pairs.push((on.each / off.each).ln());
+        // A slice in which the reference work never had a turn says nothing about the speed.
+        speeds
+            .push(Some((on.reference / off.reference).ln()).filter(|it| it.is_finite()).unwrap_or_default());
         slices.0[0].push(off);
         slices.0[1].push(on);
         let passed = start.elapsed();
         let is_last = passed + begun.elapsed() > time;
         let part = if is_last { 1.0 } else { (passed.as_secs_f64() / time.as_secs_f64()).min(0.999) };
-        if let Some(found) = looks.look(part, &[&pairs]) {
+        if let Some(found) = looks.look(part, &[&pairs], &speeds) {
             let found = found.into_iter().next().flatten();
             if is_last || found.is_some_and(is_decided) {
                 break (found, passed.as_secs_f64());
@@ -296,6 +300,7 @@ pub(super) fn measure(
     let of = |value: fn(&Slice) -> f64| slices.medians(value);
     shown.judge("processor time per unit", Judged::PerUnit, of(|it| it.each), Verdict::of(found));
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
+    shown.beside("reference work", Unit::Nanoseconds, of(|it| it.reference));
     shown.recorded(&[report]);
     Ok(shown)
 }
