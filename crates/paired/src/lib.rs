@@ -22,16 +22,16 @@ pub const NOISY_RATIO: f64 = 0.05;
 /// A result is not noisy if half of its interval is at most this many nanoseconds, however small its median is.
 pub const NOISY_NS: f64 = 0.15;
 
-/// A median with its 95 % interval.
+/// A median with its interval, of the confidence that the function states which makes it: usually 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The median of the samples.
+    /// The median of the samples; from [`ranks`], the median of the means of any two samples.
     pub median: f64,
     /// The lower bound.
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// Whether there were enough samples (at least six) for the required confidence. Otherwise the bounds are the
+    /// Whether there were enough samples (for 95 %, at least six) for the required confidence. Otherwise the bounds are the
     /// smallest and the largest sample, and the confidence is lower.
     pub sure: bool,
 }

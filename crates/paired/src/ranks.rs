@@ -89,9 +89,9 @@ fn positive(mut values: Vec<f64>) -> usize {
     counts.sum()
 }
 
-/// Returns how many of the sums may be positive, or not be positive, at most, for a shift outside the interval: more
-/// sums are positive with a probability of at least `confidence`. Returns `None` if there are too few samples for this
-/// confidence.
+/// Returns the largest number of positive sums that puts a shift outside of the interval; the same number of sums that
+/// are not positive does so, too. For the true shift, both numbers are larger with a probability of at least
+/// `confidence`. Returns `None` if there are too few samples for this confidence.
 fn outside(n: usize, confidence: f64) -> Option<usize> {
     let tail = (1.0 - confidence) / 2.0;
     if n > EXACT {

@@ -18,7 +18,7 @@ use crate::command::terminal::Result;
 
 /// The pause between two pieces of work.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The number of round trips through the pipe in a piece of work, about 50 µs.
+/// The number of round trips through the pipe in a piece of work. They take about 50 µs.
 const TRIPS: u32 = 100;
 /// The number of round trips before those that are measured.
 const BEFORE: u32 = 20;
