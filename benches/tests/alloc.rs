@@ -4,10 +4,15 @@
 use std::hint::black_box;
 
 use atrace_benches::instruments::alloc::{Counting, Counts, count, per_op};
-use atrace_benches::instruments::profile::{minor_faults, touch, without_huge_pages};
+use atrace_benches::instruments::profile::minor_faults;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+#[path = "common/pages.rs"]
+mod pages;
+
+use self::pages::{touch, without_huge_pages};
 
 fn main() {
     let nothing = per_op(1000, |n| {
@@ -24,7 +29,7 @@ fn main() {
     });
     let boxes = boxes.unwrap();
     assert_eq!(boxes.total, Counts { allocs: 1000, bytes: 24_000, frees: 1000, freed: 24_000, peak: 24 });
-    assert_eq!((boxes.allocs, boxes.bytes, boxes.frees, boxes.freed), (1.0, 24.0, 1.0, 24.0));
+    assert_eq!((boxes.allocs, boxes.bytes), (1.0, 24.0));
 
     // What is set up once is not counted.
     let mut once = None;

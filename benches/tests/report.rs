@@ -135,7 +135,7 @@ fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
 fn full() -> Ground {
     let ground = Ground::new();
     let mut rows = vec![row("limit/load_and_test", 0.3)];
-    for case in &published::EVENTS {
+    for case in published::EVENTS.iter() {
         let on = case.state == State::On;
         let (cc, rust) = if on { (600.0, 400.0) } else { (4.0, 0.6) };
         let base = case.id(Who::Cc).to_string();
@@ -148,7 +148,7 @@ fn full() -> Ground {
         let ffi = compared(&case.id(Who::Ffi).to_string(), cc, &base, 1.0, 0.01);
         rows.extend([own, row(&base, cc), ffi]);
     }
-    for event in EVENTS.iter().chain(&LITERALS) {
+    for event in EVENTS.iter().chain(LITERALS.iter()) {
         let id = Id::event(Who::Perfetto, State::On, event).to_string();
         let mut own = compared(&id, 30.0, "limit/raw_write_begin/10", 0.06, 0.01);
         own.above.insert("limit/timestamp".to_owned(), above(15.0));
@@ -158,11 +158,11 @@ fn full() -> Ground {
     rows.extend(["limit/timestamp", "perfetto/tracing_on_begin/10/8_threads"].map(|id| row(id, 15.0)));
     rows.extend(["perfetto", "rust"].map(|who| row(&format!("{who}/on_begin_whole_machine/10"), 50.0)));
     ground.write("atrace", &rows);
-    let twelve = published::TRACING.map(|case| {
+    let twelve = published::TRACING.iter().map(|case| {
         let ns = if case.kind == "tracing_on" { 500.0 } else { 6.0 };
         compared(&case.id().to_string(), ns, "limit/x", 1.0, 0.01)
     });
-    ground.write("subscriber", &twelve);
+    ground.write("subscriber", &twelve.collect::<Vec<_>>());
     let mut rows = vec![row("rust/work/none", 1000.0)];
     rows[0].counts.insert("polls".to_owned(), 3.0);
     for (mode, ns) in [("nosub", 0.5), ("filtered", 0.2), ("off", 40.0), ("on", 800.0)] {
@@ -196,8 +196,8 @@ fn a_run_is_told() {
         ],
     );
     assert!(ran.html.contains("id=\"plot-costs\" data-plot=\"dots\""));
-    let events = published::EVENTS.iter().map(|case| case.id(Who::Rust).name());
-    for case in events.chain(published::TRACING.iter().map(|case| case.id().name())) {
+    let events = published::EVENTS.iter().map(|case| case.id(Who::Rust).name);
+    for case in events.chain(published::TRACING.iter().map(|case| case.id().name)) {
         assert!(ran.text.contains(&case), "no {case}");
     }
     // The numbers of the original benchmark are beside ours.

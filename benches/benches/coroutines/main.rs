@@ -78,24 +78,14 @@ impl Runner {
 
     /// Returns the prefix of the runner's ids.
     fn id(self) -> String {
-        let name = match self {
+        match self {
             Self::Cc(compiler, kind) => {
                 let compiler = if compiler == Compiler::Gcc { "gcc" } else { "clang" };
-                let kind = match kind {
-                    Kind::Sequential => "sequential",
-                    Kind::Thread => "thread",
-                    Kind::Coroutine => "coroutine",
-                    Kind::Yield => "co_yield",
-                };
-                return format!("cc/{compiler}/{kind}");
+                let kind = ["sequential", "thread", "coroutine", "co_yield"][kind as usize];
+                format!("cc/{compiler}/{kind}")
             }
-            Self::Sequential => "sequential",
-            Self::Thread => "thread",
-            Self::Future => "future",
-            Self::Yield => "yield",
-            Self::Tokio => "tokio",
-        };
-        format!("rust/{name}")
+            other => format!("rust/{other:?}").to_lowercase(),
+        }
     }
 
     /// Returns whether a task is created first and resumed later.

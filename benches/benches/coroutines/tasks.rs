@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use atrace_benches::instruments::clock;
-use atrace_benches::measure::workload::{Case, Done, Tracing, Wrong};
+use atrace_benches::measure::workload::{Case, Done, Info, Tracing, Wrong};
 use cc_bench::coroutines as cc;
 use tracing::info_span;
 
@@ -38,69 +38,72 @@ pub(super) struct Batch {
 
 /// Makes the case of a runner for a Fibonacci number, on one core or on all cores (`place`).
 pub(crate) fn case<T: Tracing>(runner: Runner, place: Place) -> Case {
-    let id = place.id(runner);
-    let batch = place.batch(runner);
-    let case = match runner {
-        Runner::Cc(compiler, kind) => cc(runner, place, move |number, tasks| match kind {
-            Kind::Sequential => compiler.sequential(number, tasks),
-            Kind::Thread => compiler.threads(number, tasks),
-            Kind::Coroutine => compiler.coroutines(number, tasks, place.is_long()),
-            Kind::Yield => compiler.co_yield(number, tasks, place.is_long()),
-        }),
-        Runner::Sequential => Case::new(id, batches(runner, place, entered, sequential::<T>)),
-        // std keeps living threads in a map. The number of its nodes depends on the order in which the threads end.
-        Runner::Thread => Case::new(id, batches(runner, place, awaited, threads::<T>())).inexact(),
-        // A future is within its span when it is polled and when it is dropped.
-        Runner::Future => Case::new(id, batches(runner, place, polled, futures::<T>(place.is_long()))),
-        // A batch is one task, which has an additional resume to its end, and is dropped.
-        Runner::Yield => {
-            let run = yielding::<T>(place.is_long());
-            Case::new(
-                id,
-                batches(
-                    runner,
-                    place,
-                    move |n| Done::new().messages(2 * (n + 2 * (n / batch))).lives(n / batch..=n / batch),
-                    run,
-                ),
-            )
-        }
-        Runner::Tokio => {
-            let runs = move || batches(runner, place, polled, tokio::<T>(place.one_core));
-            let case = Case::afresh(id, runs);
-            // The workers of the runtime allocate when one of their buffers is used up.
-            if place.one_core { case } else { case.inexact() }
-        }
+    let (batch, inside, one_core) = (place.batch(runner), place.is_long(), place.one_core);
+    let is_cc = matches!(runner, Runner::Cc(..));
+    let info = Info {
+        batch,
+        // The count of threads is a median, so two batches need not add up.
+        counted_over: if runner == Runner::Thread { batch } else { 2 * batch },
+        one_core,
+        // std keeps living threads in a map, whose number of nodes depends on the order in which the threads end. The
+        // workers of a runtime allocate when one of their buffers is used up.
+        exact: runner != Runner::Thread && (runner != Runner::Tokio || one_core),
+        traced: !is_cc,
+        counted: !is_cc,
+        ..Info::of(place.id(runner))
     };
     let case = match runner {
+        Runner::Cc(compiler, kind) => {
+            let run = move |number, tasks| match kind {
+                Kind::Sequential => compiler.sequential(number, tasks),
+                Kind::Thread => compiler.threads(number, tasks),
+                Kind::Coroutine => compiler.coroutines(number, tasks, inside),
+                Kind::Yield => compiler.co_yield(number, tasks, inside),
+            };
+            let has_frames = matches!(kind, Kind::Coroutine | Kind::Yield);
+            let run = move |number, tasks| Ok(of_cc(&run(number, tasks).map_err(not_started)?, has_frames));
+            Case::new(info, batches(runner, place, |_| Done::new(), run))
+        }
+        Runner::Sequential => Case::new(info, batches(runner, place, entered, sequential::<T>)),
+        Runner::Thread => Case::new(info, batches(runner, place, awaited, threads::<T>())),
+        // A future is within its span when it is polled and when it is dropped.
+        Runner::Future => Case::new(info, batches(runner, place, polled, futures::<T>(inside))),
+        // A batch is one task, which has an additional resume to its end, and is dropped.
+        Runner::Yield => {
+            let written = move |n| {
+                let tasks = n / batch;
+                Done { messages: 2 * (n + 2 * tasks), lives: [tasks; 2], ..Done::new() }
+            };
+            Case::new(info, batches(runner, place, written, yielding::<T>(inside)))
+        }
+        Runner::Tokio => Case::afresh(info, move || batches(runner, place, polled, tokio::<T>(one_core))),
+    };
+    match runner {
         Runner::Cc(compiler, Kind::Coroutine) => {
             // The compiler elides the allocation of all frames or of none.
-            let news = compiler.coroutines(1, 1, place.is_long()).map_or(0.0, |batch| batch.news as f64);
+            let news = compiler.coroutines(1, 1, inside).map_or(0.0, |batch| batch.news as f64);
             case.has("resumes", || 1.0).has("new", move || news)
         }
         Runner::Cc(_, Kind::Sequential | Kind::Thread) | Runner::Sequential | Runner::Tokio => case,
         _ => case.has("resumes", || 1.0),
-    };
-    // The count of threads is a median, so two batches need not add up.
-    let case = case.batch(batch).counted_over(if runner == Runner::Thread { batch } else { 2 * batch });
-    if place.one_core { case.one_core() } else { case }
+    }
 }
 
 /// Returns the report of `n` tasks whose spans are entered once: how many messages they write.
 fn entered(n: u64) -> Done {
-    Done::new().messages(2 * n)
+    Done { messages: 2 * n, ..Done::new() }
 }
 
 /// Returns the report of `n` tasks whose spans are entered once, perhaps long after the spans were created: how many
 /// messages they write.
 fn awaited(n: u64) -> Done {
-    entered(n).lives(0..=n)
+    Done { lives: [0, n], ..entered(n) }
 }
 
 /// Returns the report of `n` futures that are polled once and dropped, each within its own span. Each future writes
 /// four messages and a life.
 fn polled(n: u64) -> Done {
-    Done::new().messages(4 * n).lives(n..=n)
+    Done { messages: 4 * n, lives: [n; 2], ..Done::new() }
 }
 
 /// Makes a closure that runs batches of tasks. `written` returns the report with the number of messages that `n` tasks
@@ -162,7 +165,7 @@ impl Batch {
         // A part that is shorter than a reading counts as nothing. The whole is then at least what is left of its parts.
         let sum: Duration = if runner.is_created() { creation + resume + destruction } else { resume };
         let took = without(self.total, readings).max(sum);
-        let mut done = done.took(took).gauge("clock_ns", clock);
+        let mut done = Done { took: Some(took), ..done }.gauge("clock_ns", clock);
         done = done.gauge("clock_readings", readings as f64 / n as f64);
         if let Some(resumes) = self.resumes {
             done = done.count("resumes", resumes);
@@ -189,26 +192,21 @@ impl Batch {
     }
 }
 
-/// Makes a C++ case. The C++ code measures its own times.
-fn cc(runner: Runner, place: Place, run: impl Fn(u32, u64) -> std::io::Result<cc::Batch> + 'static) -> Case {
+/// Converts the batch of a C++ case, which measures its own times.
+fn of_cc(done: &cc::Batch, has_frames: bool) -> Batch {
     let nanos = Duration::from_nanos;
-    let run = move |number, tasks| {
-        let done = run(number, tasks).map_err(not_started)?;
-        let of_coroutines = matches!(runner, Runner::Cc(_, Kind::Coroutine | Kind::Yield));
-        Ok(Batch {
-            total: nanos(done.total),
-            creation: nanos(done.creation),
-            resume: nanos(done.resume),
-            inside: (done.compute > 0).then(|| [nanos(done.compute), nanos(done.switches)]),
-            destruction: nanos(done.destruction),
-            sum: done.sum,
-            resumes: of_coroutines.then_some(done.resumes),
-            // The size of an elided frame is unknown.
-            frame: done.frame(),
-            news: of_coroutines.then_some(done.news),
-        })
-    };
-    Case::new(place.id(runner), batches(runner, place, |_| Done::new(), run)).untraced().uncounted()
+    Batch {
+        total: nanos(done.total),
+        creation: nanos(done.creation),
+        resume: nanos(done.resume),
+        inside: (done.compute > 0).then(|| [nanos(done.compute), nanos(done.switches)]),
+        destruction: nanos(done.destruction),
+        sum: done.sum,
+        resumes: has_frames.then_some(done.resumes),
+        // The size of an elided frame is unknown.
+        frame: done.frame(),
+        news: has_frames.then_some(done.news),
+    }
 }
 
 /// The readings of the clock at the ends of the parts of a batch. Each part begins where the previous part ends.

@@ -25,8 +25,7 @@ pub(crate) fn prove() {
             news: Some(60),
         };
         // A reading takes 10 ns: 2 batches have 3 for each task, and one each for the other two parts.
-        let expected = Done::new()
-            .took(nanos(66600 - 1840))
+        let expected = Done { took: Some(nanos(66600 - 1840)), ..Done::new() }
             .gauge("clock_ns", 10.0)
             .gauge("clock_readings", 184.0 / 60.0)
             .count("resumes", 60)

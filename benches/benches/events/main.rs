@@ -18,7 +18,7 @@ use std::time::Duration;
 use atrace::control::{Control, Switched};
 use atrace::tracer::TextBuffer;
 use atrace::{AtraceTag, atrace_begin, atrace_get_enabled_tags, atrace_is_tag_enabled};
-use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, What, Who, promises, published};
+use atrace_benches::catalogue::{ATRACE, EVENTS, Event, Id, LITERALS, State, Who, promises, published};
 use atrace_benches::harness::output::{Output, fail};
 use atrace_benches::harness::{Session, child, exit_code, supervise};
 use atrace_benches::instruments::alloc::{Counting, per_op};
@@ -59,7 +59,7 @@ fn bench(session: &Session) -> io::Result<ExitCode> {
     if session.args.list {
         let of = |state| EVENTS.iter().map(move |event| Id::event(Who::Rust, state, event));
         let ids = State::ALL.into_iter().flat_map(of);
-        for id in ids.chain(EVENTS.iter().chain(&LITERALS).map(perfetto::id)) {
+        for id in ids.chain(EVENTS.iter().chain(LITERALS.iter()).map(perfetto::id)) {
             println!("{id}: benchmark");
         }
         return Ok(ExitCode::SUCCESS);
@@ -222,7 +222,7 @@ fn compare(
     paired.promise(&promised);
     paired.select(&session.args);
     let measured = paired.run();
-    println!("\n{}, {who}: {measured}", state.name());
+    println!("\n{}, {}: {measured}", state.name(), who.name());
     let rows = measured.rows(session.sink()).into_iter().map(|row| {
         let allocs = counted.iter().find(|(id, _)| *id == row.id).and_then(|(_, count)| *count);
         row.with_allocs(allocs)
@@ -293,7 +293,7 @@ fn aosp_like(paired: &mut Paired<'_>, state: State) {
     if cc_bench::missing("atrace_end_body").is_some() {
         return;
     }
-    for published::OfEvent { state: of, event, .. } in &published::EVENTS {
+    for published::OfEvent { state: of, event, .. } in published::EVENTS.iter() {
         let event = Event::named(event).filter(|_| *of == state);
         let Some(event) = event else { continue };
         let [rust, wrapped] = [Who::Rust, Who::AospLike].map(|who| Id::event(who, state, event).to_string());
@@ -405,7 +405,7 @@ fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     let config = Config::of(&session.args);
     let config = Config { budget: config.budget / 2, ..config };
     let mut rows = Vec::new();
-    let id = |state, length| Id { who: Who::Rust, what: What::Name(state, length) }.to_string();
+    let id = |state, length| format!("rust/{}_name/{length}", State::name(state));
     for state in State::ALL {
         let _on = if state == State::On { Some(switch.on()?) } else { None };
         let file = marker(session)?;

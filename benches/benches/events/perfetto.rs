@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use atrace::{AtraceTag, atrace_begin};
 use atrace_benches::catalogue::promises::{self, GROWTH, SYSTEM_CALLS};
-use atrace_benches::catalogue::{EVENTS, Event, Id, LITERALS, State, What, Who};
+use atrace_benches::catalogue::{EVENTS, Event, Id, LITERALS, State, Who};
 use atrace_benches::harness::Session;
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::child::{self, Helper};
@@ -243,7 +243,7 @@ fn events(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     let mut paired = Paired::new(config(&session.args));
     let [stamp, raw] = add_limits(&mut paired, session)?;
     let mut allocs = Vec::new();
-    for event in EVENTS.iter().chain(&LITERALS) {
+    for event in EVENTS.iter().chain(LITERALS.iter()) {
         allocs.push((text_id(event), allocations(room, event)));
         room.add(&mut paired, text_id(event), event, in_rust::<{ SHARED.bits() }>(event));
         paired.compare_above(text_id(event), &stamp);
@@ -390,7 +390,7 @@ fn whole_machine(session: &Session, room: &Room) -> io::Result<Vec<Row>> {
     const WAKE: u64 = 5000;
     let args = &session.args;
     let ids = [(Who::Perfetto, SHARED), (Who::Rust, MARKED)]
-        .map(|(who, tag)| (Id { who, what: What::Watched("whole_machine".to_owned()) }, tag));
+        .map(|(who, tag)| (Id::begin_in(who, "whole_machine"), tag));
     if !args.selects(&ids[0].0.to_string()) {
         return Ok(Vec::new());
     }
@@ -500,7 +500,7 @@ fn system_calls(room: &Room, time: Duration) -> io::Result<f64> {
 pub(crate) fn measure_sessions(session: &Session) -> io::Result<Vec<Row>> {
     let room = Room::new()?;
     let sessions = room.reading.sessions();
-    let id = Id { who: Who::Perfetto, what: What::Watched(format!("{sessions}_sessions")) }.to_string();
+    let id = Id::begin_in(Who::Perfetto, &format!("{sessions}_sessions")).to_string();
     let mut paired = Paired::new(Config { budget: Duration::from_secs(3), ..config(&session.args) });
     room.add(&mut paired, id.clone(), begin(), in_rust::<{ SHARED.bits() }>(begin()));
     let [stamp, raw] = add_limits(&mut paired, session)?;

@@ -5,8 +5,8 @@
 use std::io;
 
 use atrace::{AtraceTag, atrace_begin};
-use atrace_benches::catalogue::{Id, What, Who};
-use atrace_benches::measure::workload::{Case, Done, Mode, Names, RawWrites, Tracing, Workload};
+use atrace_benches::catalogue::{Id, Who};
+use atrace_benches::measure::workload::{Case, Done, Info, Mode, Names, Pace, RawWrites, Tracing, Workload};
 use atrace_benches::subjects::events::text;
 
 pub(crate) struct Watched;
@@ -17,25 +17,30 @@ impl Workload for Watched {
 
     fn cases<T: Tracing>() -> Vec<Case> {
         let name = text(10);
-        vec![Case::new("rust/begin", move |n| {
+        vec![Case::new(Info::of("rust/begin"), move |n| {
             (0..n).for_each(|_| atrace_begin(AtraceTag::App, &name));
-            Ok(Done::new().messages(n))
+            Ok(Done { messages: n, ..Done::new() })
         })]
     }
 
     fn modes() -> Vec<Mode> {
-        let mode = |name, install: fn()| Mode::new(name, install).on().apart();
+        let mode = |name, bases, install: fn()| Mode {
+            writes: true,
+            pace: Pace::Own,
+            bases,
+            ..Mode::new(name, install)
+        };
         vec![
-            mode("alone", || ()).above(&[]),
-            mode("watched", || keep(atrace::watch::watch(|_| ()))).above(&["alone"]),
-            mode("watched_without_descriptors", || keep(atrace::watch::watch_without_descriptors(|_| ())))
-                .above(&["alone"]),
+            mode("alone", &[], || ()),
+            mode("watched", &["alone"], || keep(atrace::watch::watch(|_| ()))),
+            mode("watched_without_descriptors", &["alone"], || {
+                keep(atrace::watch::watch_without_descriptors(|_| ()));
+            }),
         ]
     }
 
     fn names() -> Names {
-        let row =
-            |_: &str, kind: &str| Id { who: Who::Rust, what: What::Watched(kind.to_owned()) }.to_string();
+        let row = |_: &str, kind: &str| Id::begin_in(Who::Rust, kind).to_string();
         Names { row, raw_writes: RawWrites::Untimed, ..Names::default() }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use atrace::AtraceTag;
 use atrace::control::{Control, Switched};
 use atrace::perfetto::Recording;
-use atrace_benches::catalogue::{Event, Id, State, TracingCase, What, Who};
+use atrace_benches::catalogue::{Event, Id, State, TracingCase, Who};
 use atrace_benches::measure::instructions::{self, OPERATIONS};
 use atrace_benches::subjects::subscribers::{self, Subject};
 use atrace_benches::subjects::{cases, events};
@@ -48,32 +48,30 @@ impl Prepared {
 /// Switches tracing to the state of the case, and checks the state by counting the events that arrive in the
 /// sink.
 fn prepare(id: &Id) -> Prepared {
-    match (&id.who, &id.what) {
-        (Who::Perfetto, What::Event(_, event)) => return event_by_perfetto(event),
-        (Who::Perfetto, What::Tracing(_, case)) => {
-            return tracing_by_perfetto(subject(id, *case), *case);
-        }
-        _ => {}
-    }
-    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) = match id.what {
-        What::Event(state, event) => {
-            let mut all = events::operations().into_iter();
-            let operation = all.find(|operation| operation.event == event).expect("each has an operation");
-            let is_cc = id.who == Who::Cc;
-            let run = if is_cc { operation.cc.expect("C++ has it") } else { operation.rust };
-            (state == State::On, event.messages, None, run)
-        }
-        What::Tracing(_, case) => {
-            let subject = subject(id, case);
-            (
-                subject.of.state == State::On,
-                case.messages(),
-                Some(subject.install),
-                Box::new(move |n| cases::run(case, n)),
-            )
-        }
-        _ => panic!("there is no case {id}"),
-    };
+    let by_perfetto = id.who == Who::Perfetto;
+    let (on, messages, install, mut run): (bool, u64, Option<fn()>, Run) =
+        match (id.as_event(), id.as_tracing()) {
+            (Some((_, event)), _) if by_perfetto => return event_by_perfetto(event),
+            (_, Some((_, case))) if by_perfetto => return tracing_by_perfetto(subject(id, case), case),
+            (Some((state, event)), _) => {
+                let mut all = events::operations().into_iter();
+                let operation =
+                    all.find(|operation| operation.event == event).expect("each has an operation");
+                let is_cc = id.who == Who::Cc;
+                let run = if is_cc { operation.cc.expect("C++ has it") } else { operation.rust };
+                (state == State::On, event.messages, None, run)
+            }
+            (_, Some((_, case))) => {
+                let subject = subject(id, case);
+                (
+                    subject.of.state == State::On,
+                    case.messages(),
+                    Some(subject.install),
+                    Box::new(move |n| cases::run(case, n)),
+                )
+            }
+            _ => panic!("there is no case {id}"),
+        };
     let control = Control::open().expect("there are properties");
     // libcutils never notices flags that did not exist when it first looked.
     control.enable_this_process().and_then(Switched::restore).expect("tracing can be switched");

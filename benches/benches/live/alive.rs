@@ -31,11 +31,7 @@ impl Kind {
     /// Returns the id of the case that dumps these tasks. If `fetched` is true, the case also fetches the frames of
     /// each span's creation.
     pub(crate) fn id(self, fetched: bool) -> String {
-        let name = match self {
-            Self::Delay => "long_delay",
-            Self::Delays => "10000_delays",
-            Self::Tasks => "1000_tasks",
-        };
+        let name = ["long_delay", "10000_delays", "1000_tasks"][self as usize];
         format!("rust/dump_of_{name}{}", if fetched { "/fetched" } else { "" })
     }
 
@@ -47,10 +43,7 @@ impl Kind {
     }
 
     pub(crate) fn tasks(self) -> u64 {
-        match self {
-            Self::Delay | Self::Delays => 1,
-            Self::Tasks => 1000,
-        }
+        if self == Self::Tasks { 1000 } else { 1 }
     }
 }
 

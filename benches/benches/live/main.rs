@@ -25,7 +25,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Done, Fixture, Mode, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{
+    self, Case, Done, Fixture, Info, Mode, Results, Tracing, Workload, Wrong,
+};
 use atrace_benches::promise::Judged;
 use atrace_subscriber::live;
 use tokio::runtime::{Builder, Runtime};
@@ -150,13 +152,18 @@ impl Workload for Live {
     fn cases<T: Tracing>() -> Vec<Case> {
         let beside = Rc::new(RefCell::new(Beside::Nothing));
         let mut cases = Vec::new();
+        // A registry occasionally allocates memory for more spans of a thread, and the queues of runtimes can grow at
+        // any time.
+        let inexact = |id| Info { counted_over: 1000, exact: false, ..Info::of(id) };
         let done = |n: u64, [spans, messages]: [u64; 2], ended: bool, (ran, took): (u64, Duration)| {
             check("bodies", ran, n)?;
-            Ok(Done::new().messages(messages * n).lives(spans * n..=spans * n).others_wrote(ended).took(took))
+            let (messages, lives, took) = (messages * n, [spans * n; 2], Some(took));
+            Ok(Done { messages, lives, others_wrote: ended, took, ..Done::new() })
         };
         for Creation { name, body, spans, messages } in creations::<T>() {
             let beside = Rc::clone(&beside);
-            let case = Case::afresh(format!("rust/{name}"), move || {
+            let info = Info { not_in: &modes::BARE, ..inexact(format!("rust/{name}")) };
+            cases.push(Case::afresh(info, move || {
                 let (beside, mut kept) = (Rc::clone(&beside), None);
                 move |n| {
                     let ended = beside.borrow_mut().nothing();
@@ -168,13 +175,13 @@ impl Workload for Live {
                     let ran = body(runtime, n);
                     done(n, [spans, messages], ended, (ran, start.elapsed()))
                 }
-            });
-            // A registry occasionally allocates memory for more spans of a thread.
-            cases.push(case.counted_over(1000).inexact().not_in(&modes::BARE));
+            }));
         }
         for Creation { name, body, spans, messages } in creations::<T>() {
             let beside = Rc::clone(&beside);
-            let case = Case::afresh(format!("rust/{name}/2_threads"), move || {
+            let info = inexact(format!("rust/{name}/2_threads"));
+            let info = Info { threads: alive::THREADS, not_in: &modes::BARE, ..info };
+            cases.push(Case::afresh(info, move || {
                 beside.borrow_mut().nothing();
                 let beside = Rc::clone(&beside);
                 move |n| {
@@ -182,23 +189,23 @@ impl Workload for Live {
                     let (team, ended) = beside.team()?;
                     done(n, [spans, messages], ended, together(team, body, n)?)
                 }
-            });
-            // The queues of the runtimes can grow at any time.
-            cases.push(case.by_threads(alive::THREADS).counted_over(1000).inexact().not_in(&modes::BARE));
+            }));
         }
         let beside_creation = Rc::clone(&beside);
-        let case = Case::new("rust/creation", move |n| {
+        cases.push(Case::new(inexact("rust/creation".to_owned()), move |n| {
             let ended = beside_creation.borrow_mut().nothing();
             let start = Instant::now();
             deep(DEEP, &mut || (0..n).for_each(|_| drop(black_box(T::span(|| info_span!("created"))))));
             let took = start.elapsed();
-            Ok(Done::new().others_wrote(ended).took(took))
-        });
-        cases.push(case.counted_over(1000).inexact());
+            Ok(Done { others_wrote: ended, took: Some(took), ..Done::new() })
+        }));
         let dumped = |kind: Kind| [(kind, false), (kind, true)];
         for (kind, fetch) in Kind::ALL.into_iter().flat_map(dumped) {
             let beside = Rc::clone(&beside);
-            let case = Case::afresh(kind.id(fetch), move || {
+            // If a task is inside its span during the dump, the dump also has to name the task's thread.
+            let info =
+                Info { exact: kind != Kind::Delays, not_in: &modes::EMPTY, ..Info::of(kind.id(fetch)) };
+            let case = Case::afresh(info, move || {
                 beside.borrow_mut().nothing();
                 let beside = Rc::clone(&beside);
                 move |n| {
@@ -213,9 +220,7 @@ impl Workload for Live {
                 }
             });
             let frames = move || if fetch { kind.frames().get().copied().unwrap_or(0) } else { 0 };
-            let case = case.has("frames", move || frames() as f64).not_in(&modes::EMPTY);
-            // If a task is inside its span during the dump, the dump also has to name the task's thread.
-            cases.push(if kind == Kind::Delays { case.inexact() } else { case });
+            cases.push(case.has("frames", move || frames() as f64));
         }
         cases
     }
@@ -274,5 +279,5 @@ fn dumps(kind: Kind, n: u64, fetch: bool) -> Result<Done, Wrong> {
         check("frames", frames, n * of_one)?;
     }
     // The tasks may have started in this slice, and may be at work.
-    Ok(Done::new().others_wrote(true).took(took).count("frames", frames))
+    Ok(Done { others_wrote: true, took: Some(took), ..Done::new() }.count("frames", frames))
 }

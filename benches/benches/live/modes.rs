@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-use atrace_benches::measure::workload::{Mode, Results};
+use atrace_benches::measure::workload::{Mode, Pace, Results};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::stats::Interval;
 use atrace_subscriber::live::{LiveLayer, Walk, return_addresses};
@@ -73,28 +73,30 @@ pub(crate) const EMPTY: [&str; 8] =
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];
 
 pub(crate) fn all() -> Vec<Mode> {
-    let plain = |mode: Mode| mode.paced_with(DEFAULT);
-    let above = |name, install: fn()| Mode::new(name, install).above(&[DEFAULT]);
-    let null = |name, install: fn()| plain(above(name, install)).same_as(DEFAULT);
-    let registry = Mode::new("registry", || Mode::install(tracing_subscriber::registry()));
+    let plain = |name, bases, install: fn()| {
+        let pace = Pace::Of(DEFAULT);
+        Mode { bases, pace, ..Mode::new(name, install) }
+    };
+    let null = |name, install| Mode { twin: Some(DEFAULT), ..plain(name, &[DEFAULT], install) };
+    let apart = |name, install| Mode { pace: Pace::Own, ..plain(name, &[DEFAULT], install) };
     let mut modes = Mode::all();
     modes.extend([
-        plain(registry.above(&["nosub"])),
-        plain(Mode::new(DEFAULT, install::<false, false, false, false>).above(&["registry"])),
+        plain("registry", &["nosub"], || Mode::install(tracing_subscriber::registry())),
+        plain(DEFAULT, &["registry"], install::<false, false, false, false>),
         null("S", install::<false, true, false, false>),
         null("L", install::<false, false, true, false>),
         null("S_L", install::<false, true, true, false>),
-        above("C", install::<true, false, false, false>).apart(),
-        above("C_S", install::<true, true, false, false>).apart(),
-        above("C_L", install::<true, false, true, false>).apart(),
-        above("C_S_L", install::<true, true, true, false>).apart(),
-        above("bare", || Bare::install(Walk::Unwinding)).apart(),
+        apart("C", install::<true, false, false, false>),
+        apart("C_S", install::<true, true, false, false>),
+        apart("C_L", install::<true, false, true, false>),
+        apart("C_S_L", install::<true, true, true, false>),
+        apart("bare", || Bare::install(Walk::Unwinding)),
     ]);
     if Walk::of_this_program() == Walk::FramePointers {
         modes.extend([
-            plain(above("C_L_fp", install::<true, false, true, true>)),
-            plain(above("C_S_L_fp", install::<true, true, true, true>)),
-            plain(above("bare_fp", || Bare::install(Walk::FramePointers))),
+            plain("C_L_fp", &[DEFAULT], install::<true, false, true, true>),
+            plain("C_S_L_fp", &[DEFAULT], install::<true, true, true, true>),
+            plain("bare_fp", &[DEFAULT], || Bare::install(Walk::FramePointers)),
         ]);
     }
     modes

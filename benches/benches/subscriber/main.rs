@@ -9,14 +9,14 @@
 use std::process::ExitCode;
 
 use atrace_benches::catalogue::promises::{self, Promise};
-use atrace_benches::catalogue::{self, Id, State, TracingCase, Way};
+use atrace_benches::catalogue::{self, Id, State, TracingCase};
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::{Session, child, supervise};
 use atrace_benches::instruments::alloc::Counting;
 use atrace_benches::instruments::clock::timed;
 use atrace_benches::measure::instructions;
 use atrace_benches::measure::workload::{
-    self, Done, Fixture, Mode, Names, RawWrites, Results, Tracing, Workload,
+    self, Done, Fixture, Info, Mode, Names, Pace, RawWrites, Results, Tracing, Workload,
 };
 use atrace_benches::promise::Judged;
 use atrace_benches::subjects::cases;
@@ -49,9 +49,9 @@ impl Workload for Subscribers {
         let case = |case: TracingCase| {
             let run = move |n| {
                 cases::run(case, n);
-                Ok(Done::new().messages(case.messages() * n))
+                Ok(Done { messages: case.messages() * n, ..Done::new() })
             };
-            workload::Case::new(case.name(), run).counted_over(2000)
+            workload::Case::new(Info { counted_over: 2000, ..Info::of(case.name()) }, run)
         };
         TracingCase::ALL.map(case).into()
     }
@@ -62,17 +62,16 @@ impl Workload for Subscribers {
 
     fn modes() -> Vec<Mode> {
         let mode = |subject: Subject| {
-            let mode = Mode::new(subject.of.mode, subject.install).above(subject.of.compared_to).apart();
-            let mode = if subject.allocates_exactly() { mode } else { mode.inexact() };
-            match (subject.of.state == State::On, subject.of.way) {
-                (true, Way::Perfetto) => {
-                    let marker =
-                        subject.of.mode.strip_prefix("perfetto_").expect("as the catalogue calls it");
-                    mode.by_perfetto().beside_writes_of(marker)
-                }
-                (false, Way::Perfetto) => mode.connected(),
-                (true, _) => mode.on(),
-                (false, _) => mode,
+            let (on, exact) = (subject.of.state == State::On, subject.allocates_exactly());
+            let of_perfetto = subject.of.mode.strip_prefix("perfetto_");
+            Mode {
+                bases: subject.of.compared_to,
+                pace: Pace::Own,
+                exact,
+                writes: on && of_perfetto.is_none(),
+                sessions: of_perfetto.map(|_| u32::from(on)),
+                writes_of: of_perfetto.filter(|_| on),
+                ..Mode::new(subject.of.mode, subject.install)
             }
         };
         subscribers::all().into_iter().map(mode).collect()

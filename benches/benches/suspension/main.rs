@@ -33,12 +33,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Wake, Waker};
 
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::measure::workload::{self, Case, Done, Fixture, Results, Tracing, Workload, Wrong};
+use atrace_benches::measure::workload::{self, Case, Done, Fixture, Info, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::row::Row;
 use atrace_benches::stats::Interval;
 use atrace_benches::subjects::waiting::{
-    Acquire, Boxed, HANDLER, Handler, Inline, Receiver, Sender, Slots, channel,
+    self, Boxed, HANDLER, Handler, Inline, Receiver, Sender, Slots, channel,
 };
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tracing::info_span;
@@ -72,13 +72,13 @@ impl Workload for Suspension {
     fn cases<T: Tracing>() -> Vec<Case> {
         let mut cases = vec![semaphore::<T, Inline>(), semaphore::<T, Boxed>()];
         for capacity in CAPACITIES {
-            let id = |spans| pipeline_id(&capacity_name(capacity), spans);
+            let id = |spans| Info::of(pipeline_id(&capacity_name(capacity), spans));
             cases.push(through(id(0), move || pipelines::<T, Flume, 0, 0>(capacity)));
             cases.push(through(id(1), move || pipelines::<T, Flume, 1, 0>(capacity)));
             cases.push(through(id(2), move || pipelines::<T, Flume, 2, 0>(capacity)));
         }
         for capacity in CAPACITIES {
-            let id = units_id(&capacity_name(capacity));
+            let id = Info::of(units_id(&capacity_name(capacity)));
             cases.push(through(id, move || channels::<T, Flume>(capacity)));
         }
         cases.extend(own::<T, Inline>());
@@ -116,8 +116,9 @@ fn semaphore<T: Tracing, H: Handler>() -> Case {
         let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::new(1)));
         acquires::<T, H, _>(semaphore, move || semaphore.acquire())
     };
-    let case = Case::afresh(semaphore_id(H::NAME), afresh).counted_over(ACQUIRES).one_core();
-    case.has("polls", || 2.0).beside("semaphore")
+    let beside = Some("semaphore".to_owned());
+    let info = Info { counted_over: ACQUIRES, one_core: true, beside, ..Info::of(semaphore_id(H::NAME)) };
+    Case::afresh(info, afresh).has("polls", || 2.0)
 }
 
 /// The result of waiting for a permit.
@@ -138,7 +139,7 @@ fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>
         let mut polls = 0;
         let mut held = semaphore.try_acquire().map_err(|e| format!("the permit is not there: {e}"))?;
         for _ in 0..n {
-            let acquire = Acquire::<H, F>::new(acquire(), slots);
+            let acquire = waiting::acquire::<H, F>(acquire(), slots);
             let mut acquire = pin!(T::spanned(acquire, || info_span!("acquire")));
             polls += 1;
             if acquire.as_mut().poll(&mut context).is_ready() {
@@ -157,7 +158,7 @@ fn acquires<T: Tracing, H: Handler, F: Future<Output = Permit> + Send + 'static>
             let (permits, left) = (semaphore.available_permits(), slots.taken());
             return Err(format!("{woken} of {n} were woken; {permits} permits and {left} waiters are left"));
         }
-        Ok(Done::new().messages(messages(1, polls, n)).lives(n..=n).count("polls", polls))
+        Ok(Done { messages: messages(1, polls, n), lives: [n; 2], ..Done::new() }.count("polls", polls))
     }
 }
 
@@ -223,10 +224,10 @@ fn messages(spans: usize, polls: u64, tasks: u64) -> u64 {
 
 /// Makes a case of channels on one thread.
 fn through<R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
-    id: String,
+    info: Info,
     run: impl Fn() -> R + 'static,
 ) -> Case {
-    Case::afresh(id, run).counted_over(2).per("polls").one_core()
+    Case::afresh(Info { counted_over: 2, per: Some("polls"), one_core: true, ..info }, run)
 }
 
 /// Sends 10,000 elements through a filter into a fold.
@@ -285,7 +286,8 @@ fn total<const N: usize>(sum: Option<u64>, more: [Option<u64>; N]) -> Option<u64
 fn done(polls: &AtomicU64, waits: Option<u64>, (spans, tasks): (usize, u64)) -> Done {
     let polls = polls.load(Relaxed);
     let lives = spans as u64 * tasks;
-    let done = Done::new().messages(messages(spans, polls, tasks)).lives(lives..=lives).count("polls", polls);
+    let written = Done { messages: messages(spans, polls, tasks), lives: [lives; 2], ..Done::new() };
+    let done = written.count("polls", polls);
     waits.into_iter().fold(done, |done, waits| done.count(WAITS, waits))
 }
 
@@ -344,13 +346,13 @@ fn own<T: Tracing, H: Handler>() -> [Case; 6] {
     let own = own_name(H::NAME);
     let locals = |n| format!("rust/channel_sink/{own}/{n}_locals");
     [
-        own_case::<H, _>(pipeline_id(&own, 0), pipelines::<T, Own<H>, 0, 0>).not_in(&BUT_NONE),
-        own_case::<H, _>(pipeline_id(&own, 1), pipelines::<T, Own<H>, 1, 0>),
-        own_case::<H, _>(pipeline_id(&own, 2), pipelines::<T, Own<H>, 2, 0>),
-        own_case::<H, _>(locals(1), pipelines::<T, Own<H>, 0, 1>).not_in(&BUT_NONE),
-        own_case::<H, _>(locals(2), pipelines::<T, Own<H>, 0, 2>).not_in(&BUT_NONE),
+        own_case::<H, _>(pipeline_id(&own, 0), &BUT_NONE, pipelines::<T, Own<H>, 0, 0>),
+        own_case::<H, _>(pipeline_id(&own, 1), &BUT_NONE[..4], pipelines::<T, Own<H>, 1, 0>),
+        own_case::<H, _>(pipeline_id(&own, 2), &BUT_NONE[..4], pipelines::<T, Own<H>, 2, 0>),
+        own_case::<H, _>(locals(1), &BUT_NONE, pipelines::<T, Own<H>, 0, 1>),
+        own_case::<H, _>(locals(2), &BUT_NONE, pipelines::<T, Own<H>, 0, 2>),
         // The sender is polled for each unit that it waits with, and at the end.
-        own_case::<H, _>(units_id(&own), channels::<T, Own<H>>).has("polls", || 50_001.0).not_in(&BUT_NONE),
+        own_case::<H, _>(units_id(&own), &BUT_NONE, channels::<T, Own<H>>).has("polls", || 50_001.0),
     ]
 }
 
@@ -358,10 +360,11 @@ const BUT_NONE: [&str; 5] = ["nosub", "filtered", "off", "perfetto", "on"];
 
 fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
     id: String,
+    not_in: &'static [&'static str],
     run: impl Fn(usize) -> R + 'static,
 ) -> Case {
-    let group = id.replace(H::NAME, "");
-    through(id, move || run(0)).beside(group).not_in(&BUT_NONE[..4])
+    let beside = Some(id.replace(H::NAME, ""));
+    through(Info { beside, not_in, ..Info::of(id) }, move || run(0))
 }
 
 /// A function that returns the id of a case from the name of its handler.

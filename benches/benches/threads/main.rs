@@ -19,19 +19,19 @@
 //! operation is the sum of both clients' times, divided by the number of operations.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use atrace_benches::catalogue::Id;
 use atrace_benches::harness::args::Args;
 use atrace_benches::harness::output::fail;
 use atrace_benches::harness::{child, supervise};
 use atrace_benches::instruments::alloc::Counting;
-use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState, Wait};
-use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Results, Tracing, Workload, Wrong};
+use atrace_benches::instruments::profile::{Sampler, Samples, Started, ThreadState, WAITS, wait_of};
+use atrace_benches::measure::workload::{self, Bare, Case, Fixture, Info, Results, Tracing, Workload, Wrong};
 use atrace_benches::promise::{Judged, Verdict};
 use atrace_benches::subjects::http::{self, Server};
 
@@ -73,12 +73,9 @@ enum Kind {
     Task,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Kernel => "kernel",
-            Self::Task => "task",
-        })
+impl Kind {
+    const fn name(self) -> &'static str {
+        ["kernel", "task"][self as usize]
     }
 }
 
@@ -90,11 +87,11 @@ enum Job {
     Io(u32),
 }
 
-impl fmt::Display for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Job {
+    fn name(self) -> String {
         match self {
-            Self::Nonio => f.pad("nonio"),
-            Self::Io(delay) => f.pad(&format!("io_{delay}ms")),
+            Self::Nonio => "nonio".to_owned(),
+            Self::Io(delay) => format!("io_{delay}ms"),
         }
     }
 }
@@ -113,7 +110,7 @@ impl Setup {
     }
 
     fn id(self) -> String {
-        format!("rust/threads_{}_{}", self.kind, self.job)
+        format!("rust/threads_{}_{}", self.kind.name(), self.job.name())
     }
 
     /// Returns the length of slices (periods of measuring). Slices are short, so that slices that are compared run at
@@ -136,26 +133,29 @@ impl Workload for Threads {
 
     fn cases<T: Tracing>() -> Vec<Case> {
         let case = |setup: Setup| {
-            let case = match setup.job {
-                // A slice has four operations of each client, which does not justify making everything anew.
-                Job::Io(5) => Case::new(setup.id(), operations::of::<T>(setup)).waits(),
-                _ => Case::afresh(setup.id(), move || operations::of::<T>(setup)),
+            let info = Info {
+                // An even number of operations, so that no client works alone for long.
+                batch: CLIENTS as u64,
+                counted_over: setup.counted_over(),
+                slice: Some(setup.slice()),
+                threads: CLIENTS as u32,
+                waits: setup.job == Job::Io(5),
+                // The runtime keeps a list of sockets to deregister, and allocates a new list each time that it
+                // processes the list.
+                exact: setup.kind == Kind::Kernel || setup.job == Job::Nonio,
+                ..Info::of(setup.id())
             };
-            // An even number of operations, so that no client works alone for long.
-            let case = case.batch(CLIENTS as u64).counted_over(setup.counted_over());
-            let case = case.slices_of(setup.slice()).by_threads(CLIENTS as u32);
-            let case = match setup {
+            let case = match setup.job {
+                // A slice has few operations of each client, which does not justify making everything anew.
+                Job::Io(5) => Case::new(info, operations::of::<T>(setup)),
+                _ => Case::afresh(info, move || operations::of::<T>(setup)),
+            };
+            match setup {
                 // A span (two messages) and an event, in a thread started for the operation.
                 Setup { kind: Kind::Kernel, .. } => {
                     case.has(count::MESSAGES, || 3.0).has(count::STARTED, || 1.0)
                 }
                 Setup { job: Job::Nonio, .. } => case.has(count::MESSAGES, || 5.0).has(count::POLLS, || 1.0),
-                _ => case,
-            };
-            match setup {
-                // The runtime keeps a list of sockets to deregister, and allocates a new list each time that it
-                // processes the list.
-                Setup { kind: Kind::Task, job: Job::Io(_) } => case.inexact(),
                 _ => case,
             }
         };
@@ -190,7 +190,7 @@ impl Workload for Threads {
             let name = id.trim_start_matches("rust/").to_owned();
             let mut wrong = None;
             cases.case(&Id::of_workload(&id, "none"), &name, |n| match run(n) {
-                Ok(done) => done.time().unwrap_or_default(),
+                Ok(done) => done.took.unwrap_or_default(),
                 Err(reason) => {
                     wrong.get_or_insert(reason);
                     Duration::from_nanos(1)
@@ -245,6 +245,8 @@ fn state_name(role: &str, state: ThreadState) -> String {
     format!("{role}_{}", state.name().to_lowercase())
 }
 
+/// The number of operations that wait 5 ms and run after the generations, for the throughput.
+const MORE: u64 = 240;
 /// The prefix of the names for samples in a kernel function.
 const FRAME: &str = "frame ";
 /// The role under which the samples of all threads together are listed.
@@ -262,6 +264,13 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     roles::clear();
     // A run before the samples starts the threads that start only once.
     run(if args.test { 1 } else { setup.counted_over() }).map_err(io::Error::other)?;
+    if setup.job == Job::Io(5) && !args.test && !args.quick {
+        // The generations have few operations that wait: as many more make the throughput certain.
+        for _ in 0..MORE / setup.counted_over() {
+            let done = run(setup.counted_over()).map_err(io::Error::other)?;
+            results.add_rates(&setup.id(), "none", &done);
+        }
+    }
     let started_since = match setup.kind {
         Kind::Kernel => Started::count(),
         Kind::Task => started_before,
@@ -299,10 +308,10 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     for state in ThreadState::ALL {
         let name = state_name(ALL, state);
         gauge(&name, samples.part(|found| found.1 == state));
-        for wait in Wait::ALL {
-            let waits = |frame: &Option<String>| frame.as_deref().and_then(Wait::of) == Some(wait);
+        for (wait, _) in WAITS {
+            let waits = |frame: &Option<String>| frame.as_deref().and_then(wait_of) == Some(wait);
             let part = samples.part(|found| found.1 == state && waits(&found.2));
-            gauge(&format!("{name}_in_{}", wait.name()), part);
+            gauge(&format!("{name}_in_{wait}"), part);
         }
         for role in ["clients", "workers", "operations"] {
             gauge(&format!("{name}_{role}"), samples.part(|found| (found.0, found.1) == (role, state)));

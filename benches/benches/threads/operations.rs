@@ -128,11 +128,10 @@ impl Team {
         // As in the original, the time of an operation is the sum of both clients' times, divided by the number of
         // operations.
         let (busy_ops, busy_time) = Share::all_busy(&shares);
-        let written = Done::new().messages(before + messages);
         // Only the span of a task is entered again.
-        let written = if kind == Kind::Task { written.lives(lives..=lives) } else { written };
-        Ok(written
-            .took(Share::time(&shares))
+        let lives = if kind == Kind::Task { [lives; 2] } else { [0; 2] };
+        let took = Some(Share::time(&shares));
+        Ok(Done { messages: before + messages, lives, took, ..Done::new() }
             .count(count::MESSAGES, messages)
             .count(count::POLLS, polls)
             .count(count::FAULTS, faults)

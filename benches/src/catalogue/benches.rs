@@ -1,7 +1,7 @@
 //! The list of benches: how to run each bench, and the rows that a full run must leave. The report uses the list to
 //! name rows that are missing.
 
-use super::id::{Id, State, What, Who};
+use super::id::{Id, State, Who};
 use super::kinds::{EVENTS, LITERALS, SUBSCRIBERS, TracingCase};
 
 /// The name of the bench of events.
@@ -44,10 +44,13 @@ impl Bench {
             ATRACE => {
                 let limits = [Id::limit("load_and_test")];
                 let raw = ["begin/10", "begin/1000", "end"].map(Id::raw_write);
-                let threads = EVENTS.iter().take(1).flat_map(|event| {
-                    let of = move |n| State::ALL.map(|state| What::Threads(state, event, n));
-                    [1, 2].into_iter().flat_map(of).map(|what| Id { who: Who::Rust, what })
-                });
+                let threads = [
+                    "off_begin/10/1_thread",
+                    "on_begin/10/1_thread",
+                    "off_begin/10/2_threads",
+                    "on_begin/10/2_threads",
+                ];
+                let threads = threads.map(|name| Id::new(Who::Rust, format!("tracing_{name}")));
                 events().chain(limits).chain(raw).chain(threads).chain(perfetto()).collect()
             }
             SUBSCRIBER => {
@@ -79,5 +82,5 @@ fn kinds() -> impl Iterator<Item = Id> {
 
 /// Returns the rows of every event through Perfetto; these are measured while a session records.
 fn perfetto() -> impl Iterator<Item = Id> {
-    EVENTS.iter().chain(&LITERALS).map(|event| Id::event(Who::Perfetto, State::On, event))
+    EVENTS.iter().chain(LITERALS.iter()).map(|event| Id::event(Who::Perfetto, State::On, event))
 }

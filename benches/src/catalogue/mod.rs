@@ -20,5 +20,5 @@ pub mod promises;
 pub mod published;
 
 pub use self::benches::{ATRACE, BENCHES, Bench, INSTRUCTIONS, SUBSCRIBER};
-pub use self::id::{Id, State, What, Who};
-pub use self::kinds::{EVENTS, Event, LITERALS, SUBSCRIBERS, Subscriber, TracingCase, Way};
+pub use self::id::{Id, State, Who};
+pub use self::kinds::{EVENTS, Event, LITERALS, SUBSCRIBERS, Subscriber, TracingCase, Way, tracing_name};

@@ -155,8 +155,6 @@ impl Drop for Aside {
 
 /// The shortest time between two updates of the progress line: an update takes time on the measured machine.
 const EVERY: Duration = Duration::from_millis(500);
-/// The width of the progress bar in characters.
-const BAR: usize = 24;
 
 #[derive(Debug)]
 struct Progress {
@@ -187,8 +185,9 @@ pub fn step(what: &str) {
         return;
     };
     progress.written = Instant::now();
-    let line = line(progress.bench, what, progress.started.elapsed(), progress.expected);
-    let _ = write!(io::stderr(), "\r{line}\x1b[K");
+    let left = progress.expected.saturating_sub(progress.started.elapsed()).as_secs();
+    let what: String = what.chars().take(40).collect();
+    let _ = write!(io::stderr(), "\r{}: about {left} s left: {what}\x1b[K", progress.bench);
 }
 
 /// Removes the progress line.
@@ -196,14 +195,6 @@ pub(crate) fn end() {
     if PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
-}
-
-fn line(bench: &str, what: &str, elapsed: Duration, expected: Duration) -> String {
-    let part = (elapsed.as_secs_f64() / expected.as_secs_f64().max(1.0)).min(1.0);
-    let full = (part * BAR as f64) as usize;
-    let left = expected.saturating_sub(elapsed).as_secs();
-    let what: String = what.chars().take(40).collect();
-    format!("{bench} [{:#<full$}{:-<rest$}] about {left} s left: {what}", "", "", rest = BAR - full)
 }
 
 /// Returns the exit code of a bench with these rows. The bench fails, with a message, if no row has a usable result. A
@@ -235,19 +226,6 @@ pub(crate) fn complain(what: impl Display) {
 pub fn fail(status: u8, what: impl Display) -> ExitCode {
     complain(what);
     ExitCode::from(status)
-}
-
-#[cfg(test)]
-mod progress_tests {
-    use super::*;
-
-    #[test]
-    fn the_bar_grows_and_the_time_shrinks() {
-        let at = |seconds| line("live", "rust/launch", Duration::from_secs(seconds), Duration::from_secs(80));
-        assert_eq!(at(0), "live [------------------------] about 80 s left: rust/launch");
-        assert_eq!(at(20), "live [######------------------] about 60 s left: rust/launch");
-        assert_eq!(at(100), "live [########################] about 0 s left: rust/launch");
-    }
 }
 
 #[cfg(test)]

@@ -137,10 +137,6 @@ pub struct PerOp {
     pub allocs: f64,
     /// The number of bytes that one operation allocates.
     pub bytes: f64,
-    /// The number of blocks that one operation frees.
-    pub frees: f64,
-    /// The number of bytes that one operation frees.
-    pub freed: f64,
     /// The exact counts of all operations together.
     pub total: Counts,
 }
@@ -158,9 +154,8 @@ pub fn per_op(ops: u64, mut f: impl FnMut(u64)) -> Option<PerOp> {
     f(1);
     let (total, ()) = count(|| f(ops));
     let total = total?;
-    let each = [total.allocs, total.bytes, total.frees, total.freed];
-    let [allocs, bytes, frees, freed] = each.map(|n| n as f64 / ops as f64);
-    Some(PerOp { allocs, bytes, frees, freed, total })
+    let [allocs, bytes] = [total.allocs, total.bytes].map(|n| n as f64 / ops as f64);
+    Some(PerOp { allocs, bytes, total })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::thread::{disable_transparent_huge_pages, gettid, transparent_huge_pages_are_disabled};
+use rustix::thread::gettid;
 
 /// The state of a thread in a sample. Rarer states of the kernel count as `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,38 +53,21 @@ impl ThreadState {
     }
 }
 
-/// The kind of object for which a waiting thread waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// The thread waits for another thread: for a lock, a condition, to be unparked, or for the end of a
-    /// thread.
-    Futex,
-    /// The thread waits for one of several descriptors.
-    Epoll,
-    /// The thread waits for a socket, in a system call that reads, writes, connects or accepts.
-    Socket,
-}
+/// The kinds of object for which a waiting thread waits, with parts of the names of the kernel functions in which it
+/// waits. The names of these functions differ between kernel versions.
+pub const WAITS: [(&str, &[&str]); 3] = [
+    // For another thread: for a lock, a condition, to be unparked, or for the end of a thread.
+    ("futex", &["futex"]),
+    // For one of several descriptors.
+    ("epoll", &["ep_poll", "epoll"]),
+    // For a socket, in a system call that reads, writes, connects or accepts.
+    ("socket", &["wait_woken", "sk_", "tcp_", "inet_", "sock"]),
+];
 
-impl Wait {
-    /// All waits, in order.
-    pub const ALL: [Self; 3] = [Self::Futex, Self::Epoll, Self::Socket];
-
-    /// Returns the name of the wait.
-    pub const fn name(self) -> &'static str {
-        ["futex", "epoll", "socket"][self as usize]
-    }
-
-    /// Returns the wait to which a kernel function belongs. The names of these functions differ between
-    /// kernel versions.
-    pub fn of(function: &str) -> Option<Self> {
-        let names = |all: &[&str]| all.iter().any(|name| function.contains(name));
-        match () {
-            () if names(&["futex"]) => Some(Self::Futex),
-            () if names(&["ep_poll", "epoll"]) => Some(Self::Epoll),
-            () if names(&["wait_woken", "sk_", "tcp_", "inet_", "sock"]) => Some(Self::Socket),
-            () => None,
-        }
-    }
+/// Returns the kind of object for which a thread in this kernel function waits.
+pub fn wait_of(function: &str) -> Option<&'static str> {
+    let is_in = |names: &[&str]| names.iter().any(|name| function.contains(name));
+    WAITS.iter().find_map(|(wait, names)| is_in(names).then_some(*wait))
 }
 
 /// Returns the fields of a `stat` file, beginning with the third field, the state. The field before the state, the
@@ -126,31 +109,6 @@ pub fn minor_faults() -> io::Result<u64> {
     // The tenth field.
     let faults = fields(stat).and_then(|mut fields| fields.nth(7)?.parse().ok());
     faults.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/self/stat: {stat:?}")))
-}
-
-/// Touches `pages` new pages. Each page causes a minor fault if there are no [huge pages](without_huge_pages). Tests
-/// of [`minor_faults`] use this function.
-pub fn touch(pages: usize) {
-    let page = rustix::param::page_size();
-    // Larger than what glibc's allocator keeps, so the memory always comes from the kernel. Zeroed pages are not
-    // touched yet.
-    let mut memory = vec![0_u8; (pages * page).max(48 << 20)];
-    memory.iter_mut().step_by(page).take(pages).for_each(|byte| *byte = 1);
-    std::hint::black_box(&memory);
-}
-
-/// Runs `f` while the kernel gives this process no huge pages. A huge page would cause a single fault for
-/// many pages.
-///
-/// # Errors
-///
-/// Returns the kernel's error.
-pub fn without_huge_pages<R>(f: impl FnOnce() -> R) -> io::Result<R> {
-    let before = transparent_huge_pages_are_disabled()?;
-    disable_transparent_huge_pages(true)?;
-    let result = f();
-    disable_transparent_huge_pages(before)?;
-    Ok(result)
 }
 
 /// Counts the threads that ran a task. Each such thread calls [`seen`](Self::seen), and is counted once.
@@ -364,8 +322,8 @@ mod tests {
         assert_eq!((samples.mean_alive(), samples.part(|found| found.1 == waiting)), (Some(2.0), 0.75));
         assert_eq!(["a", "b", "c"].map(|role| samples.part_of_role(role, waiting)), [0.5, 1.0, 0.0]);
         assert_eq!(samples.part(|found| found.2 == frame("f")), 0.5);
-        let waits = ["futex_do_wait", "do_epoll_wait", "wait_woken", "f"].map(Wait::of);
-        assert_eq!(waits, [Some(Wait::Futex), Some(Wait::Epoll), Some(Wait::Socket), None]);
+        let waits = ["futex_do_wait", "do_epoll_wait", "wait_woken", "f"].map(wait_of);
+        assert_eq!(waits, [Some("futex"), Some("epoll"), Some("socket"), None]);
     }
 
     #[test]

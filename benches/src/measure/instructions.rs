@@ -383,7 +383,7 @@ mod tests {
     fn ids_are_those_of_the_other_benches() {
         let ids = ids();
         let of = |who: &Who, events: bool| {
-            let is_event = |id: &&Id| matches!(id.what, crate::catalogue::What::Event(..)) == events;
+            let is_event = |id: &&Id| id.as_event().is_some() == events;
             ids.iter().filter(|id| id.who == *who).filter(is_event).count()
         };
         assert_eq!([Who::Rust, Who::Ffi, Who::Cc, Who::Perfetto].map(|who| of(&who, true)), [28, 28, 24, 18]);

@@ -163,8 +163,8 @@ impl Judged {
         let system_calls = |row: &Row| {
             const NAME: &str = "system calls an event, of 100,000 a second";
             let calls = *row.counts.get(name)?;
-            let (of, measured) = (Id::of(&row.id).short(), format!("{calls:.4}"));
-            Some(Self::new(NAME, of, measured, format!("≤ {most}"), Verdict::kept_if(calls <= most)))
+            let (id, measured) = (Id::of(&row.id), format!("{calls:.4}"));
+            Some(Self::new(NAME, id.short(), measured, format!("≤ {most}"), Verdict::kept_if(calls <= most)))
         };
         promises.iter().filter_map(difference).chain(rows.iter().filter_map(system_calls)).collect()
     }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::content::made::MADE;
-use super::content::{self, LINES};
+use super::content::{self, LINES, Line};
 use super::input::Machine;
 use super::{html, write};
 use crate::row;
@@ -26,8 +26,8 @@ const END_MADE: &str = "<!-- /made -->";
 /// Writes the lines in `README.md` and `docs/costs.md` below `root`, the generated tables in `docs/costs.md`, and
 /// `docs/costs.svg`.
 pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
-    let missing = LINES.iter().filter(|(_, bench, id, _)| here.row(bench, id).is_none());
-    let missing: Vec<&str> = missing.map(|(_, _, id, _)| *id).collect();
+    let missing = LINES.iter().filter(|line| here.row(&line.bench, &line.id).is_none());
+    let missing: Vec<&str> = missing.map(|line| &line.id[..]).collect();
     if !missing.is_empty() {
         return Err(format!("--docs: not measured: {}; run `cargo bench`", missing.join(", ")));
     }
@@ -47,7 +47,7 @@ pub(super) fn write_to(root: &Path, here: &Machine) -> Result<String, String> {
         })?;
     }
     if let Some(plot) = content::main_plot(here) {
-        write(&docs, "costs.svg", &html::file(&plot))?;
+        write(&docs, "costs.svg", &html::svg(&plot).into_string())?;
     }
     texts.iter().try_for_each(|(dir, name, text)| write(dir, name, text))?;
     let left = match left.is_empty() {
@@ -90,11 +90,11 @@ fn with_tables(
 /// Returns the lines of the table, with the marks around it.
 fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
-    for (what, bench, id, bases) in LINES {
+    for Line { what, bench, id, beside } in LINES.iter() {
         let Some(row) = here.row(bench, id) else { continue };
         let ratio =
-            |(base, name): &(&str, &str)| Some(format!("{} of {name}", ratio(row.versus(base)?.ratio)));
-        let ratios: Vec<String> = bases.iter().filter_map(ratio).collect();
+            |(base, name): &(String, String)| Some(format!("{} of {name}", ratio(row.versus(base)?.ratio)));
+        let ratios: Vec<String> = beside.iter().filter_map(ratio).collect();
         // Writing to a string cannot fail.
         let words = row.known().words().map(|words| format!(" ({words})")).unwrap_or_default();
         let _ = writeln!(out, "| {what} | **{}**{words} | {} |", digits(row.median), ratios.join(", "));

@@ -3,7 +3,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::report::model::{Finding, Group, Line, Part, Plot, Point, Report, Section, Series};
+use crate::report::model::{Finding, Group, Line, Part, Plot, Point, Report, Section};
 use crate::row::Known;
 use crate::table;
 use crate::table::number::{coordinate as at, time};
@@ -26,7 +26,7 @@ pub(crate) fn page(report: &Report) -> String {
                 meta name="color-scheme" content="light dark";
                 title { (report.title) }
                 link rel="icon" href="data:,";
-                style { (PreEscaped(PLOT_STYLE)) (PreEscaped(PAGE_STYLE)) }
+                style { (PreEscaped(PAGE_STYLE)) }
             }
             body {
                 header {
@@ -87,35 +87,34 @@ fn part_of(part: &Part) -> Markup {
 fn figure(plot: &Plot) -> Markup {
     html! {
         figure id=(format!("plot-{}", plot.id)) data-plot="dots" {
-            h3 { (plot.title) }
-            div class="scroll" { (svg(plot, None)) }
+            div class="scroll" { (svg(plot)) }
             @if !plot.caption.is_empty() { figcaption { (plot.caption) } }
         }
     }
 }
 
-// The layout of a plot in units of about a pixel: its width, the ends of the axis, the height of a line.
+// The layout of a plot in units of about a pixel: its width, the height of the title and the legend, the ends of the
+// axis, the height of a line.
 const WIDTH: f64 = 870.0;
+const TOP: f64 = 58.0;
 const LEFT: f64 = 200.0;
 const RIGHT: f64 = 620.0;
 const LINE: f64 = 26.0;
 const HEADING: f64 = 26.0;
 const AXIS: f64 = 22.0;
+/// The series: the place of each in the legend, its name, and its description.
+const LEGEND: [(f64, &str, &str); 4] = [
+    (8.0, "limit", "limit (nothing traced, or the raw write)"),
+    (290.0, "cc", "C++ (libcutils)"),
+    (418.0, "rust", "Rust (this workspace)"),
+    (584.0, "ffi", "Rust through libcutils"),
+];
 
-/// Draws a plot as a separate file.
-pub(crate) fn file(plot: &Plot) -> String {
-    svg(plot, Some(PLOT_STYLE)).into_string()
-}
-
-/// Draws a plot, or nothing if the plot has no points. If `style` is given, the image contains these styles, so that it
-/// can be a separate file.
-fn svg(plot: &Plot, style: Option<&str>) -> Markup {
-    let points = || plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
-    let Some(axis) = Axis::of(points()) else { return html! {} };
-    let title = if style.is_some() { 30.0 } else { 0.0 };
-    let (legend, legend_height) = legend(points(), title);
-    let top = title + legend_height + 4.0;
-    let mut y = top;
+/// Draws a plot, or nothing if the plot has no points. The image contains its styles, so it can be a file of its own.
+pub(crate) fn svg(plot: &Plot) -> Markup {
+    let points = plot.groups.iter().flat_map(|g| &g.lines).flat_map(|l| &l.points);
+    let Some(axis) = Axis::of(points) else { return html! {} };
+    let mut y = TOP;
     let mut groups: Vec<(f64, &Group)> = Vec::new();
     for group in plot.groups.iter().filter(|group| !group.lines.is_empty()) {
         groups.push((y, group));
@@ -123,20 +122,19 @@ fn svg(plot: &Plot, style: Option<&str>) -> Markup {
     }
     let bottom = y + 4.0;
     let height = bottom + AXIS + 18.0;
-    let view = format!("0 0 {} {}", at(WIDTH), at(height));
     html! {
-        svg class="plot" viewBox=(view) role="img" aria-label=(plot.title)
-            xmlns=[style.map(|_| "http://www.w3.org/2000/svg")]
-            width=[style.map(|_| at(WIDTH))] height=[style.map(|_| at(height))] {
-            @if let Some(style) = style {
-                style { (PreEscaped(style)) }
-                rect class="ground" width="100%" height="100%" rx="8" {}
-                text class="title" x="12" y="24" { (plot.title) }
+        svg class="plot" viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" aria-label=(plot.title)
+            xmlns="http://www.w3.org/2000/svg" width=(at(WIDTH)) height=(at(height)) {
+            style { (PreEscaped(PLOT_STYLE)) }
+            rect class="ground" width="100%" height="100%" rx="8" {}
+            text class="title" x="12" y="24" { (plot.title) }
+            @for (x, series, label) in LEGEND {
+                g class=(format!("point {series}")) { (mark(series, x + 6.0, TOP - 16.0)) }
+                text class="legend" x=(at(x + 18.0)) y=(at(TOP - 12.0)) { (label) }
             }
-            (legend)
             @for power in axis.low..=axis.high {
                 @let x = at(axis.x(10_f64.powi(power)));
-                line class="grid" x1=(x) x2=(x) y1=(at(top + 4.0)) y2=(at(bottom)) {}
+                line class="grid" x1=(x) x2=(x) y1=(at(TOP + 4.0)) y2=(at(bottom)) {}
                 text class="tick" x=(x) y=(at(bottom + 15.0)) text-anchor="middle" { (power_label(power)) }
             }
             text class="tick" x=(at(f64::midpoint(LEFT, RIGHT))) y=(at(bottom + 33.0))
@@ -174,11 +172,8 @@ fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
     let known = point.known.words().map(|words| format!("; {words}")).unwrap_or_default();
     let [least, median, most] = [point.low, point.median, point.high].map(time);
     let tip = format!("{}: {median} (95 %: {least} to {most}){known}", point.of);
-    let class = format!(
-        "point {}{}",
-        point.series.class(),
-        if point.known == Known::Well { "" } else { " uncertain" }
-    );
+    let uncertain = if point.known == Known::Well { "" } else { " uncertain" };
+    let class = format!("point {}{uncertain}", point.series);
     html! {
         g class=(class) {
             title { (tip) }
@@ -191,36 +186,14 @@ fn draw_point(point: &Point, y: f64, axis: &Axis) -> Markup {
 }
 
 /// Draws a mark. Marks of different series differ in shape and in colour.
-fn mark(series: Series, x: f64, y: f64) -> Markup {
+fn mark(series: &str, x: f64, y: f64) -> Markup {
     let path = match series {
-        Series::Rust => return html! { circle class="mark" cx=(at(x)) cy=(at(y)) r="5" {} },
-        Series::Limit => format!("M{} {}v11h2.4v-11z", at(x - 1.2), at(y - 5.5)),
-        Series::Cc => format!("M{} {}h8v8h-8z", at(x - 4.0), at(y - 4.0)),
-        Series::Ffi => format!("M{} {}l5 5l-5 5l-5 -5z", at(x), at(y - 5.0)),
+        "rust" => return html! { circle class="mark" cx=(at(x)) cy=(at(y)) r="5" {} },
+        "limit" => format!("M{} {}v11h2.4v-11z", at(x - 1.2), at(y - 5.5)),
+        "cc" => format!("M{} {}h8v8h-8z", at(x - 4.0), at(y - 4.0)),
+        _ => format!("M{} {}l5 5l-5 5l-5 -5z", at(x), at(y - 5.0)),
     };
     html! { path class="mark" d=(path) {} }
-}
-
-/// Draws the legend above the plot, and returns its height.
-fn legend<'a>(points: impl Iterator<Item = &'a Point>, top: f64) -> (Markup, f64) {
-    let used: std::collections::BTreeSet<Series> = points.map(|point| point.series).collect();
-    let (mut x, mut y) = (8.0, 16.0);
-    let mut items = Vec::new();
-    for series in used {
-        let width = 22.0 + 6.4 * series.label().chars().count() as f64;
-        if x + width > WIDTH && x > 8.0 {
-            (x, y) = (8.0, y + 20.0);
-        }
-        items.push((x, y, series));
-        x += width + 10.0;
-    }
-    let markup = html! {
-        @for (x, y, series) in items {
-            g class=(format!("point {}", series.class())) { (mark(series, x + 6.0, top + y - 4.0)) }
-            text class="legend" x=(at(x + 18.0)) y=(at(top + y)) { (series.label()) }
-        }
-    };
-    (markup, y + 8.0)
 }
 
 /// Maps values to positions, on a logarithmic axis between two powers of ten.
@@ -266,7 +239,7 @@ mod tests {
 
     fn plot(medians: &[(f64, f64, f64)]) -> Plot {
         let point = |&(low, median, high): &(f64, f64, f64)| Point {
-            series: Series::Rust,
+            series: "rust",
             median,
             low,
             high,
@@ -289,15 +262,15 @@ mod tests {
     #[test]
     fn marks_are_where_their_values_are() {
         let plot = plot(&[(1.0, 1.0, 1.0), (30.0, 31.622_776_6, 40.0), (1000.0, 1000.0, 1000.0)]);
-        let x = numbers(&svg(&plot, None).into_string(), "cx");
-        // The first mark belongs to the legend.
+        let x = numbers(&svg(&plot).into_string(), "cx");
+        // The first circle belongs to the legend.
         assert_eq!(x[1..], [LEFT, (LEFT + RIGHT) / 2.0, RIGHT]);
     }
 
     #[test]
     fn nothing_is_drawn_outside() {
         let wild = [(-5.0, 0.0, 1e15), (1e-9, 1e-9, 1e-9), (0.0, 0.0, 0.0), (1e14, 1e14, 1e15)];
-        let text = svg(&plot(&wild), None).into_string();
+        let text = svg(&plot(&wild)).into_string();
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         assert!(text.contains("rust/&lt;b&gt;") && !text.contains("<b>"), "{text}");
         for attribute in ["cx", "x1", "x2"] {
@@ -308,7 +281,7 @@ mod tests {
 
     #[test]
     fn an_empty_plot_is_nothing() {
-        assert_eq!(svg(&plot(&[]), None).into_string(), "");
+        assert_eq!(svg(&plot(&[])).into_string(), "");
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn run(args: &ReportArgs) -> Result<ExitCode, String> {
     write(&out, "report.html", &html::page(&report))?;
     write(&out, "report.json", &(row::to_json(&report).map_err(|e| e.to_string())? + "\n"))?;
     match plot {
-        Some(plot) => write(&out, "costs.svg", &html::file(&plot))?,
+        Some(plot) => write(&out, "costs.svg", &html::svg(&plot).into_string())?,
         None => remove(&out.join("costs.svg"))?,
     }
     say(summary(&report.findings));

@@ -69,37 +69,13 @@ pub(crate) enum Part {
     Folded(String, Table),
 }
 
-/// The subject of a row, which determines the shape of the row's mark in a plot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Series {
-    Limit,
-    Cc,
-    Rust,
-    Ffi,
-}
-
-impl Series {
-    fn of(id: &str) -> Self {
-        match Id::of(id).who {
-            Who::Cc => Self::Cc,
-            Who::Ffi => Self::Ffi,
-            Who::Limit => Self::Limit,
-            _ => Self::Rust,
-        }
-    }
-
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Limit => "limit (nothing traced, or the raw write)",
-            Self::Cc => "C++ (libcutils)",
-            Self::Rust => "Rust (this workspace)",
-            Self::Ffi => "Rust through libcutils",
-        }
-    }
-
-    pub(crate) fn class(self) -> &'static str {
-        ["limit", "cc", "rust", "ffi"][self as usize]
+/// Returns the series of a row, which determines the shape and the colour of the row's mark in a plot.
+pub(crate) fn series(id: &str) -> &'static str {
+    match Id::of(id).who {
+        Who::Cc => "cc",
+        Who::Ffi => "ffi",
+        Who::Limit => "limit",
+        _ => "rust",
     }
 }
 
@@ -127,7 +103,7 @@ pub(crate) struct Line {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Point {
-    pub(crate) series: Series,
+    pub(crate) series: &'static str,
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
@@ -139,7 +115,7 @@ pub(crate) struct Point {
 impl Point {
     pub(crate) fn of(row: &Row) -> Self {
         let Row { median, low, high, ref id, .. } = *row;
-        Self { series: Series::of(id), median, low, high, known: row.known(), of: id.clone() }
+        Self { series: series(id), median, low, high, known: row.known(), of: id.clone() }
     }
 }
 
@@ -154,7 +130,6 @@ mod tests {
 
     #[test]
     fn series_are_told_by_ids() {
-        assert_eq!(Series::of("perfetto/event"), Series::Rust);
-        assert_eq!(Series::of("cc/x"), Series::Cc);
+        assert_eq!(["perfetto/event", "cc/x"].map(series), ["rust", "cc"]);
     }
 }

@@ -54,7 +54,7 @@ fn times() -> String {
          `cc-bench/cutils`). For an operation of `tracing`, both use the same macro with the same fields: AOSP through a \
          layer over the registry, we through such a layer and through the subscriber alone.\n\n| case | there, ns | here |\n|---|---:|---|\n",
     );
-    for of in &EVENTS {
+    for of in EVENTS.iter() {
         let id = |who| of.id(who).to_string();
         let state = if of.state == State::Off { "off" } else { "on" };
         let (event, rust, cc) = (of.event, of.rust.ns, of.cc.ns);
@@ -66,7 +66,7 @@ fn times() -> String {
             id(Who::Cc),
         );
     }
-    for of in &TRACING {
+    for of in TRACING.iter() {
         let what = match of.case {
             TracingCase::Event => "an event",
             TracingCase::EventArgs => "an event with four fields",

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn every_event_of_the_catalogue_has_an_operation() {
         LITERALS.iter().for_each(|event| in_rust::<{ TAG.bits() }>(event)(1));
-        for event in &EVENTS {
+        for event in EVENTS.iter() {
             let mut operation = operation(event);
             (operation.rust)(1);
             assert_eq!(

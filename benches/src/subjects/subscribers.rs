@@ -293,9 +293,10 @@ mod tests {
 
     #[test]
     fn every_subscriber_of_the_catalogue_can_be_installed() {
-        for (mode, subscriber) in all().iter().zip(&SUBSCRIBERS) {
+        for (mode, subscriber) in all().iter().zip(SUBSCRIBERS.iter()) {
             assert_eq!(mode.of.id(TracingCase::Span), subscriber.id(TracingCase::Span));
-            assert!(mode.of.compared_to.iter().all(|base| all().iter().any(|other| other.of.mode == *base)));
+            let mut own = mode.of.compared_to.iter().filter(|base| !base.starts_with("peer-"));
+            assert!(own.all(|base| all().iter().any(|other| other.of.mode == *base)));
         }
     }
 }

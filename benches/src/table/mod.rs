@@ -4,6 +4,7 @@
 //! gives a reason, which is printed below the table.
 
 pub(crate) mod number;
+pub(crate) mod workload;
 
 use std::fmt;
 
@@ -33,8 +34,6 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// The cell has no content. A finished table must not have such a cell.
-    Empty,
     /// The cell has no number, for this reason.
     None(String),
     /// The cell has plain text.
@@ -68,6 +67,9 @@ pub struct Value {
     pub own: bool,
 }
 
+/// The reason for a cell without a number in a table of a run that did not measure it.
+pub(crate) const NOT_MEASURED: &str = "not measured in this run";
+
 impl Table {
     /// Makes a table without lines.
     pub fn new<S: Into<String>>(title: impl Into<String>, columns: impl IntoIterator<Item = S>) -> Self {
@@ -86,12 +88,11 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Removes each column, except the first, in which every cell is empty or only has a reason. The note then has the
+    /// Removes each column, except the first, in which every cell only has a reason. The note then has the
     /// column's name and the reason of its first cell.
     pub fn dense(mut self) -> Self {
         for index in (1..self.columns.len()).rev() {
-            let has_none =
-                |row: &Vec<Cell>| matches!(row.get(index), None | Some(Cell::Empty | Cell::None(_)));
+            let has_none = |row: &Vec<Cell>| matches!(row.get(index), None | Some(Cell::None(_)));
             if self.rows.iter().all(has_none) {
                 let column = self.columns.remove(index);
                 if let Some(Cell::None(why)) = self.rows.first().and_then(|row| row.get(index)) {
@@ -137,11 +138,9 @@ impl Table {
         out
     }
 
-    /// Returns the first malformed line: a line whose number of cells differs from the number of columns, or a line
-    /// with an empty cell.
+    /// Returns the first malformed line: a line whose number of cells differs from the number of columns.
     pub fn hole(&self) -> Option<String> {
-        let line =
-            self.rows.iter().find(|row| row.len() != self.columns.len() || row.contains(&Cell::Empty))?;
+        let line = self.rows.iter().find(|row| row.len() != self.columns.len())?;
         let cells: Vec<String> = line.iter().map(Cell::to_string).collect();
         Some(format!("the table \"{}\" has a hole: {}", self.title, cells.join(" | ")))
     }
@@ -202,7 +201,7 @@ impl Cell {
 
     /// Makes a cell for a value that was not measured in this run.
     pub fn not_measured() -> Self {
-        Self::None("not measured in this run".to_owned())
+        Self::none(NOT_MEASURED)
     }
 
     /// Makes a cell without a number, with a reason.
@@ -210,29 +209,19 @@ impl Cell {
         Self::None(why.into())
     }
 
-    /// Returns this cell, or a cell with the reason `why` if this cell is empty.
-    pub fn or(self, why: &str) -> Self {
-        if self == Self::Empty { Self::none(why) } else { self }
-    }
-
-    /// Returns this cell, or a cell with the reason "not measured" if this cell is empty.
-    pub fn or_not_measured(self) -> Self {
-        if self == Self::Empty { Self::not_measured() } else { self }
-    }
-
     /// Makes a cell from a published time.
     pub(crate) fn published(time: Published) -> Self {
         Self::Value(Value::times(time.low, time.ns, time.high))
     }
 
-    /// Makes a cell from a ratio. Without a ratio, the cell is empty.
-    pub fn ratio(versus: Option<&Versus>) -> Self {
-        versus.map_or(Self::Empty, |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
+    /// Makes a cell from a ratio, or a cell with the reason `why` if there is none.
+    pub fn ratio(versus: Option<&Versus>, why: &str) -> Self {
+        versus.map_or_else(|| Self::none(why), |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
     }
 
-    /// Makes a cell from a count. Without a count, the cell is empty.
-    pub fn count(count: Option<f64>) -> Self {
-        count.map_or(Self::Empty, Self::Count)
+    /// Makes a cell from a count, or a cell with the reason `why` if there is none.
+    pub fn count(count: Option<f64>, why: &str) -> Self {
+        count.map_or_else(|| Self::none(why), Self::Count)
     }
 
     /// Makes a cell from several labelled cells, or a cell with the reason `why` if there are none.
@@ -267,7 +256,6 @@ fn each(all: &[(String, Cell)]) -> Vec<String> {
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => Ok(()),
             Self::None(_) => f.write_str("–"),
             Self::Text(text) | Self::Name(text) => f.write_str(text),
             Self::List(all) => f.write_str(&each(all).join("; ")),
@@ -308,7 +296,10 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
             |row| {
                 let all = row.vs.iter().chain(&row.vs_process).filter(|(base, _)| **base != row.id);
                 let named = |base: &str| format!("of {}", named_base(&row.id, base));
-                Cell::list(all.map(|(base, v)| (named(base), Cell::ratio(Some(v)))).collect(), UNCOMPARED)
+                Cell::list(
+                    all.map(|(base, v)| (named(base), Cell::ratio(Some(v), UNCOMPARED))).collect(),
+                    UNCOMPARED,
+                )
             },
         ),
         (
@@ -320,8 +311,8 @@ pub fn of_rows<'a>(title: &str, rows: impl IntoIterator<Item = &'a Row>) -> Tabl
                 Cell::list(all.collect(), UNCOMPARED)
             },
         ),
-        ("allocations", |row| row.allocs.is_some(), |row| Cell::count(row.allocs).or(UNCOUNTED)),
-        ("bytes", |row| row.bytes.is_some_and(|b| b > 0.0), |row| Cell::count(row.bytes).or(UNCOUNTED)),
+        ("allocations", |row| row.allocs.is_some(), |row| Cell::count(row.allocs, UNCOUNTED)),
+        ("bytes", |row| row.bytes.is_some_and(|b| b > 0.0), |row| Cell::count(row.bytes, UNCOUNTED)),
         ("counted", |row| !row.counts.is_empty(), |row| Cell::list(counted_of(row, COUNTS), UNCOUNTED)),
     ];
     let rows: Vec<&Row> = rows.into_iter().collect();
@@ -346,7 +337,7 @@ pub(crate) fn counted_of(row: &Row, most: usize) -> Vec<(String, Cell)> {
 /// of the implementation.
 fn named_base(id: &str, base: &str) -> String {
     let (mine, theirs) = (Id::of(id), Id::of(base));
-    if mine.what == theirs.what { theirs.who.to_string() } else { base.to_owned() }
+    if mine.name == theirs.name { theirs.who.name().to_owned() } else { base.to_owned() }
 }
 
 /// The maximum number of characters in a line.
@@ -414,7 +405,6 @@ pub(crate) fn draw(table: &Table) -> Markup {
 
 fn draw_cell(cell: &Cell, reasons: &[&str]) -> Markup {
     match cell {
-        Cell::Empty => html! { td {} },
         Cell::None(_) => html! { td class="missing" { (cell.said(reasons)) } },
         Cell::Text(text) => html! { td class="text" { (text) } },
         Cell::Name(name) => html! { td { code { (name) } } },
@@ -467,7 +457,7 @@ mod table_tests {
         let table = table.dense();
         assert_eq!(table.below(), ["No column \"x\": not measured in this run."]);
         assert_eq!((&table.columns[..], table.rows[0].len()), (&["case".to_owned(), "y".to_owned()][..], 2));
-        assert_eq!(Cell::Empty.or("no").to_string(), "–");
+        assert_eq!(Cell::count(None, "no").to_string(), "–");
     }
 
     #[test]
@@ -478,11 +468,9 @@ mod table_tests {
             table.hole()
         };
         let name = Cell::name("a");
-        assert_eq!(with(&[name.clone(), Cell::count(Some(1.25))]), None);
-        assert_eq!(with(&[name.clone(), Cell::count(None).or_not_measured()]), None);
-        let hole = Some("the table \"t\" has a hole: a | ".to_owned());
-        assert_eq!(with(&[name.clone(), Cell::count(None)]), hole);
-        assert!(with(&[name]).is_some());
+        assert_eq!(with(&[name.clone(), Cell::count(Some(1.25), "no")]), None);
+        assert_eq!(with(&[name.clone(), Cell::count(None, "no")]), None);
+        assert_eq!(with(&[name]), Some("the table \"t\" has a hole: a".to_owned()));
     }
 }
 

@@ -18,11 +18,15 @@
 //!   supports the finding.
 //! - `=` begins a description of the differences between the original benchmark and ours.
 
-use crate::catalogue::id::{Id, State, What, Who};
-use crate::catalogue::kinds::{Event, TracingCase};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::catalogue::id::{Id, State, Who};
+use crate::catalogue::kinds::{Event, TracingCase, tracing_name};
 
 /// A published time in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Published {
     /// The lower bound, or the time itself if no bounds were published.
     pub low: f64,
@@ -33,7 +37,7 @@ pub struct Published {
 }
 
 /// A case of AOSP's benchmark of events.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct OfEvent {
     /// Whether tracing was on.
     pub state: State,
@@ -57,7 +61,7 @@ impl OfEvent {
 }
 
 /// A case of AOSP's benchmark of the subscriber.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct OfTracing {
     /// The [kind of subscriber](super::SUBSCRIBERS).
     pub kind: &'static str,
@@ -70,49 +74,33 @@ pub struct OfTracing {
 impl OfTracing {
     /// Returns the id of our row for this case, with the subscriber without a registry.
     pub fn id(&self) -> Id {
-        Id { who: Who::Rust, what: What::Tracing(self.kind.to_owned(), self.case) }
+        Id::new(Who::Rust, tracing_name(self.kind, self.case))
     }
 
     /// Returns the id of our row for this case with a layer over the registry, as in the original.
     pub fn as_a_layer(&self) -> Id {
         let kind = self.kind.strip_prefix("tracing_").unwrap_or(self.kind);
-        Id { who: Who::Rust, what: What::Tracing(format!("layer_{kind}"), self.case) }
+        Id::new(Who::Rust, tracing_name(&format!("layer_{kind}"), self.case))
     }
 }
 
-const fn times(low: f64, ns: f64, high: f64) -> Published {
-    Published { low, ns, high }
+/// The content of `times.toml`.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'static"))]
+struct Times {
+    events: Vec<OfEvent>,
+    tracing: Vec<OfTracing>,
 }
 
-const fn time(ns: f64) -> Published {
-    times(ns, ns, ns)
+fn times() -> Times {
+    toml::from_str(include_str!("times.toml")).expect("the file has this form")
 }
 
 /// The times that AOSP published for its benchmark of events.
-pub const EVENTS: [OfEvent; 6] = [
-    OfEvent { state: State::Off, event: "begin/10", rust: times(6.0211, 6.0382, 6.0607), cc: time(4.0) },
-    OfEvent { state: State::Off, event: "begin/1000", rust: times(6.0119, 6.0418, 6.0823), cc: time(4.05) },
-    OfEvent { state: State::Off, event: "end", rust: times(6.5417, 6.6801, 6.8131), cc: time(4.08) },
-    OfEvent { state: State::On, event: "begin/10", rust: times(1284.7, 1292.9, 1304.4), cc: time(1119.0) },
-    OfEvent { state: State::On, event: "begin/1000", rust: times(1539.5, 1547.6, 1558.0), cc: time(1151.0) },
-    OfEvent { state: State::On, event: "end", rust: times(1115.3, 1120.8, 1127.6), cc: time(1076.0) },
-];
+pub static EVENTS: LazyLock<Vec<OfEvent>> = LazyLock::new(|| times().events);
 
 /// The published times of the benchmark of the subscriber.
-pub const TRACING: [OfTracing; 12] = [
-    OfTracing { kind: "tracing_off", case: TracingCase::Event, rust: times(47.444, 47.945, 48.585) },
-    OfTracing { kind: "filtered", case: TracingCase::Event, rust: times(26.852, 26.942, 27.040) },
-    OfTracing { kind: "tracing_off", case: TracingCase::EventArgs, rust: times(80.597, 80.997, 81.475) },
-    OfTracing { kind: "filtered", case: TracingCase::EventArgs, rust: times(26.680, 26.782, 26.887) },
-    OfTracing { kind: "tracing_off", case: TracingCase::Span, rust: times(316.48, 317.72, 319.12) },
-    OfTracing { kind: "filtered", case: TracingCase::Span, rust: times(27.900, 27.959, 28.018) },
-    OfTracing { kind: "tracing_off", case: TracingCase::SpanArgs, rust: times(364.92, 367.57, 370.95) },
-    OfTracing { kind: "filtered", case: TracingCase::SpanArgs, rust: times(27.625, 27.919, 28.207) },
-    OfTracing { kind: "tracing_on", case: TracingCase::Event, rust: times(1463.9, 1480.5, 1495.4) },
-    OfTracing { kind: "tracing_on", case: TracingCase::EventArgs, rust: times(2008.8, 2019.7, 2031.4) },
-    OfTracing { kind: "tracing_on", case: TracingCase::Span, rust: times(2790.7, 2799.6, 2810.3) },
-    OfTracing { kind: "tracing_on", case: TracingCase::SpanArgs, rust: times(3684.6, 3699.2, 3716.8) },
-];
+pub static TRACING: LazyLock<Vec<OfTracing>> = LazyLock::new(|| times().tracing);
 
 /// An original benchmark that a bench of this crate repeats.
 #[derive(Clone, Debug)]

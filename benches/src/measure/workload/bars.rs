@@ -13,7 +13,7 @@ use crate::promise::{Judged, Verdict};
 use crate::row::Row;
 use crate::stats::Interval;
 
-/// Judges the promise that a mode takes as long as its [twin](super::Mode::same_as), over all cases. In each case, the
+/// Judges the promise that a mode takes as long as its [twin](super::Mode::twin), over all cases. In each case, the
 /// allowed difference is 2 ns or 1 %, whichever is more. Each difference is expressed as a multiple of the allowed
 /// difference; the promise is kept if the median of all these multiples is within ±1. The promise is also missed if a
 /// single case certainly differs by more than twice the allowed difference. The factor of two allows for chance,
@@ -130,7 +130,7 @@ mod tests {
     use fastrand::Rng;
 
     use super::super::case::Slice;
-    use super::super::case::{Case, Done};
+    use super::super::case::{Case, Done, Info};
     use super::super::mode::Mode;
     use super::super::results::Names;
     use super::*;
@@ -140,7 +140,7 @@ mod tests {
     /// Judges artificial results of the twins `filtered` and `nosub`: in each case, `nosub` takes 1000 ns and
     /// `filtered` takes `more[case]` ns more. The time of each slice of `filtered` deviates by up to `noise` ns.
     fn twins(more: &[i64], noise: i64) -> Judged {
-        let cases = (0..more.len()).map(|n| Case::new(format!("rust/{n}"), |_| Ok(Done::new())));
+        let cases = (0..more.len()).map(|n| Case::new(Info::of(format!("rust/{n}")), |_| Ok(Done::new())));
         let mut results = Results::new(Mode::all(), cases.collect(), Sink::Null, Names::default());
         let mut random = Rng::with_seed(5);
         for _ in 0..10 {
@@ -191,7 +191,7 @@ mod tests {
         // All slices of the first generation lost an event; the other generations still give a result.
         let more = ("18 of 30", Verdict::Open);
         for (lossy, (whole, verdict)) in [(&[0][..], kept), (&[1], open), (&[10, 2, 0], more)] {
-            let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
+            let cases = vec![Case::new(Info::of("rust/a"), |_| Ok(Done::new()))];
             let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
             lossy.iter().for_each(|lossy| slices(&mut results, *lossy));
             results.finish();
@@ -206,17 +206,32 @@ mod tests {
 
     #[test]
     fn raw_writes_are_those_of_all_messages_of_an_operation() {
-        let cases = vec![Case::new("rust/a", |_| Ok(Done::new()))];
+        let cases = vec![Case::new(Info::of("rust/a"), |_| Ok(Done::new()))];
         let mut results = Results::new(Mode::all(), cases, Sink::Null, Names::default());
         results.generations += 1;
         let took = Duration::from_micros(10);
-        let slice = Slice { took, elapsed: took, chain: [1.0; 2], done: Done::new().messages(60) };
+        let slice =
+            Slice { took, elapsed: took, chain: [1.0; 2], done: Done { messages: 60, ..Done::new() } };
         results.add_raw((0, 4), 0, 20, &slice, (Sample::of(100.0), false));
         results.finish();
         assert_eq!(
             results.rows().iter().find(|row| row.id == "limit/raw_writes_of/rust/a/on").unwrap().median,
             300.0
         );
+    }
+
+    #[test]
+    fn a_rate_is_that_of_all_operations() {
+        let cases = vec![Case::new(Info::of("rust/a"), |_| Ok(Done::new()))];
+        let mut results = Results::new(vec![Mode::NONE], cases, Sink::Null, Names::default());
+        results.generations += 1;
+        let took = Duration::from_millis(10);
+        let done = |occurrences| Done::new().rate("ops_per_s", occurrences, took);
+        results.add((0, 0), 0, 1, &Slice { took, elapsed: took, chain: [1.0; 2], done: done(1.0) });
+        (0..3).for_each(|_| results.add_rates("rust/a", "none", &done(5.0)));
+        results.finish();
+        let row = results.row("rust/a", "none").unwrap();
+        assert_eq!((row.counts["ops_per_s"], row.ranges["ops_per_s"]), (400.0, [100.0, 500.0]));
     }
 
     #[test]

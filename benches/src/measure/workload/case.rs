@@ -2,7 +2,6 @@
 //! modes: a line of JSON for a request, and a line of JSON for its reply.
 
 use std::borrow::Cow;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,52 +25,98 @@ pub struct Case {
     pub(super) info: Info,
     pub(super) run: Run,
     make: Option<Box<dyn FnMut() -> Run>>,
-    threads: u32,
     has: Vec<(&'static str, PerOperation)>,
 }
 
-/// The properties of a case, without its code.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Info {
-    pub(super) id: String,
-    pub(super) counted_over: u64,
-    pub(super) batch: u64,
-    pub(super) per: Option<&'static str>,
-    pub(super) exact: bool,
-    pub(super) one_core: bool,
-    /// Whether the closure `run` is made anew for each slice.
-    pub(super) afresh: bool,
-    /// Whether an operation mostly waits for a time or for another machine, and not for the processor.
-    pub(super) waits: bool,
-    pub(super) traced: bool,
-    pub(super) not_in: &'static [&'static str],
-    pub(super) selected: bool,
-    pub(super) beside: Option<String>,
-    pub(super) counted: bool,
-    /// The duration of a slice, if it differs from the default.
-    pub(super) slice: Option<Duration>,
+/// The properties of a case.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// The id, `<who>/<name>`, where `<who>` is `rust` or `cc`.
+    pub id: String,
+    /// The number of operations over which the allocations are counted: by default 100, with `--quick` a tenth but at
+    /// least 100, and as a test at most 100 operations or two batches. The count is repeated, after one operation that
+    /// is not counted, and both counts must be equal. Allocations of `run` itself are included, so store long-lived
+    /// state in the closure.
+    pub counted_over: u64,
+    /// The approximate duration of a slice, instead of a millisecond. Use this for an operation that itself takes about
+    /// a millisecond or longer, and for operations of several threads, which do not start and end at exactly the same
+    /// time.
+    pub slice: Option<Duration>,
+    /// Whether an operation mostly waits for a time or for another machine, and not for the processor. Its time is then
+    /// not converted to the reference speed of the processor.
+    pub waits: bool,
+    /// The number of operations in a batch, so that the parts of an operation can be timed. `run` is only called with a
+    /// multiple of the batch, even if fewer operations were requested.
+    pub batch: u64,
+    /// The [count](Done::count) per which the cost is best expressed, such as each poll instead of the whole pipeline.
+    /// Rows show the cost per operation, but promises are about the cost per unit of this count.
+    pub per: Option<&'static str>,
+    /// The group of cases with which the case runs in a turn, directly before or after them, so that they can be
+    /// [compared](super::Results::difference).
+    pub beside: Option<String>,
+    /// The number of threads that run the operation at once. The reported time is the sum of their times, which may
+    /// exceed the elapsed time by this factor.
+    pub threads: u32,
+    /// Whether allocations are counted. The counter does not see those of C++.
+    pub counted: bool,
+    /// Whether the allocation counts are equal in each run. They are not if other threads allocate at any time; the
+    /// result is then the median of seven counts.
+    pub exact: bool,
+    /// Whether the thread that calls `run`, and the threads that `run` starts, are pinned to one core, which is the same
+    /// in every mode.
+    pub one_core: bool,
+    /// The modes in which the case does not run.
+    pub not_in: &'static [&'static str],
+    /// Whether the case has instrumentation. A case without it, such as C++, only runs in the mode `none`, and its row
+    /// ids have no mode.
+    pub traced: bool,
+    /// Whether the closure `run` is made anew for each slice; see [`Case::afresh`].
+    pub afresh: bool,
+    /// Whether the command line selects the case.
+    pub selected: bool,
     /// The parts that the case has reported, in order.
-    pub(super) parts: Vec<String>,
+    pub parts: Vec<String>,
+}
+
+impl Info {
+    /// Makes the properties of a traced case of one thread.
+    pub fn of(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            counted_over: 100,
+            slice: None,
+            waits: false,
+            batch: 1,
+            per: None,
+            beside: None,
+            threads: 1,
+            counted: true,
+            exact: true,
+            one_core: false,
+            not_in: &[],
+            traced: true,
+            afresh: false,
+            selected: true,
+            parts: Vec::new(),
+        }
+    }
 }
 
 impl Case {
-    /// Makes a case. Its id is `<who>/<name>`, where `<who>` is `rust` or `cc`. `run(n)` runs the operation `n` times.
-    pub fn new(id: impl Into<String>, run: impl FnMut(u64) -> Result<Done, Wrong> + 'static) -> Self {
-        let info = Info { id: id.into(), counted_over: 100, batch: 1, selected: true, ..Info::default() };
-        let info = Info { exact: true, traced: true, counted: true, ..info };
-        Self { info, run: Box::new(run), make: None, threads: 1, has: Vec::new() }
+    /// Makes a case. `run(n)` runs the operation `n` times.
+    pub fn new(info: Info, run: impl FnMut(u64) -> Result<Done, Wrong> + 'static) -> Self {
+        Self { info, run: Box::new(run), make: None, has: Vec::new() }
     }
 
     /// Makes a case whose `run` is made anew for each slice, so that the state of `run` (a runtime) has other addresses
     /// each time: a runtime whose queues are placed badly is slower by up to a sixth for its whole life. If the case
-    /// has [batches](Self::batch), an untimed batch precedes each slice.
-    pub fn afresh<R>(id: impl Into<String>, mut make: impl FnMut() -> R + 'static) -> Self
+    /// has [batches](Info::batch), an untimed batch precedes each slice.
+    pub fn afresh<R>(info: Info, mut make: impl FnMut() -> R + 'static) -> Self
     where
         R: FnMut(u64) -> Result<Done, Wrong> + 'static,
     {
-        let mut case = Self::new(id, make());
+        let mut case = Self::new(Info { afresh: true, ..info }, make());
         case.make = Some(Box::new(move || Box::new(make())));
-        case.info.afresh = true;
         case
     }
 
@@ -87,59 +132,6 @@ impl Case {
         if let Some(make) = &mut self.make {
             self.run = make();
         }
-    }
-
-    /// Sets the number of operations over which the allocations are counted: by default 100, with `--quick` a tenth but
-    /// at least 100, and as a test at most 100 operations or two batches. The count is repeated, after one operation
-    /// that is not counted, and both counts must be equal. Allocations of `run` itself are included, so store
-    /// long-lived state in the closure.
-    pub fn counted_over(mut self, operations: u64) -> Self {
-        self.info.counted_over = operations.max(1);
-        self
-    }
-
-    /// Sets the approximate duration of a slice, instead of a millisecond. Use this for an operation that itself takes
-    /// about a millisecond or longer, and for operations of several threads, which do not start and end at exactly the
-    /// same time.
-    pub fn slices_of(mut self, time: Duration) -> Self {
-        self.info.slice = Some(time);
-        self
-    }
-
-    /// Declares that an operation mostly waits for a time or for another machine, and not for the processor. Its time
-    /// is then not converted to the reference speed of the processor.
-    pub fn waits(mut self) -> Self {
-        self.info.waits = true;
-        self
-    }
-
-    /// Runs this many operations in a batch, so that the parts of an operation can be timed. `run` is only called with
-    /// a multiple of the batch, even if fewer operations were requested.
-    pub fn batch(mut self, operations: u64) -> Self {
-        self.info.batch = operations.max(1);
-        self
-    }
-
-    /// Names the [count](Done::count) per which the cost is best expressed, such as each poll instead of the
-    /// whole pipeline. Rows show the cost per operation, but promises are about the cost per unit of this
-    /// count.
-    pub fn per(mut self, count: &'static str) -> Self {
-        self.info.per = Some(count);
-        self
-    }
-
-    /// Runs the case in a turn together with the other cases of this group, directly before or after them, so that
-    /// they can be [compared](super::Results::difference).
-    pub fn beside(mut self, group: impl Into<String>) -> Self {
-        self.info.beside = Some(group.into());
-        self
-    }
-
-    /// Declares that this many threads run the operation at once, and that the reported time is the sum of their
-    /// times. The sum may exceed the elapsed time by the factor `threads`.
-    pub fn by_threads(mut self, threads: u32) -> Self {
-        self.threads = threads;
-        self
     }
 
     /// Sets the expected value of a [count](Done::count) per operation; `per_operation` is called after the run. The
@@ -164,7 +156,7 @@ impl Case {
                 return Err(format!("{name} took {whole:?}, and its parts {within:?}"));
             }
         }
-        if took.is_zero() || took > elapsed * self.threads || parts > took {
+        if took.is_zero() || took > elapsed * self.info.threads || parts > took {
             return Err(format!("in {elapsed:?} it took {took:?}, and its parts {parts:?}"));
         }
         for (name, per_operation) in &self.has {
@@ -176,39 +168,6 @@ impl Case {
         }
         Ok(())
     }
-
-    /// Counts no allocations. Use it for C++, whose allocations the counter does not see.
-    pub fn uncounted(mut self) -> Self {
-        self.info.counted = false;
-        self
-    }
-
-    /// Lets the allocation counts vary, because other threads allocate at any time. The result is the median of seven
-    /// counts.
-    pub fn inexact(mut self) -> Self {
-        self.info.exact = false;
-        self
-    }
-
-    /// Pins the thread that calls `run`, and the threads that `run` starts, to one core, which is the same in every
-    /// mode.
-    pub fn one_core(mut self) -> Self {
-        self.info.one_core = true;
-        self
-    }
-
-    /// Excludes the case from these modes.
-    pub fn not_in(mut self, modes: &'static [&'static str]) -> Self {
-        self.info.not_in = modes;
-        self
-    }
-
-    /// Marks a case without instrumentation, such as C++. It only runs in the mode `none`, and its row ids have no
-    /// mode.
-    pub fn untraced(mut self) -> Self {
-        self.info.traced = false;
-        self
-    }
 }
 
 /// Names with values. Up to eight are stored without an allocation, because the harness must not add to the
@@ -218,20 +177,27 @@ type Named<T> = SmallVec<[(Cow<'static, str>, T); 8]>;
 /// The report of `run(n)`: the sums over all `n` operations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    pub(crate) messages: u64,
-    /// The minimum and the maximum number of asynchronous spans, each of which has a life (a slice from its
-    /// creation until it closes).
-    pub(crate) lives: [u64; 2],
-    #[serde(default)]
-    pub(crate) others_wrote: bool,
+    /// The number of messages that are written while tracing is on: two for each time that a span is entered, and one
+    /// for each event. The sink must receive exactly this number, or none in a mode that does not write.
+    pub messages: u64,
+    /// The lowest and the highest number of spans that are asynchronous. In the Perfetto backend, each of them has a
+    /// life (a slice from its creation until it closes), which takes two more messages.
+    pub lives: [u64; 2],
+    /// Whether other threads wrote messages meanwhile, for example because a runtime was started, stopped or at work.
+    /// The number of received messages is then not checked, except in modes that do not write.
+    pub others_wrote: bool,
     /// The number of events that were lost during the slice, or `None` if no Perfetto session records.
-    #[serde(default)]
-    pub(crate) lost: Option<u64>,
-    pub(crate) took: Option<Duration>,
-    pub(crate) parts: Named<(Duration, u64)>,
-    pub(crate) counts: Named<u64>,
-    pub(crate) gauges: Named<f64>,
-    pub(crate) rates: Named<(f64, Duration)>,
+    pub lost: Option<u64>,
+    /// The duration, if it differs from the time between call and return.
+    pub took: Option<Duration>,
+    /// The [parts](Self::part), each with its time and its number of operations.
+    pub parts: Named<(Duration, u64)>,
+    /// The [counts](Self::count).
+    pub counts: Named<u64>,
+    /// The [values](Self::gauge) that are not per operation.
+    pub gauges: Named<f64>,
+    /// The occurrences and times of the [rates](Self::rate).
+    pub rates: Named<(f64, Duration)>,
 }
 
 impl Done {
@@ -240,37 +206,9 @@ impl Done {
         Self::default()
     }
 
-    /// Sets the number of messages that are written while tracing is on: two for each time that a span is entered,
-    /// and one for each event. The sink must receive exactly this number, or none in a mode that does not write.
-    pub fn messages(mut self, messages: u64) -> Self {
-        self.messages = messages;
-        self
-    }
-
-    /// Sets the number of spans that are asynchronous, as a range from the lowest to the highest number. In the
-    /// Perfetto backend, each of them has a life (a slice from its creation until it closes), which takes two more
-    /// messages. Without this call, no span is assumed to be asynchronous.
-    pub fn lives(mut self, lives: RangeInclusive<u64>) -> Self {
-        self.lives = [*lives.start(), *lives.end()];
-        self
-    }
-
     /// Returns the lowest and the highest number of messages that a Perfetto session gets.
     pub(crate) fn by_perfetto(&self) -> [u64; 2] {
         self.lives.map(|lives| self.messages + 2 * lives)
-    }
-
-    /// Declares whether other threads wrote messages meanwhile, for example because a runtime was started, stopped
-    /// or at work. The number of received messages is then not checked, except in modes that do not write.
-    pub fn others_wrote(mut self, yes: bool) -> Self {
-        self.others_wrote = yes;
-        self
-    }
-
-    /// Sets the duration, if it differs from the time between call and return.
-    pub fn took(mut self, took: Duration) -> Self {
-        self.took = Some(took);
-        self
     }
 
     /// Adds a part with its own row: `operations` operations of the part took this time in total. Time thousands of
@@ -294,18 +232,6 @@ impl Done {
     pub fn rate(mut self, name: &'static str, occurrences: f64, time: Duration) -> Self {
         self.rates.push((name.into(), (occurrences, time)));
         self
-    }
-
-    /// Returns the count or the gauge with this name.
-    pub fn said(&self, name: &str) -> Option<f64> {
-        let counts = self.counts.iter().map(|(of, total)| (of, *total as f64));
-        let mut all = counts.chain(self.gauges.iter().map(|(of, value)| (of, *value)));
-        all.find_map(|(of, value)| (of == name).then_some(value))
-    }
-
-    /// Returns the reported duration, if it was set.
-    pub fn time(&self) -> Option<Duration> {
-        self.took
     }
 
     /// Adds a value that is not per operation, such as the number of living threads. The row has the median

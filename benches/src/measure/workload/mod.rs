@@ -12,14 +12,14 @@
 //!   next generation. Each slice also has another layout of the heap. Several generations and layouts are needed
 //!   because the placement of code and data makes a process faster or slower than another process with the same code
 //!   (`docs/design.md`).
-//! - Twins are modes that are [promised](Mode::same_as) to take the same time. They get more than half of the
+//! - Twins are modes that are [promised](Mode::twin) to take the same time. They get more than half of the
 //!   measuring time.
 //! - Each process has a second thread, which sleeps: real programs have several threads, and a second thread makes
 //!   system calls more expensive. A workload can ask to [begin alone](Workload::BEGINS_ALONE).
 //!
 //! The bench writes `target/overhead/<NAME>.json`. The file has a row `<case>/<mode>` for each case and mode, a row
 //! `<case>/<part>/<mode>` for each [part](Done::part), and a row `<case>` for each case [without
-//! modes](Case::untraced). In a row, `above` is the cost in addition to the cost of other modes, and `counts` has the
+//! modes](Info::traced). In a row, `above` is the cost in addition to the cost of other modes, and `counts` has the
 //! counts of the case. The row `limit/raw_writes_of/<case>/<mode>` is the cost of only writing the messages of one
 //! operation. If a promise about an exact count is missed, the bench fails.
 
@@ -28,7 +28,6 @@ mod case;
 mod mode;
 mod plan;
 mod results;
-mod tables;
 mod turns;
 mod worker;
 
@@ -38,8 +37,8 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
-pub use self::case::{Case, Done, Wrong};
-pub use self::mode::{Bare, Mode, Traced, Tracing};
+pub use self::case::{Case, Done, Info, Wrong};
+pub use self::mode::{Bare, Mode, Pace, Traced, Tracing};
 pub use self::results::{Names, RawWrites, Results};
 
 use self::plan::Plan;
@@ -49,6 +48,7 @@ use crate::harness::{self, Session, supervise};
 use crate::instruments::clock::timer_floor;
 use crate::promise::Judged;
 use crate::table::Table;
+use crate::table::workload::of_workload;
 
 /// A program whose tracing is measured.
 ///
@@ -61,7 +61,7 @@ use crate::table::Table;
 /// use std::process::ExitCode;
 ///
 /// use atrace_benches::instruments::alloc::Counting;
-/// use atrace_benches::measure::workload::{self, Case, Done, Results, Tracing, Workload};
+/// use atrace_benches::measure::workload::{self, Case, Done, Info, Results, Tracing, Workload};
 /// use atrace_benches::table::{Cell, Table};
 ///
 /// #[global_allocator]
@@ -73,7 +73,8 @@ use crate::table::Table;
 ///     const NAME: &'static str = "sums";
 ///
 ///     fn cases<T: Tracing>() -> Vec<Case> {
-///         let sum = Case::new("rust/sum", |n| {
+///         let info = Info { counted_over: 1000, ..Info::of("rust/sum") };
+///         let sum = Case::new(info, |n| {
 ///             let mut total = 0;
 ///             for i in 0..n {
 ///                 let span = T::span(|| tracing::info_span!("add"));
@@ -82,9 +83,9 @@ use crate::table::Table;
 ///             if total != n * n.saturating_sub(1) / 2 {
 ///                 return Err(format!("the sum up to {n} is {total}"));
 ///             }
-///             Ok(Done::new().messages(2 * n).count("additions", n))
+///             Ok(Done { messages: 2 * n, ..Done::new() }.count("additions", n))
 ///         });
-///         vec![sum.counted_over(1000)]
+///         vec![sum]
 ///     }
 ///
 ///     fn tables(results: &Results) -> Vec<Table> {
@@ -165,11 +166,9 @@ pub trait Workload {
         45
     }
 
-    /// Makes the tables that precede the table of the costs that each mode adds. By default this is a table of all
-    /// cases. A row may be missing because a filter excludes it. The bench fails if a cell has neither a number nor a
-    /// reason.
+    /// Makes the tables. A row may be missing because a filter excludes it.
     fn tables(results: &Results) -> Vec<Table> {
-        vec![tables::measured(results)]
+        of_workload(Self::NAME, results.rows()).into()
     }
 
     /// Judges the promises about this workload, in addition to those about all workloads.
@@ -304,11 +303,12 @@ fn bench<W: Workload>(session: &Session) -> io::Result<ExitCode> {
 
     let (processes, seconds) = (results.modes.len(), started.elapsed().as_secs_f64());
     // A test checks the tables, too.
-    let tables: Vec<Table> = W::tables(&results).into_iter().chain([tables::overhead(&results)]).collect();
+    let tables = W::tables(&results);
     if let Some(hole) = tables.iter().find_map(Table::hole) {
         return Err(io::Error::other(hole));
     }
-    let tables: Vec<String> = tables.iter().map(Table::to_string).collect();
+    let tables = tables.iter().filter(|table| !table.rows.is_empty());
+    let tables: Vec<String> = tables.map(Table::to_string).collect();
     let text = match args.test {
         true => format!("each ran once in each of {processes} modes, nothing was measured, {seconds:.1} s"),
         false => format!(

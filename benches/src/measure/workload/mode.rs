@@ -18,27 +18,36 @@ pub struct Mode {
     /// The name of the mode.
     pub name: &'static str,
     /// Whether instrumentation is compiled in.
-    pub(super) compiled_in: bool,
-    /// Whether messages are written to the marker.
-    pub(super) writes: bool,
-    /// The number of sessions of the mode's Perfetto consumer, or `None` if there is no consumer.
-    pub(super) sessions: Option<u32>,
+    pub compiled_in: bool,
+    /// Whether tracing is on for the process, so that messages are written to the marker.
+    pub writes: bool,
+    /// The number of sessions of the mode's own Perfetto consumer, or `None` if there is no consumer. A session records
+    /// all events, and no message is written to the marker. Without a session, no event is recorded.
+    pub sessions: Option<u32>,
     /// The mode with whose raw writes this mode is compared, if it does not write messages itself.
-    pub(super) writes_of: Option<&'static str>,
-    install: fn(),
-    /// The modes with which this mode is compared.
-    pub(super) bases: &'static [&'static str],
-    /// The twin: the mode that should take the same time as this mode.
-    pub(super) twin: Option<&'static str>,
-    pace: Pace,
-    pub(super) exact: bool,
+    pub writes_of: Option<&'static str>,
+    /// Sets the global subscriber, and prepares everything else that the process needs, before the cases are made.
+    pub install: fn(),
+    /// The modes with which this mode is compared. In the list of modes, they must precede this mode.
+    pub bases: &'static [&'static str],
+    /// The twin: the mode, among the bases, that is promised to take the same time as this mode. Many measurements are
+    /// needed to show that there is no difference, so twins get most of the time.
+    pub twin: Option<&'static str>,
+    /// The modes that have the same number of operations in a slice as this mode.
+    pub pace: Pace,
+    /// Whether the allocation counts are equal in each run.
+    pub exact: bool,
 }
 
 /// The group of modes that have the same number of operations in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub enum Pace {
+    /// All modes without a group.
     Common,
+    /// The modes of the group with this name.
     Of(&'static str),
+    /// The mode alone. Use this for a mode that takes many times as long as the others: otherwise all modes would get
+    /// the same small number of operations.
     Own,
 }
 
@@ -47,29 +56,29 @@ const BASES: &[&str] = &["none", "nosub"];
 
 impl Mode {
     /// The mode without instrumentation.
-    pub const NONE: Self = Self { compiled_in: false, ..Self::new("none", || ()).above(&[]) };
+    pub const NONE: Self = Self { compiled_in: false, bases: &[], ..Self::new("none", || ()) };
     /// The mode with instrumentation and without a subscriber.
-    pub const NOSUB: Self = Self::new("nosub", || ()).above(&["none"]);
+    pub const NOSUB: Self = Self { bases: &["none"], ..Self::new("nosub", || ()) };
     /// The mode with `AtraceSubscriber::default().with_filter()`, while tracing is off.
-    pub const FILTERED: Self =
-        Self::new("filtered", || Self::install(AtraceSubscriber::default().with_filter())).same_as("nosub");
+    pub const FILTERED: Self = Self {
+        twin: Some("nosub"),
+        ..Self::new("filtered", || Self::install(AtraceSubscriber::default().with_filter()))
+    };
     /// The mode with `AtraceSubscriber::default()`, while tracing is off.
     pub const OFF: Self = Self::new("off", || Self::install(AtraceSubscriber::default()));
     /// The mode with `AtraceSubscriber::default()`, while tracing is on.
-    pub const ON: Self = Self::new("on", || Self::install(AtraceSubscriber::default())).on();
+    pub const ON: Self = Self { writes: true, name: "on", ..Self::OFF };
 
     /// The mode with `AtraceSubscriber::default()`, while tracing is on for a Perfetto session only. The thread that
     /// communicates with the service allocates at any time.
-    pub const PERFETTO: Self =
-        Self::new("perfetto", || Self::install(AtraceSubscriber::default())).by_perfetto().inexact();
+    pub const PERFETTO: Self = Self { sessions: Some(1), exact: false, name: "perfetto", ..Self::OFF };
 
     /// Returns the six modes that all workloads have.
     pub fn all() -> Vec<Self> {
         vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON, Self::PERFETTO]
     }
 
-    /// Makes another instrumented mode with tracing off, compared with `none` and `nosub`. `install` sets the global
-    /// subscriber, and prepares everything else that the process needs, before the cases are made.
+    /// Makes another instrumented mode with tracing off, compared with `none` and `nosub`.
     pub const fn new(name: &'static str, install: fn()) -> Self {
         Self {
             name,
@@ -83,54 +92,6 @@ impl Mode {
             pace: Pace::Common,
             exact: true,
         }
-    }
-
-    /// Sets the modes with which this mode is compared. In the list of modes, they must precede this mode.
-    pub const fn above(self, bases: &'static [&'static str]) -> Self {
-        Self { bases, ..self }
-    }
-
-    /// Promises that this mode takes the same time as the mode `base`, with which it must be compared. Many
-    /// measurements are needed to show that there is no difference, so such twins get most of the time.
-    pub const fn same_as(self, base: &'static str) -> Self {
-        Self { twin: Some(base), ..self }
-    }
-
-    /// Gives this mode its own number of operations in a slice. Use this for a mode that takes many times as long as
-    /// the others: otherwise all modes would get the same small number of operations.
-    pub const fn apart(self) -> Self {
-        Self { pace: Pace::Own, ..self }
-    }
-
-    /// Gives this mode the same number of operations in a slice as the other modes of this `group`.
-    pub const fn paced_with(self, group: &'static str) -> Self {
-        Self { pace: Pace::Of(group), ..self }
-    }
-
-    /// Lets the allocation counts vary from run to run, for a subscriber that allocates at any time.
-    pub const fn inexact(self) -> Self {
-        Self { exact: false, ..self }
-    }
-
-    /// Switches tracing on for the process, so that messages are written to the marker.
-    pub const fn on(self) -> Self {
-        Self { writes: true, ..self }
-    }
-
-    /// Gives the process its own Perfetto consumer, with a session that records all events. The events go to the
-    /// consumer, and no message is written to the marker.
-    pub const fn by_perfetto(self) -> Self {
-        Self { sessions: Some(1), ..self }
-    }
-
-    /// Connects the process to its own Perfetto consumer without a session, so that no event is recorded.
-    pub const fn connected(self) -> Self {
-        Self { sessions: Some(0), ..self }
-    }
-
-    /// Compares this mode with the raw writes of another mode.
-    pub const fn beside_writes_of(self, mode: &'static str) -> Self {
-        Self { writes_of: Some(mode), ..self }
     }
 
     /// Makes a subscriber the global default.

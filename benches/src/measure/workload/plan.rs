@@ -188,13 +188,13 @@ impl Twins {
 #[cfg(test)]
 mod tests {
     use super::super::case as exchange;
-    use super::super::case::{Case, Done};
+    use super::super::case::{Case, Done, Info};
     use super::super::results::Names;
     use super::*;
     use crate::row::Sink;
 
     fn cases(ids: &[&str]) -> Vec<Case> {
-        ids.iter().map(|&id| Case::new(id, |_| Ok(Done::new()))).collect()
+        ids.iter().map(|&id| Case::new(Info::of(id), |_| Ok(Done::new()))).collect()
     }
 
     /// Makes results of two cases. In each turn, `filtered` takes `apart[case]` ns more or less than `nosub`.

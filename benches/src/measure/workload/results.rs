@@ -165,6 +165,15 @@ impl Results {
         }
     }
 
+    /// Adds the rates of operations that ran after the generations, as a generation of their own.
+    pub fn add_rates(&mut self, case: &str, mode: &str, done: &Done) {
+        let Some(key) = self.case(case).zip(self.mode(mode)) else { return };
+        for (name, (occurrences, time)) in &done.rates {
+            let of = self.rates.entry(key).or_default().entry(name.to_string()).or_default();
+            of.push([*occurrences, time.as_secs_f64()]);
+        }
+    }
+
     /// Returns whether a case must allocate the same number of times in each run.
     pub fn allocates_exactly(&self, case: &str) -> bool {
         self.case(case).is_some_and(|case| self.cases[case].exact)
@@ -182,7 +191,7 @@ impl Results {
     ///
     /// # Panics
     ///
-    /// Panics if the two cases have no turns together: [`Case::beside`] makes common turns.
+    /// Panics if the two cases have no turns together: [`Info::beside`](super::Info::beside) makes common turns.
     pub fn difference(&self, of: (&str, &str), base: (&str, &str)) -> Option<Interval> {
         let (of, base) = self.beside(of, base)?;
         self.above(&of, &base)

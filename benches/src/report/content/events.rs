@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 
 use crate::catalogue::promises::SYSTEM_CALLS;
 use crate::catalogue::{
-    ATRACE, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, TracingCase, What, Who, published,
+    ATRACE, Event, INSTRUCTIONS, Id, SUBSCRIBER, State, TracingCase, Who, published, tracing_name,
 };
 use crate::report::input::Machine;
 use crate::report::model::{Group, Line, Part, Plot, Point, Section};
 use crate::row::Row;
 use crate::table::number::{digits, ratio, time};
-use crate::table::{Cell, Table, of_rows};
+use crate::table::{Cell, NOT_MEASURED, Table, of_rows};
 
 /// Makes the first table of AOSP's original benchmark, with our results for C++ and Rust.
 pub(super) fn wrapper(here: &Machine) -> Option<Section> {
@@ -20,7 +20,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
     let counted = |id: &Id| here.row(INSTRUCTIONS, &id.to_string()).map(|row| row.median);
     let ratio_to =
-        |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| r.versus(&base.to_string()))).or_not_measured();
+        |id: &Id, base: &Id| Cell::ratio(row(id).and_then(|r| r.versus(&base.to_string())), NOT_MEASURED);
     let instructions = |rust: &Id| match (counted(rust), counted(&rust.with_who(Who::Cc))) {
         (Some(rust), Some(cc)) => Cell::Text(format!("{} / {}", digits_of_count(rust), digits_of_count(cc))),
         (Some(rust), None) => Cell::Text(digits_of_count(rust)),
@@ -44,7 +44,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let mut table = Table::new("The published events", columns).with_note("\"There\" are the times that the authors of AOSP's libatrace_rust published, from a Cuttlefish virtual device. Only ratios of times can be compared between machines. On a host, C++ calls this workspace's libcutils (cc-bench/cutils). It makes each message with snprintf, as Android's libcutils does; tests compare each message with libcutils' format; and its instructions are counted. The column \"of AOSP's wrapper\" compares this library with a wrapper that, like AOSP's, calls a C function and makes a C string for each event. The column \"through libcutils, of C++\" compares this library, when it writes through libcutils (the default on Android), with C++.");
     for measured in &bench.rows {
         let rust = Id::of(&measured.id);
-        let What::Event(state, event) = rust.what else { continue };
+        let Some((state, event)) = rust.as_event() else { continue };
         if rust.who != Who::Rust {
             continue;
         }
@@ -57,7 +57,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
         };
         let table = if published.is_some() { &mut table } else { &mut others };
         table.push([
-            Cell::Name(rust.name()),
+            Cell::Name(rust.name.clone()),
             there(|case| Cell::published(case.cc)),
             there(|case| Cell::published(case.rust)),
             there(|case| Cell::Ratio(case.rust.ns / case.cc.ns, None)),
@@ -73,7 +73,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
                 None => Cell::none("only the six published events are measured in this form"),
             },
             of_cc(ratio_to(&ffi, &cc)),
-            Cell::count(measured.allocs).or_not_measured(),
+            Cell::count(measured.allocs, NOT_MEASURED),
             instructions(&rust),
         ]);
     }
@@ -123,7 +123,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
                 true => Id::raw_write(format_args!("of_on_{}", case.name())),
                 false => Id::limit(&format!("no_subscriber_{}", case.name())),
             };
-            let own = Id { who: Who::Rust, what: What::Tracing(kind.to_owned(), case) };
+            let own = Id::new(Who::Rust, tracing_name(kind, case));
             line(case.label(), SUBSCRIBER, &[base, own], Who::Limit)
         });
         groups.push(Group { title: title.to_owned(), lines: lines.collect() });
@@ -153,18 +153,17 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
         "instructions",
     ];
     let mut table = Table::new("The original's twelve, there and here", columns).with_note("The original benchmark measures its subscriber as a layer over tracing-subscriber's registry; the column \"here, over the registry\" measures ours in the same way. The column \"here, alone\" measures this workspace's subscriber without the registry; the allocations and instructions are also measured without the registry. Rows with a filter are compared with a program that has no subscriber. Rows with tracing off are compared with an empty layer over the registry, or with a subscriber that accepts everything and does nothing. Rows with tracing on are compared with raw writes of the same messages (one for an event, two for a span).");
-    for case in &published::TRACING {
+    for case in published::TRACING.iter() {
         let id = case.id().to_string();
         let measured = |id: &str| {
             let own = here.row(SUBSCRIBER, id);
             let base = own.and_then(|own| own.vs.iter().chain(&own.vs_process).next());
             let of = base.map_or_else(Cell::not_measured, |(base, _)| Cell::Text(base.clone()));
-            [Cell::value(own), of, Cell::ratio(base.map(|(_, v)| v)).or_not_measured()]
+            [Cell::value(own), of, Cell::ratio(base.map(|(_, v)| v), NOT_MEASURED)]
         };
-        let counted = |bench, of: fn(&Row) -> Option<f64>| {
-            Cell::count(here.row(bench, &id).and_then(of)).or_not_measured()
-        };
-        let mut cells = vec![Cell::Name(case.id().name()), Cell::published(case.rust)];
+        let counted =
+            |bench, of: fn(&Row) -> Option<f64>| Cell::count(here.row(bench, &id).and_then(of), NOT_MEASURED);
+        let mut cells = vec![Cell::Name(case.id().name), Cell::published(case.rust)];
         cells.extend(measured(&case.as_a_layer().to_string()));
         cells.extend(measured(&id));
         cells.push(counted(SUBSCRIBER, |row| row.allocs));
@@ -180,8 +179,10 @@ pub(super) fn subscriber(here: &Machine) -> Option<Section> {
 fn by_kind(rows: &[Row]) -> Vec<(String, BTreeMap<TracingCase, &Row>)> {
     let mut kinds: Vec<(String, BTreeMap<TracingCase, &Row>)> = Vec::new();
     for row in rows {
-        let Id { who, what: What::Tracing(kind, case) } = Id::of(&row.id) else { continue };
-        let kind = if kind.is_empty() { who.to_string() } else { format!("{who}/{kind}") };
+        let id = Id::of(&row.id);
+        let Some((kind, case)) = id.as_tracing() else { continue };
+        let who = id.who.name();
+        let kind = if kind.is_empty() { who.to_owned() } else { format!("{who}/{kind}") };
         match kinds.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, cases)) => _ = cases.insert(case, row),
             None => kinds.push((kind, BTreeMap::from([(case, row)]))),
@@ -200,7 +201,7 @@ pub(super) fn kinds(here: &Machine) -> Option<Section> {
         let mut cells = vec![Cell::Name(kind)];
         cells.extend(TracingCase::ALL.map(|case| Cell::value(cases.get(&case).copied())));
         let allocs = cases.get(&TracingCase::SpanArgs).and_then(|row| row.allocs);
-        cells.push(Cell::count(allocs).or("only Rust's allocator counts"));
+        cells.push(Cell::count(allocs, "only Rust's allocator counts"));
         table.rows.push(cells);
     }
     let text = match bench.rows.iter().any(|row| Id::of(&row.id).who.peer().is_some()) {
@@ -220,11 +221,11 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     let (mut events, mut more) = (Vec::new(), Vec::new());
     for row in &bench.rows {
         let id = Id::of(&row.id);
-        match (&id.who, &id.what) {
-            (Who::Perfetto, What::Event(..)) => events.push(row),
-            (Who::Perfetto, _) => more.push(row),
-            (_, What::Watched(kind)) if kind == "whole_machine" => more.push(row),
-            (Who::Limit, What::Other(name)) if is_limit(name) => more.push(row),
+        match id.who {
+            Who::Perfetto if id.as_event().is_some() => events.push(row),
+            Who::Perfetto => more.push(row),
+            Who::Limit if is_limit(&id.name) => more.push(row),
+            _ if id.name == WHOLE_MACHINE => more.push(row),
             _ => {}
         }
     }
@@ -249,6 +250,9 @@ pub(super) fn perfetto(here: &Machine) -> Option<Section> {
     Some(Section::new("perfetto", "One event: Perfetto's way", parts).with_text([text]))
 }
 
+/// The name of the rows with the CPU time of an event in all processes.
+const WHOLE_MACHINE: &str = "on_begin_whole_machine/10";
+
 /// Returns whether a limit belongs to the Perfetto backend.
 fn is_limit(name: &str) -> bool {
     ["timestamp", "copy_of_990"].contains(&name) || name.starts_with("own_memory")
@@ -259,18 +263,17 @@ type Circumstance = (&'static str, &'static str, fn(&Id) -> bool);
 
 const NAMES: Circumstance =
     ("The length of the name", "Characters; beside a write(2) of the same bytes.", |id| {
-        id.who == Who::Rust && matches!(id.what, What::Name(..))
+        id.who == Who::Rust && ["on_name/", "off_name/"].iter().any(|name| id.name.starts_with(name))
     });
 const THREADS: Circumstance = (
     "Threads",
     "A row shows the CPU time of one operation when several threads run it. In a process with two or more threads, every write(2) takes longer because of the shared table of descriptors, in any language.",
-    |id| id.who != Who::Perfetto && matches!(id.what, What::Threads(..)),
+    |id| id.who != Who::Perfetto && id.is_by_threads(),
 );
-const WATCH: Circumstance = (
-    "A thread that watches",
-    "Each row is measured in a process of its own.",
-    |id| matches!(&id.what, What::Watched(kind) if id.who == Who::Rust && kind != "whole_machine"),
-);
+const WATCH: Circumstance =
+    ("A thread that watches", "Each row is measured in a process of its own.", |id| {
+        id.who == Who::Rust && id.name.starts_with("on_begin_") && id.name != WHOLE_MACHINE
+    });
 
 fn circumstance(here: &Machine, (title, note, is_in): Circumstance) -> Option<Table> {
     let rows = &here.benches.get(ATRACE)?.rows;

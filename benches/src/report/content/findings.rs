@@ -1,8 +1,11 @@
 //! The key numbers, the conditions of the measurement, and warnings for the reader of the report.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
-use crate::catalogue::{ATRACE, BENCHES, INSTRUCTIONS, Id, SUBSCRIBER, State, Who};
+use serde::Deserialize;
+
+use crate::catalogue::{BENCHES, INSTRUCTIONS, Id, Who};
 use crate::report::content::KNOWN;
 use crate::report::input::{Bench, Machine};
 use crate::report::model::Finding;
@@ -10,44 +13,23 @@ use crate::row::environment::{Environment, date};
 use crate::row::{Above, Known, Row, Sink};
 use crate::table::number::{count, percent, ratio, time};
 
-/// A key number: its description, its bench, its row, and the other rows with which it is compared. Each of the
-/// other rows has a name.
-type Line = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
+/// A key number, which the README shows, too.
+#[derive(Deserialize)]
+pub(crate) struct Line {
+    pub(crate) what: String,
+    pub(crate) bench: String,
+    /// The row that has the number.
+    pub(crate) id: String,
+    /// The other rows with which the row is compared, each with a name.
+    pub(crate) beside: Vec<(String, String)>,
+}
 
-/// The key numbers. The README has the same numbers.
-pub(crate) const LINES: [Line; 6] = [
-    ("an event, off", ATRACE, "rust/tracing_off_begin/10", &[("cc/tracing_off_begin/10", "C++")]),
-    (
-        "an event, on",
-        ATRACE,
-        "rust/tracing_on_begin/10",
-        &[("cc/tracing_on_begin/10", "C++"), ("limit/raw_write_begin/10", "a `write(2)` of the same bytes")],
-    ),
-    (
-        "an event, on by Perfetto's way",
-        ATRACE,
-        "perfetto/tracing_on_begin/10",
-        &[("limit/raw_write_begin/10", "a `write(2)` to the marker")],
-    ),
-    (
-        "an event of `tracing`, filtered, off",
-        SUBSCRIBER,
-        "rust/filtered_event",
-        &[("limit/no_subscriber_event", "no subscriber")],
-    ),
-    (
-        "an event of `tracing`, on",
-        SUBSCRIBER,
-        "rust/tracing_on_event",
-        &[("limit/raw_write_of_on_event", "the write")],
-    ),
-    (
-        "a span with four fields, on",
-        SUBSCRIBER,
-        "rust/tracing_on_span_args",
-        &[("limit/raw_write_of_on_span_args", "its two writes")],
-    ),
-];
+/// The key numbers.
+pub(crate) static LINES: LazyLock<Vec<Line>> = LazyLock::new(|| {
+    let mut file: BTreeMap<String, Vec<Line>> =
+        toml::from_str(include_str!("lines.toml")).expect("the file has this form");
+    file.remove("lines").unwrap_or_default()
+});
 
 /// Describes in one line the machine of the first bench.
 pub(super) fn about(here: &Machine) -> String {
@@ -89,9 +71,9 @@ fn conditions(about: &str, environments: &[&Environment]) -> String {
 }
 
 pub(super) fn findings(here: &Machine) -> Vec<Finding> {
-    let lines = LINES.iter().map(|(what, bench, id, bases)| {
+    let lines = LINES.iter().map(|Line { what, bench, id, beside }| {
         let row = here.row(bench, id);
-        let ratios = bases.iter().filter_map(|(base, name)| {
+        let ratios = beside.iter().filter_map(|(base, name)| {
             let v = row?.versus(base)?;
             Some(format!("{} of {name} ({}–{})", ratio(v.ratio), ratio(v.low), ratio(v.high)))
         });
@@ -99,7 +81,7 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
             Some(words) => format!("{} ({words})", time(row.median)),
             None => time(row.median),
         });
-        Finding { what: (*what).to_owned(), value, beside: ratios.collect() }
+        Finding { what: what.clone(), value, beside: ratios.collect() }
     });
     lines.chain([allocations(here)]).chain(filtered(here)).collect()
 }
@@ -165,65 +147,32 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
     let unknown = Environment::default();
     for (name, Bench { rows, environment }) in &place.benches {
         let of = |known| rows.iter().filter(move |row| row.known() == known).map(|row| row.id.clone());
-        let [varied, unknown_rows] = [Known::Varied, Known::Not].map(|known| of(known).collect::<Vec<_>>());
-        let close: Vec<String> = rows.iter().filter_map(|on| too_close(on, rows)).collect();
+        let close = rows.iter().filter_map(|on| too_close(on, rows)).collect();
+        let lists: [(Vec<String>, &str); 3] = [
+            (
+                of(Known::Varied).collect(),
+                "are uncertain, because the machine's speed varied; their ratios are known",
+            ),
+            (of(Known::Not).collect(), "are not known, neither their times nor a ratio"),
+            (close, "cost about as much on as off, so perhaps tracing was not switched on"),
+        ];
+        for (ids, what) in lists.iter().filter(|(ids, _)| !ids.is_empty()) {
+            all.push(format!("{} of {} rows of {name} {what}: {}", ids.len(), rows.len(), listed(ids)));
+        }
         let is_marker = |row: &Row| !matches!(row.sink, Sink::Null | Sink::File | Sink::None);
         let e = environment.as_ref().unwrap_or(&unknown);
         let load = e.load.unwrap_or_default();
-        let (rows_there, commit) = (rows.len(), &e.commit);
-        let [varied, unknown_rows, close] =
-            [varied, unknown_rows, close].map(|all| (all.len(), listed(&all)));
         let [others, stolen] = [load.others, load.stolen].map(percent);
+        let no_marker = name != INSTRUCTIONS && !rows.iter().all(is_marker);
         let doubts = [
-            (
-                varied.0 > 0,
-                format!(
-                    "the times of {} of {rows_there} rows of {name} are uncertain, because the machine's speed varied; their ratios are known: {}",
-                    varied.0, varied.1
-                ),
-            ),
-            (
-                unknown_rows.0 > 0,
-                format!(
-                    "{} of {rows_there} rows of {name} are not known, neither their times nor a ratio: {}",
-                    unknown_rows.0, unknown_rows.1
-                ),
-            ),
-            (
-                close.0 > 0,
-                format!(
-                    "the costs of on and off are about equal, so perhaps tracing was not switched on: {}",
-                    close.1
-                ),
-            ),
-            (
-                name != INSTRUCTIONS && !rows.iter().all(is_marker),
-                format!(
-                    "{name} was not measured into the kernel's marker (run it as root, with tracefs): its rows \"on\" are of /dev/null or a file"
-                ),
-            ),
-            (
-                e.quick,
-                format!(
-                    "{name} was measured with --quick: its results are less certain than those of a full run"
-                ),
-            ),
-            (
-                e.changed,
-                format!(
-                    "{name} was measured with sources changed since commit {commit}: the measurement can't be repeated"
-                ),
-            ),
-            (
-                load.others > 0.05,
-                format!("while {name} was measured, other programs took {others} of the CPUs"),
-            ),
-            (
-                load.stolen > 0.02,
-                format!("while {name} was measured, the host took {stolen} of the CPUs away"),
-            ),
+            (no_marker, "not measured into the kernel's marker: run it as root, with tracefs".to_owned()),
+            (e.quick, "measured with --quick, so its results are less certain".to_owned()),
+            (e.changed, format!("measured with sources changed since commit {}", e.commit)),
+            (load.others > 0.05, format!("measured while other programs took {others} of the CPUs")),
+            (load.stolen > 0.02, format!("measured while the host took {stolen} of the CPUs away")),
         ];
-        all.extend(doubts.into_iter().filter_map(|(is_so, doubt)| is_so.then_some(doubt)));
+        let doubts = doubts.into_iter().filter_map(|(is_so, doubt)| is_so.then_some(doubt));
+        all.extend(doubts.map(|doubt| format!("{name} was {doubt}")));
     }
     let environments: Vec<(&String, &Environment)> =
         place.benches.iter().filter_map(|(name, bench)| Some((name, bench.environment.as_ref()?))).collect();
@@ -246,8 +195,7 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
 /// Returns a warning if a row with tracing on costs about as much as the row with tracing off, which suggests that
 /// tracing was not on. The authors of the original benchmark warn of this.
 fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
-    let id = Id::of(&on.id);
-    let other = id.with_state(State::Off).filter(|_| id.state() == Some(State::On))?.to_string();
+    let other = Id::of(&on.id).off()?.to_string();
     let off = rows.iter().find(|row| row.id == other)?;
     (on.unit == "ns" && on.low < 3.0 * off.high)
         .then(|| format!("{} ({} and {})", on.id, time(on.median), time(off.median)))

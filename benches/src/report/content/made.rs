@@ -11,7 +11,7 @@ use crate::report::input::Machine;
 use crate::report::model::{Part, Section};
 use crate::row::Known;
 use crate::row::environment::date;
-use crate::table::{Cell, Table};
+use crate::table::{Cell, Table, workload};
 
 /// Generated tables, which are between two marks on the page. The marks contain the name of the tables.
 pub(crate) struct Made {
@@ -99,6 +99,6 @@ fn some(here: &Machine, name: &str) -> Vec<Table> {
         toml::from_str(include_str!("chosen.toml")).expect("the file has this form");
     let Some((bench, of)) = here.benches.get(name).zip(chosen.remove(name)) else { return Vec::new() };
     let columns = [vec!["case".to_owned(), of.base.clone()], of.modes].concat();
-    let table = rows::added(name, &bench.rows, &of.base).only(&of.cases, &columns);
+    let table = workload::added(name, &bench.rows, &of.base).only(&of.cases, &columns);
     vec![Table { note: String::new(), ..table }]
 }

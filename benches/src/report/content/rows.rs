@@ -16,7 +16,8 @@ use crate::report::model::{Part, Section, slug};
 use crate::row::environment::{Environment, date};
 use crate::row::{AT_ONCE, Known, Row};
 use crate::table::number::{count, ratio};
-use crate::table::{COUNTS, Cell, Table, Value, counted_of, of_rows};
+use crate::table::workload::{base, of_workload};
+use crate::table::{Cell, Table, Value, of_rows};
 
 pub(super) fn instructions(here: &Machine) -> Option<Section> {
     let rows = &here.benches.get(INSTRUCTIONS)?.rows;
@@ -73,84 +74,19 @@ pub(super) fn workloads(here: &Machine) -> Vec<Section> {
 
 /// Makes the section of a workload: the cost that each mode adds to each case.
 fn workload(name: &str, rows: &[Row]) -> Section {
-    let base = base(rows);
-    let table = added(name, rows, base);
-    let shown = |row: &Row| {
-        let case_and_mode = Id::case_and_mode(&row.id);
-        row.above.contains_key(base)
-            || case_and_mode.is_some_and(|(case, mode)| mode == base && is_case(&table, case))
-    };
+    let [added, others] = of_workload(name, rows);
     let mut parts = Vec::new();
-    parts.extend((!table.rows.is_empty()).then(|| Part::Table(table.clone().dense())));
-    let rest: Vec<&Row> = rows.iter().filter(|row| !shown(row)).collect();
-    let count = rest.len();
-    let others = of_rows(&format!("{name}: all else that was measured"), rest);
-    match count {
+    parts.extend((!added.rows.is_empty()).then_some(Part::Table(added)));
+    match others.rows.len() {
         0 => {}
-        n if n <= 30 || table.rows.is_empty() => parts.push(Part::Table(others)),
+        n if n <= 30 || parts.is_empty() => parts.push(Part::Table(others)),
         n => parts.push(Part::Folded(format!("{name}: {n} more rows"), others)),
     }
+    let base = base(rows);
     Section::new(format!("bench-{}", slug(name)), format!("Workload: {name}"), parts).with_text([format!(
         "Time, allocations and counts of one operation of the workload; what a mode adds is the median difference to \"{}\", with its interval: if zero is in the interval, no difference was found.",
         if base.is_empty() { "the same without tracing" } else { base }
     )])
-}
-
-fn is_case(table: &Table, case: &str) -> bool {
-    table.rows.iter().any(|row| row.first() == Some(&Cell::name(case)))
-}
-
-/// Returns the mode with which the others are compared: the mode that most rows name.
-fn base(rows: &[Row]) -> &str {
-    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
-    for base in rows.iter().flat_map(|row| row.above.keys()) {
-        *named.entry(base).or_default() += 1;
-    }
-    named.iter().max_by_key(|(_, n)| **n).map(|(base, _)| *base).unwrap_or_default()
-}
-
-/// Makes the table of the costs that each mode adds to the mode `base` in each case.
-pub(super) fn added(name: &str, rows: &[Row], base: &str) -> Table {
-    let (mut cases, mut modes) = (Vec::new(), Vec::new());
-    let compared = rows.iter().filter(|row| row.above.contains_key(base));
-    for (case, mode) in compared.filter_map(|row| Id::case_and_mode(&row.id)) {
-        for (all, one) in [(&mut cases, case), (&mut modes, mode)] {
-            if !all.contains(&one) {
-                all.push(one);
-            }
-        }
-    }
-    let find =
-        |case: &str, mode: &str| rows.iter().find(|row| Id::case_and_mode(&row.id) == Some((case, mode)));
-    let columns = ["case", base].map(str::to_owned).into_iter();
-    let columns = columns.chain(modes.iter().map(|mode| format!("{mode} adds")));
-    let columns = columns.chain(["allocations added", "counted"].map(str::to_owned));
-    let mut table = Table::new(format!("{name}: what each mode adds"), columns);
-    for case in &cases {
-        let plain = find(case, base);
-        let mut cells = vec![Cell::name(*case), Cell::value(plain)];
-        let (mut allocations, mut is_counted) = (Vec::new(), false);
-        for mode in &modes {
-            let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
-            else {
-                cells.push(Cell::none("the case does not run in this mode"));
-                continue;
-            };
-            cells.push(Cell::Value(Value { known: row.known(), ..Value::of(above) }));
-            is_counted |= above.allocs.is_some();
-            let some = above.allocs.filter(|n| *n != 0.0);
-            allocations.extend(some.map(|n| (format!("in {mode}"), Cell::Count(n))));
-        }
-        cells.push(match allocations.is_empty() {
-            true if is_counted => Cell::Count(0.0),
-            true => Cell::none("allocations are counted of whole operations, and by Rust's allocator only"),
-            false => Cell::List(allocations),
-        });
-        let counted = plain.map(|row| counted_of(row, COUNTS)).unwrap_or_default();
-        cells.push(Cell::list(counted, "nothing else is counted"));
-        table.push(cells);
-    }
-    table
 }
 
 /// Makes a section for each original benchmark.

@@ -1,5 +1,6 @@
 //! An acquire of a semaphore that registers a cancellation handler while it waits.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -75,44 +76,28 @@ impl<F: Future + Send + 'static> Cancel for Unregister<F> {
     }
 }
 
-/// An acquire that waits in a slot, and is unregistered when it is dropped.
-pub struct Acquire<H: Handler, F: Future + Send + 'static> {
+/// Makes an acquire. It takes one of the slots at its first poll, and frees the slot when it is ready or dropped.
+pub fn acquire<H: Handler, F: Future + Send + 'static>(
+    future: F,
     slots: &'static Slots<F>,
-    /// The semaphore's future, which moves into a slot at the first poll.
-    start: Option<F>,
-    /// The index of the slot.
-    index: usize,
-    waits: Waits<H, Unregister<F>>,
-}
-
-/// This is `Unpin`, because the pinned future is in the slots.
-impl<H: Handler, F: Future + Send + 'static> Unpin for Acquire<H, F> {}
-
-impl<H: Handler, F: Future + Send + 'static> Acquire<H, F> {
-    /// Makes an acquire. It takes one of the slots at its first poll, and frees the slot when it is ready or dropped.
-    pub fn new(acquire: F, slots: &'static Slots<F>) -> Self {
-        Self { slots, start: Some(acquire), index: 0, waits: Waits(None) }
-    }
-}
-
-impl<H: Handler, F: Future + Send + 'static> Future for Acquire<H, F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let slots = self.slots;
-        let Some(start) = self.start.take() else {
-            let polled = slots.poll(self.index, context);
+) -> impl Future<Output = F::Output> + Send {
+    // The semaphore's future moves into a slot at the first poll.
+    let (mut start, mut place) = (Some(future), 0);
+    let mut waits = Waits::<H, _>(None);
+    poll_fn(move |context| {
+        let Some(start) = start.take() else {
+            let polled = slots.poll(place, context);
             if polled.is_ready() {
-                self.waits.0 = None;
+                waits.set(None);
             }
             return polled;
         };
         let (index, ticket) = slots.take(start);
         let polled = slots.poll(index, context);
         if polled.is_pending() {
-            self.index = index;
-            self.waits.0 = Some(H::keep(Unregister { slots, index, ticket }));
+            place = index;
+            waits.set(Some(H::keep(Unregister { slots, index, ticket })));
         }
         polled
-    }
+    })
 }

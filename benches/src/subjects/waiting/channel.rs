@@ -7,8 +7,8 @@
 //! - Elements arrive in the order in which they were sent.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -116,15 +116,82 @@ pub struct Receiver<V: Send + 'static, H: Handler> {
 
 impl<V: Send + 'static, H: Handler> Sender<V, H> {
     /// Sends an element. The future returns the element if the receiver was dropped.
-    pub fn send(&mut self, element: V) -> Sending<'_, V, H> {
-        Sending { end: &self.end, element: Some(element), waits: Waits(None) }
+    pub fn send(&mut self, element: V) -> impl Future<Output = Result<(), V>> + Send {
+        let (shared, mut element) = (&self.end.0, Some(element));
+        let mut waits = Waits::<H, _>(None);
+        poll_fn(move |context| {
+            let mut guard = shared.lock();
+            let State { elements, capacity, ends: [sender, receiver] } = &mut *guard;
+            let Some(element) = element.take() else {
+                let left = match sender.element.take() {
+                    Some(element) if !receiver.is_gone => {
+                        sender.element = Some(element);
+                        sender.waker = Some(context.waker().clone());
+                        return Poll::Pending;
+                    }
+                    left => left,
+                };
+                drop(guard);
+                waits.set(None);
+                return Poll::Ready(left.map_or(Ok(()), Err));
+            };
+            if receiver.is_gone {
+                return Poll::Ready(Err(element));
+            }
+            if let Some(waker) = receiver.waker.take() {
+                receiver.element = Some(element);
+                drop(guard);
+                waker.wake();
+                return Poll::Ready(Ok(()));
+            }
+            if elements.len() < *capacity {
+                elements.push_back(element);
+                return Poll::Ready(Ok(()));
+            }
+            sender.element = Some(element);
+            let ticket = sender.wait(context);
+            drop(guard);
+            waits.set(Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Sender, ticket })));
+            Poll::Pending
+        })
     }
 }
 
 impl<V: Send + 'static, H: Handler> Receiver<V, H> {
     /// Receives an element. The future returns `None` if the sender was dropped and all elements were taken.
-    pub fn receive(&mut self) -> Receiving<'_, V, H> {
-        Receiving { end: &self.end, waits: Waits(None) }
+    pub fn receive(&mut self) -> impl Future<Output = Option<V>> + Send {
+        let shared = &self.end.0;
+        let mut waits = Waits::<H, _>(None);
+        poll_fn(move |context| {
+            let mut guard = shared.lock();
+            let State { elements, capacity, ends: [sender, receiver] } = &mut *guard;
+            let handed = receiver.element.take();
+            if waits.0.is_some() {
+                if handed.is_none() && !sender.is_gone {
+                    receiver.waker = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+                receiver.waker = None;
+                drop(guard);
+                waits.set(None);
+                return Poll::Ready(handed);
+            }
+            let taken = elements.pop_front();
+            let has_room = taken.is_none() || elements.len() < *capacity;
+            let mut next = if has_room { sender.element.take() } else { None };
+            let waker = if next.is_some() { sender.waker.take() } else { None };
+            let taken = taken.or_else(|| next.take());
+            elements.extend(next);
+            if taken.is_some() || sender.is_gone {
+                drop(guard);
+                waker.into_iter().for_each(Waker::wake);
+                return Poll::Ready(taken);
+            }
+            let ticket = receiver.wait(context);
+            drop(guard);
+            waits.set(Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Receiver, ticket })));
+            Poll::Pending
+        })
     }
 
     /// Returns how many times the two ends have waited.
@@ -133,116 +200,20 @@ impl<V: Send + 'static, H: Handler> Receiver<V, H> {
     }
 }
 
-/// The future of [`Sender::send`].
-pub struct Sending<'a, V: Send + 'static, H: Handler> {
-    end: &'a Handle<V>,
-    /// The element to be sent, until the first poll.
-    element: Option<V>,
-    waits: Waits<H, Unregister<V>>,
-}
-
-/// This is `Unpin`, because no field is pinned.
-impl<V: Send + 'static, H: Handler> Unpin for Sending<'_, V, H> {}
-
-impl<V: Send + 'static, H: Handler> Future for Sending<'_, V, H> {
-    type Output = Result<(), V>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), V>> {
-        let shared = &self.end.0;
-        let mut guard = shared.lock();
-        let State { elements, capacity, ends: [sender, receiver] } = &mut *guard;
-        let Some(element) = self.element.take() else {
-            let left = match sender.element.take() {
-                Some(element) if !receiver.is_gone => {
-                    sender.element = Some(element);
-                    sender.waker = Some(context.waker().clone());
-                    return Poll::Pending;
-                }
-                left => left,
-            };
-            drop(guard);
-            self.waits.0 = None;
-            return Poll::Ready(left.map_or(Ok(()), Err));
-        };
-        if receiver.is_gone {
-            return Poll::Ready(Err(element));
-        }
-        if let Some(waker) = receiver.waker.take() {
-            receiver.element = Some(element);
-            drop(guard);
-            waker.wake();
-            return Poll::Ready(Ok(()));
-        }
-        if elements.len() < *capacity {
-            elements.push_back(element);
-            return Poll::Ready(Ok(()));
-        }
-        sender.element = Some(element);
-        let ticket = sender.wait(context);
-        drop(guard);
-        self.waits.0 = Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Sender, ticket }));
-        Poll::Pending
-    }
-}
-
-/// The future of [`Receiver::receive`].
-pub struct Receiving<'a, V: Send + 'static, H: Handler> {
-    end: &'a Handle<V>,
-    waits: Waits<H, Unregister<V>>,
-}
-
-/// This is `Unpin`, because no field is pinned.
-impl<V: Send + 'static, H: Handler> Unpin for Receiving<'_, V, H> {}
-
-impl<V: Send + 'static, H: Handler> Future for Receiving<'_, V, H> {
-    type Output = Option<V>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<V>> {
-        let shared = &self.end.0;
-        let mut guard = shared.lock();
-        let State { elements, capacity, ends: [sender, receiver] } = &mut *guard;
-        let handed = receiver.element.take();
-        if self.waits.0.is_some() {
-            if handed.is_none() && !sender.is_gone {
-                receiver.waker = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-            receiver.waker = None;
-            drop(guard);
-            self.waits.0 = None;
-            return Poll::Ready(handed);
-        }
-        let taken = elements.pop_front();
-        let has_room = taken.is_none() || elements.len() < *capacity;
-        let mut next = if has_room { sender.element.take() } else { None };
-        let waker = if next.is_some() { sender.waker.take() } else { None };
-        let taken = taken.or_else(|| next.take());
-        elements.extend(next);
-        if taken.is_some() || sender.is_gone {
-            drop(guard);
-            waker.into_iter().for_each(Waker::wake);
-            return Poll::Ready(taken);
-        }
-        let ticket = receiver.wait(context);
-        drop(guard);
-        self.waits.0 = Some(H::keep(Unregister { shared: Arc::clone(shared), side: Side::Receiver, ticket }));
-        Poll::Pending
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
+    use std::pin::pin;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     use super::super::{Boxed, Inline};
     use super::*;
 
     /// Awaits the future. Adds 1 to `waited` if the future is not ready at its first poll.
-    async fn counted<F: Future + Unpin>(waited: &AtomicU64, mut future: F) -> F::Output {
+    async fn counted<F: Future>(waited: &AtomicU64, future: F) -> F::Output {
+        let mut future = pin!(future);
         let mut is_first = true;
         poll_fn(|context| {
-            let polled = Pin::new(&mut future).poll(context);
+            let polled = future.as_mut().poll(context);
             waited.fetch_add(u64::from(std::mem::take(&mut is_first) && polled.is_pending()), Relaxed);
             polled
         })
@@ -299,23 +270,23 @@ mod tests {
     fn who_is_left_alone_is_told() {
         let mut context = Context::from_waker(Waker::noop());
         let (mut sender, receiver) = channel::<u64, Inline>(0);
-        let mut sending = sender.send(7);
-        assert!(Pin::new(&mut sending).poll(&mut context).is_pending());
+        let mut sending = Box::pin(sender.send(7));
+        assert!(sending.as_mut().poll(&mut context).is_pending());
         drop(receiver);
-        assert_eq!(Pin::new(&mut sending).poll(&mut context), Poll::Ready(Err(7)));
+        assert_eq!(sending.as_mut().poll(&mut context), Poll::Ready(Err(7)));
         drop(sending);
-        assert_eq!(Pin::new(&mut sender.send(8)).poll(&mut context), Poll::Ready(Err(8)));
+        assert_eq!(pin!(sender.send(8)).poll(&mut context), Poll::Ready(Err(8)));
 
         let (mut sender, mut receiver) = channel::<u64, Inline>(1);
-        assert_eq!(Pin::new(&mut sender.send(7)).poll(&mut context), Poll::Ready(Ok(())));
+        assert_eq!(pin!(sender.send(7)).poll(&mut context), Poll::Ready(Ok(())));
         drop(sender);
-        assert_eq!(Pin::new(&mut receiver.receive()).poll(&mut context), Poll::Ready(Some(7)));
-        assert_eq!(Pin::new(&mut receiver.receive()).poll(&mut context), Poll::Ready(None));
+        assert_eq!(pin!(receiver.receive()).poll(&mut context), Poll::Ready(Some(7)));
+        assert_eq!(pin!(receiver.receive()).poll(&mut context), Poll::Ready(None));
 
         let (sender, mut receiver) = channel::<u64, Inline>(1);
-        let mut receiving = receiver.receive();
-        assert!(Pin::new(&mut receiving).poll(&mut context).is_pending());
+        let mut receiving = Box::pin(receiver.receive());
+        assert!(receiving.as_mut().poll(&mut context).is_pending());
         drop(sender);
-        assert_eq!(Pin::new(&mut receiving).poll(&mut context), Poll::Ready(None));
+        assert_eq!(receiving.as_mut().poll(&mut context), Poll::Ready(None));
     }
 }

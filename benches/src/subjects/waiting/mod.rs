@@ -1,4 +1,4 @@
-//! Futures that register a cancellation handler while they wait: an [acquire](Acquire) of a semaphore, and both ends of
+//! Futures that register a cancellation handler while they wait: an [acquire](acquire()) of a semaphore, and both ends of
 //! a [channel](channel()).
 //!
 //! The state of a waiting future is in the semaphore's [`Slots`] or in the channel, as Kotlin stores continuations in
@@ -8,8 +8,8 @@
 mod acquire;
 mod channel;
 
-pub use self::acquire::{Acquire, Slots};
-pub use self::channel::{Receiver, Receiving, Sender, Sending, channel};
+pub use self::acquire::{Slots, acquire};
+pub use self::channel::{Receiver, Sender, channel};
 
 /// The action of a cancellation handler, which runs when a waiting future is dropped.
 pub trait Cancel: Send + 'static {
@@ -34,6 +34,13 @@ pub trait Handler: 'static {
 /// The cancellation handler of a waiting future. The handler runs if this value is dropped while the future waits. When
 /// the wait ends, the handler is removed.
 struct Waits<H: Handler, C: Cancel>(Option<H::Kept<C>>);
+
+impl<H: Handler, C: Cancel> Waits<H, C> {
+    /// Registers the handler, or removes it without running it.
+    fn set(&mut self, kept: Option<H::Kept<C>>) {
+        self.0 = kept;
+    }
+}
 
 impl<H: Handler, C: Cancel> Drop for Waits<H, C> {
     fn drop(&mut self) {
@@ -82,7 +89,7 @@ pub const HANDLER: u64 = 24;
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
+    use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
     use tokio::sync::Semaphore;
@@ -109,10 +116,9 @@ mod tests {
         acquire: &impl Fn() -> F,
     ) -> Result<(), String> {
         let mut context = Context::from_waker(Waker::noop());
-        let mut first = Acquire::<H, F>::new(acquire(), slots);
-        let mut second = Acquire::<H, F>::new(acquire(), slots);
-        let mut poll = |waiter: &mut Acquire<H, F>| Pin::new(waiter).poll(&mut context);
-        if poll(&mut first).is_ready() || poll(&mut second).is_ready() {
+        let mut first = Box::pin(super::acquire::<H, F>(acquire(), slots));
+        let mut second = Box::pin(super::acquire::<H, F>(acquire(), slots));
+        if first.as_mut().poll(&mut context).is_ready() || second.as_mut().poll(&mut context).is_ready() {
             return Err("there were more permits than one".to_owned());
         }
         if slots.taken() != 2 {
@@ -121,7 +127,7 @@ mod tests {
         drop(first);
         let left = slots.taken();
         drop(held);
-        match poll(&mut second) {
+        match second.as_mut().poll(&mut context) {
             Poll::Ready(permit) => drop(permit),
             Poll::Pending => return Err(format!("a waiter that was cancelled ({}) got the permit", H::NAME)),
         }
@@ -136,20 +142,20 @@ mod tests {
     fn prove_channel<H: Handler>() -> Result<(), String> {
         let mut context = Context::from_waker(Waker::noop());
         let (mut sender, mut receiver) = channel::<u64, H>(0);
-        let mut sending = sender.send(1);
-        if Pin::new(&mut sending).poll(&mut context).is_ready() {
+        let mut sending = Box::pin(sender.send(1));
+        if sending.as_mut().poll(&mut context).is_ready() {
             return Err("nobody receives, and a sender did not wait".to_owned());
         }
         drop(sending);
-        let mut receiving = receiver.receive();
-        if Pin::new(&mut receiving).poll(&mut context).is_ready() {
+        let mut receiving = Box::pin(receiver.receive());
+        if receiving.as_mut().poll(&mut context).is_ready() {
             return Err(format!("the element of a sender that was cancelled ({}) was received", H::NAME));
         }
-        if Pin::new(&mut sender.send(2)).poll(&mut context) != Poll::Ready(Ok(())) {
+        if pin!(sender.send(2)).poll(&mut context) != Poll::Ready(Ok(())) {
             return Err("somebody receives, and a sender waits".to_owned());
         }
         drop(receiving);
-        if Pin::new(&mut receiver.receive()).poll(&mut context) != Poll::Ready(Some(2)) {
+        if pin!(receiver.receive()).poll(&mut context) != Poll::Ready(Some(2)) {
             return Err(format!("the element that was handed to a cancelled receiver ({}) is lost", H::NAME));
         }
         Ok(())
