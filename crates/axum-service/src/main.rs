@@ -34,8 +34,6 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The number of rows of the table.
 const ROWS: i64 = 2000;
-/// One of this many requests is slow.
-const SELDOM: usize = 500;
 /// A service that runs until it is stopped prints a line each time that it has answered this many requests.
 const A_LINE: usize = 10;
 /// The number of requests for a service that answers requests until it is stopped.
