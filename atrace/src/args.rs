@@ -1,8 +1,7 @@
 //! Typed arguments of events ([`Arg`]), as text for ATrace and encoded for Perfetto.
 
 use crate::message::NameWriter;
-use crate::name::Text;
-use crate::producer::{self, ArgKey, Encoder, Event, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Written};
+use crate::producer::{self, ArgKey, Encoder, Put};
 
 /// An argument of an event: a name and a value, or a flow (the number of an arrow between events).
 ///
@@ -43,9 +42,12 @@ pub(crate) trait Arguments {
     /// Appends the arguments to a name as text.
     fn push(&self, writer: &mut NameWriter<'_>);
 
-    /// Writes an event with these arguments into Perfetto's memory. `key` has the kind of the event and identifies its
-    /// track.
-    fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written>;
+    /// Encodes the arguments for Perfetto.
+    fn encode(&self, encoder: &mut Encoder);
+
+    /// Encodes the arguments for Perfetto as [`encode`](Self::encode) does, but at any length, and passes the bytes to
+    /// `put`.
+    fn put(&self, put: &mut Put<'_>);
 }
 
 impl Arguments for &[Arg<'_>] {
@@ -77,51 +79,50 @@ impl Arguments for &[Arg<'_>] {
         }
     }
 
-    fn write(&self, tags: u64, key: TrackKey, track: Option<&str>, name: Text<'_>) -> Option<Written> {
-        let site = name.number().map(|number| Site::named(number, name.text)).filter(Site::has_number);
-        let mut encoder = Encoder::new();
-        encode(&mut encoder, self);
-        let own_name = site.is_none().then_some(name.text);
-        let is_whole = encoder.is_whole() && own_name.is_none_or(|name| name.len() <= TRACK_NAME_MAX);
-        let event = Event {
-            track: track.map(|track| Track::of(key, track)),
-            name: own_name,
-            site,
-            args: encoder.finish(),
-            ..Event::new(key.kind(), tags)
-        };
-        if is_whole {
-            producer::write(&event)
-        } else {
-            producer::write_whole(&event, own_name, &|put| put_all(self, put))
+    fn encode(&self, encoder: &mut Encoder) {
+        for arg in *self {
+            match *arg {
+                Arg::Bool(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
+                Arg::Int(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
+                Arg::Uint(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
+                Arg::Float(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
+                Arg::Str(name, value) => encoder.str(ArgKey::Text(name), value),
+                Arg::Flow(number) => encoder.flow(number),
+            }
+        }
+    }
+
+    fn put(&self, put: &mut Put<'_>) {
+        for arg in *self {
+            match *arg {
+                Arg::Bool(name, value) => producer::put_scalar(name, value.into(), put),
+                Arg::Int(name, value) => producer::put_scalar(name, value.into(), put),
+                Arg::Uint(name, value) => producer::put_scalar(name, value.into(), put),
+                Arg::Float(name, value) => producer::put_scalar(name, value.into(), put),
+                Arg::Str(name, value) => producer::put_text(name, value, put),
+                Arg::Flow(number) => put(&producer::flow(number)),
+            }
         }
     }
 }
 
-/// Encodes arguments of any length for Perfetto, and passes the bytes to `put`.
-fn put_all(args: &[Arg<'_>], put: &mut Put<'_>) {
-    for arg in args {
-        match *arg {
-            Arg::Bool(name, value) => producer::put_scalar(name, value.into(), put),
-            Arg::Int(name, value) => producer::put_scalar(name, value.into(), put),
-            Arg::Uint(name, value) => producer::put_scalar(name, value.into(), put),
-            Arg::Float(name, value) => producer::put_scalar(name, value.into(), put),
-            Arg::Str(name, value) => producer::put_text(name, value, put),
-            Arg::Flow(number) => put(&producer::flow(number)),
-        }
+/// The arguments of an event as a parameter: a slice, or `()` for none. So the function for events without arguments
+/// does not contain the code that formats and encodes them.
+pub(crate) trait Args: Copy {
+    /// Returns the arguments, or `None` for `()`.
+    fn get(&self) -> Option<&dyn Arguments>;
+}
+
+impl Args for () {
+    #[inline(always)]
+    fn get(&self) -> Option<&dyn Arguments> {
+        None
     }
 }
 
-/// Encodes arguments for Perfetto.
-fn encode(encoder: &mut Encoder, args: &[Arg<'_>]) {
-    for arg in args {
-        match *arg {
-            Arg::Bool(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
-            Arg::Int(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
-            Arg::Uint(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
-            Arg::Float(name, value) => encoder.scalar(ArgKey::Text(name), value.into()),
-            Arg::Str(name, value) => encoder.str(ArgKey::Text(name), value),
-            Arg::Flow(number) => encoder.flow(number),
-        }
+impl Args for &[Arg<'_>] {
+    #[inline(always)]
+    fn get(&self) -> Option<&dyn Arguments> {
+        Some(self)
     }
 }

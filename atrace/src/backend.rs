@@ -22,12 +22,14 @@
 //! that only some of its callers need.
 
 use crate::AtraceTag;
-use crate::args::{Arg, Arguments};
+use crate::args::Arguments;
 use crate::event::Event;
 use crate::gate::{self, Glance};
 use crate::message::{Kind, Message, NameWriter};
 use crate::name::{Interned, Source, Text};
-use crate::producer::{self, Amount, Track, TrackKey, Type, Written, hash};
+use crate::producer::{
+    self, Amount, Encoder, Put, Site, TRACK_NAME_MAX, Track, TrackKey, Type, WholeArgs, Written, hash,
+};
 use crate::refresh;
 use crate::sink::{Sink, choice, first};
 
@@ -169,106 +171,18 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
 /// Writes an event if its tag is enabled, and returns the backend that wrote the event. Call this only after the
 /// gate's check, whose result is `glance`, has found that the tag may be enabled.
 ///
-/// If the name is not a constant, inlined code builds the message for the marker; functions handle all other cases.
-/// (Events with constant names usually go to Perfetto.)
+/// If the name is text that is not a constant, inlined code builds the message for the marker; functions handle all
+/// other cases. (Events with constant names usually go to Perfetto.)
 #[inline(always)]
-pub(crate) fn emit(glance: Glance, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
-    if !refresh::is_enabled(glance, tag) {
-        return None;
-    }
-    match first::present() {
-        Sink::Marker(marker) if event.name.is_none_or(|name| name.interned.is_none()) => {
-            marker.write(event).then_some(Written::ByAtrace)
-        }
-        sink => emit_unless_marker(sink, tag, event),
-    }
+pub(crate) fn emit<N: Source>(glance: Glance, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
+    if refresh::is_enabled(glance, tag) { emit_enabled(first::present(), tag, event) } else { None }
 }
 
-/// Writes the begin of a slice (`IS_BEGIN`) or an instant on the calling thread, as [`emit_named`] does, but not
-/// inlined. Events without arguments are passed to a separate function, which is smaller.
+/// Does the same as [`emit`] for a tag that is enabled. `sink` is the reference that an event loads first.
 #[inline(always)]
-pub(crate) fn emit_on_thread<const IS_BEGIN: bool>(
-    glance: Glance,
-    tag: AtraceTag,
-    name: impl Source,
-    args: &[Arg<'_>],
-) -> Option<Written> {
-    const fn event<'a>(is_begin: bool) -> Event<'a> {
-        Event::of(if is_begin { Kind::Begin } else { Kind::Instant })
-    }
-    #[inline(never)]
-    fn plain<const IS_BEGIN: bool>(glance: Glance, tag: AtraceTag, name: impl Source) -> Option<Written> {
-        emit_named(glance, tag, &event(IS_BEGIN), name)
-    }
-    #[inline(never)]
-    fn with<const IS_BEGIN: bool>(
-        glance: Glance,
-        tag: AtraceTag,
-        name: impl Source,
-        args: &[Arg<'_>],
-    ) -> Option<Written> {
-        emit_named(glance, tag, &event(IS_BEGIN).with(&args), name)
-    }
-    if args.is_empty() {
-        plain::<IS_BEGIN>(glance, tag, name)
-    } else {
-        with::<IS_BEGIN>(glance, tag, name, args)
-    }
-}
-
-/// Begins a slice with a constant name as [`emit`] does. Only the message for the marker is built inline;
-/// function calls do the rest.
-#[inline(always)]
-pub(crate) fn emit_constant(
-    glance: Glance,
-    tag: AtraceTag,
-    name: &str,
-    interned: &Interned,
-) -> Option<Written> {
-    #[inline(never)]
-    fn unless_marker(
-        sink: &'static Sink,
-        tag: AtraceTag,
-        text: &str,
-        interned: &Interned,
-    ) -> Option<Written> {
-        let name = Some(Text { text, interned: Some(interned) });
-        emit_unless_marker(sink, tag, &Event { name, ..Event::of(Kind::Begin) })
-    }
-    if !refresh::is_enabled(glance, tag) {
-        return None;
-    }
-    match first::present() {
-        Sink::Marker(marker) => marker.write(&Event::new(Kind::Begin, name)).then_some(Written::ByAtrace),
-        sink => unless_marker(sink, tag, name, interned),
-    }
-}
-
-/// Writes an event as [`emit`] does, with a name of any type.
-#[inline(always)]
-pub(crate) fn emit_named(
-    glance: Glance,
-    tag: AtraceTag,
-    event: &Event<'_>,
-    name: impl Source,
-) -> Option<Written> {
-    match name.text() {
-        Some(text) => emit(glance, tag, &Event { name: Some(text), ..*event }),
-        None => enabled(glance, tag)?.write_named(tag, event, name),
-    }
-}
-
-/// Writes an event by a backend other than the marker.
-///
-/// The function ends in one of two calls. The first call can be compiled to a jump, so it needs no stack frame. The
-/// second call passes the fields of the event instead of a reference: with a reference, the compiler would store the
-/// event in memory even if its encoding is inlined.
-///
-/// This function is not inlined in unoptimised builds. In such a build, each inlined part would make the caller's stack
-/// frame larger, and a signal handler's stack may be small.
-#[cfg_attr(debug_assertions, inline(never))]
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
+fn emit_enabled<N: Source>(sink: &'static Sink, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
+    /// Chooses the backend and writes the event. The function gets the fields of the event instead of a reference: with
+    /// a reference, the compiler would store the event in memory even if its encoding is inlined.
     #[inline(never)]
     fn slow(
         sink: &'static Sink,
@@ -282,11 +196,40 @@ fn emit_unless_marker(sink: &'static Sink, tag: AtraceTag, event: &Event<'_>) ->
         let name = name.map(|text| Text { text, interned });
         select(sink, tag)?.write(tag, &Event { kind, track, name, args })
     }
-    if goes_to_sessions_only(sink, tag) {
-        return write_packet(tag, event);
+    let Some(text) = event.as_text() else {
+        return select(sink, tag)?.write_named(tag, event);
+    };
+    if let Sink::Marker(marker) = sink
+        && text.name.is_none_or(|name| name.interned.is_none())
+    {
+        return marker.write(text);
     }
-    let Event { kind, track, name, args } = *event;
+    if goes_to_sessions_only(sink, tag) {
+        return write_packet(tag, &text);
+    }
+    let Event { kind, track, name, args } = text;
     slow(sink, tag, kind, track, name.map(|name| name.text), name.and_then(|name| name.interned), args)
+}
+
+/// Begins a slice with a constant name as [`emit`] does. Only the message for the marker is built inline.
+#[inline(always)]
+pub(crate) fn emit_constant(
+    glance: Glance,
+    tag: AtraceTag,
+    text: &str,
+    interned: &Interned,
+) -> Option<Written> {
+    #[inline(never)]
+    fn called(sink: &'static Sink, tag: AtraceTag, text: &str, interned: &Interned) -> Option<Written> {
+        emit_enabled(sink, tag, Event::new(Kind::Begin, Text { text, interned: Some(interned) }))
+    }
+    if !refresh::is_enabled(glance, tag) {
+        return None;
+    }
+    match first::present() {
+        Sink::Marker(marker) => marker.write(Event::new(Kind::Begin, text)),
+        sink => called(sink, tag, text, interned),
+    }
 }
 
 /// Returns true if the tag is certainly enabled only by Perfetto's sessions, so that nothing else has to be checked.
@@ -313,71 +256,45 @@ impl Backend {
     #[inline(never)]
     pub(crate) fn write(self, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         match self {
-            Self::Atrace(sink) => sink.write(event),
+            Self::Atrace(sink) => sink.write(*event),
             Self::Perfetto => write_packet(tag, event),
         }
     }
 
-    /// Writes an event as [`write`](Self::write) does, with a name of any type.
+    /// Writes an event as [`write`](Self::write) does, with a name of any type. For Perfetto, a name that must be
+    /// formatted is written into a buffer first. Formatting may run the program's own code; that code may write events,
+    /// too, because the thread's writer is not in use yet.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write_named(self, tag: AtraceTag, event: &Event<'_>, name: impl Source) -> Option<Written> {
-        let text = match self {
-            Self::Atrace(sink) => return sink.write_named(event, name),
-            Self::Perfetto => name.text(),
-        };
-        if let Some(text) = text {
-            return self.write(tag, &Event { name: Some(text), ..*event });
+    pub(crate) fn write_named<N: Source>(self, tag: AtraceTag, mut event: Event<'_, N>) -> Option<Written> {
+        /// Not inlined: only events whose names must be formatted need the buffer on the stack, which may be a signal
+        /// handler's small stack.
+        #[inline(never)]
+        fn formatted(
+            tag: AtraceTag,
+            event: &Event<'_>,
+            write: &mut dyn FnMut(&mut NameWriter<'_>),
+        ) -> Option<Written> {
+            let mut buffer = Message::new();
+            Backend::Perfetto.write(tag, &event.named(Some(Text::new(buffer.plain(write)))))
         }
-        let mut name = Some(name);
-        let mut write = |writer: &mut NameWriter<'_>| {
-            if let Some(name) = name.take() {
+        if let Self::Atrace(sink) = self {
+            return sink.write(event);
+        }
+        if let Some(text) = event.as_text() {
+            return self.write(tag, &text);
+        }
+        let unnamed = event.named(None);
+        formatted(tag, &unnamed, &mut |writer| {
+            if let Some(name) = event.name.take() {
                 name.write(writer);
             }
-        };
-        // A copy, for the reason that `emit_unless_marker` says.
-        write_packet_by(tag, &Event { name: None, ..*event }, &mut write)
-    }
-
-    /// Sets a counter to a floating-point value. ATrace has only integers: the value is rounded, and NaN and infinities
-    /// are dropped.
-    pub(crate) fn write_f64(self, tag: AtraceTag, name: &str, value: f64) {
-        match self {
-            Self::Atrace(_) if !value.is_finite() => {}
-            // `as` saturates: a value beyond the range of i64 becomes the nearest i64.
-            Self::Atrace(_) => {
-                self.write(tag, &Event::new(Kind::Int64(value.round() as i64), name));
-            }
-            Self::Perfetto => {
-                let track = Some(Track::counter(name, hash::of_name(name)));
-                let value = Some(Amount::Real(value));
-                producer::write(&producer::Event {
-                    track,
-                    value,
-                    ..producer::Event::new(Type::Counter, valid(tag))
-                });
-            }
-        }
+        })
     }
 }
 
-/// Calls `write` to write the name into a buffer, and writes the event into Perfetto's memory.
-///
-/// The closure `write` may run the program's own code. That code may write events, too, because the thread's writer
-/// slot is not in use yet. This function is not inlined: only events whose names must be written need the buffer on
-/// the stack, which may be a signal handler's small stack.
-#[inline(never)]
-fn write_packet_by(
-    tag: AtraceTag,
-    event: &Event<'_>,
-    write: &mut dyn FnMut(&mut NameWriter<'_>),
-) -> Option<Written> {
-    let mut text = Message::new();
-    let name = Some(Text::new(text.plain(write)));
-    Backend::Perfetto.write(tag, &Event { name, ..*event })
-}
-
-/// Writes an event into Perfetto's memory.
+/// Writes an event into Perfetto's memory: by the function of the producer that is made for the fields that the event
+/// has.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
@@ -390,17 +307,28 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     let Event { kind, track, name, args } = *event;
     let name = name.unwrap_or_default();
     let key = match kind {
-        Kind::Begin if args.is_none() => return write_on_thread(Type::Begin, tags, name),
-        Kind::Instant if args.is_none() => return write_on_thread(Type::Instant, tags, name),
+        Kind::Begin | Kind::Instant if args.is_none() => {
+            let kind = if kind == Kind::Begin { Type::Begin } else { Type::Instant };
+            return match name.number() {
+                Some(number) => producer::named(kind, tags, number, name.text),
+                None => producer::text(kind, tags, name.text),
+            };
+        }
         Kind::End => {
             producer::end(tags);
-            return Some(Written::ByPerfetto);
+            return Some(Written::ByPerfetto { begun: 0 });
         }
         Kind::Int(value) | Kind::Int64(value) => {
             return match name.interned {
                 Some(_) => producer::count(tags, name.text, name.hash(), value),
                 None => count(tags, name.text, value),
             };
+        }
+        Kind::Float(bits) => {
+            let track = Some(Track::counter(name.text, name.hash()));
+            let value = Some(Amount::Real(f64::from_bits(bits)));
+            let event = producer::Event::new(Type::Counter, tags);
+            return producer::write(&producer::Event { track, value, ..event });
         }
         Kind::AsyncBegin(cookie) => TrackKey::of_async(Type::Begin, cookie),
         Kind::AsyncEnd(cookie) => {
@@ -411,40 +339,44 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
         Kind::Begin => TrackKey::named(Type::Begin, 0),
         Kind::Instant | Kind::TrackInstant => TrackKey::INSTANT,
     };
-    if let Some(args) = args {
-        return args.write(tags, key, track, name);
+    match args {
+        Some(args) => write_packet_with(tags, key, track, name, args),
+        None => producer::on_track(key, tags, track.unwrap_or(name.text), event.name.map(|name| name.text)),
     }
-    producer::on_track(key, tags, track.unwrap_or(name.text), event.name.map(|name| name.text))
 }
 
-/// Writes the begin of a slice or an instant of the calling thread into Perfetto's memory.
-#[inline(always)]
-fn write_on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
-    match name.number() {
-        Some(number) => producer::named(kind, tags, number, name.text),
-        None => producer::text(kind, tags, name.text),
-    }
+/// Writes an event with arguments into Perfetto's memory. `key` has the type of the event and identifies its track.
+#[inline(never)]
+fn write_packet_with(
+    tags: u64,
+    key: TrackKey,
+    track: Option<&str>,
+    name: Text<'_>,
+    args: &dyn Arguments,
+) -> Option<Written> {
+    let site = name.number().map(|number| Site::named(number, name.text)).filter(Site::has_number);
+    let mut encoder = Encoder::new();
+    args.encode(&mut encoder);
+    let own_name = site.is_none().then_some(name.text);
+    let is_whole = encoder.is_whole() && own_name.is_none_or(|name| name.len() <= TRACK_NAME_MAX);
+    let put = |put: &mut Put<'_>| args.put(put);
+    producer::write(&producer::Event {
+        track: track.map(|track| Track::of(key, track)),
+        name: own_name,
+        site,
+        whole_args: (!is_whole).then_some(WholeArgs(&put)),
+        args: encoder.finish(),
+        ..producer::Event::new(key.kind(), tags)
+    })
 }
 
 /// Ends the youngest slice of the calling thread, whose begin was written to the sink.
 #[inline(always)]
 pub(crate) fn end_by_sink() {
     match choice::present() {
-        Sink::Marker(marker) => _ = marker.write(&Event::END),
+        Sink::Marker(marker) => _ = marker.write(Event::END),
         sink => _ = Backend::Atrace(sink).write(AtraceTag::Never, &Event::END),
     }
-}
-
-/// Begins a slice on a track in Perfetto's memory. Returns a number that [`end_track`] needs, or `None` if no session
-/// got the begin. The name is written as [`Backend::write_named`] does.
-#[inline(never)]
-pub(crate) fn begin_on_track(tag: AtraceTag, track: &str, name: impl Source, cookie: i32) -> Option<u32> {
-    if let Some(text) = name.text() {
-        return producer::begin_on_track(cookie.into(), valid(tag), track, text.text);
-    }
-    let mut text = Message::new();
-    let text = text.plain(|writer| name.write(writer));
-    producer::begin_on_track(cookie.into(), valid(tag), track, text)
 }
 
 /// Ends a slice on a track, by the backend that wrote the slice's begin: by Perfetto's backend if `tags` is not empty,

@@ -4,98 +4,101 @@
 //! or a packet for Perfetto. Building and encoding are inlined into one function for each kind of event, so the
 //! compiler drops the code for the parts that a kind of event does not have.
 //!
-//! A name that must still be formatted is not part of the event, but a separate argument, a
-//! [`Source`](crate::name::Source).
+//! The name of an event has one of the types of [`Source`]: a text, a constant, or a value that writes the name into the
+//! message. Where the name exists as text, the event has the type `Event<Text>`.
 
 use atrace_sys::process;
 
 use crate::args::Arguments;
 use crate::message::{Kind, Message, NameWriter, Texts, WriteName};
-use crate::name::Text;
+use crate::name::{Source, Text};
 
 /// An event: its kind, track, name and arguments.
 #[derive(Clone, Copy)]
-pub(crate) struct Event<'a> {
+pub(crate) struct Event<'a, N = Text<'a>> {
     pub(crate) kind: Kind,
     /// The name of the track. `None` means the calling thread's track or, for an async slice without a named
     /// track, the track of that slice.
     pub(crate) track: Option<&'a str>,
-    /// The name. It is `None` if the kind has no name, or if the name is a separate argument.
-    pub(crate) name: Option<Text<'a>>,
+    /// The name, or `None` if the kind has no name.
+    pub(crate) name: Option<N>,
     pub(crate) args: Option<&'a dyn Arguments>,
 }
 
-impl<'a> Event<'a> {
+impl Event<'static> {
     /// The end of the calling thread's youngest slice.
     pub(crate) const END: Self = Self::of(Kind::End);
+}
 
+impl<'a> Event<'a> {
     /// Returns an event of this kind, without name, track and arguments.
     #[inline(always)]
     pub(crate) const fn of(kind: Kind) -> Self {
         Self { kind, track: None, name: None, args: None }
     }
+}
 
+impl<'a, N> Event<'a, N> {
     /// Returns an event with this name, without track and arguments.
     #[inline(always)]
-    pub(crate) const fn new(kind: Kind, name: &'a str) -> Self {
-        Self { kind, track: None, name: Some(Text::new(name)), args: None }
+    pub(crate) const fn new(kind: Kind, name: N) -> Self {
+        Self { kind, track: None, name: Some(name), args: None }
     }
 
     /// Returns the event with `track` as its track.
     #[inline(always)]
-    pub(crate) const fn on(self, track: &'a str) -> Self {
+    pub(crate) fn on(self, track: &'a str) -> Self {
         Self { track: Some(track), ..self }
     }
 
     /// Returns the event with `args` as its arguments.
     #[inline(always)]
-    pub(crate) const fn with(self, args: &'a dyn Arguments) -> Self {
-        Self { args: Some(args), ..self }
+    pub(crate) fn with(self, args: Option<&'a dyn Arguments>) -> Self {
+        Self { args, ..self }
     }
 
+    /// Returns the event with `name` as its name.
+    #[inline(always)]
+    pub(crate) fn named<'b>(&self, name: Option<Text<'b>>) -> Event<'b>
+    where
+        'a: 'b,
+    {
+        Event { kind: self.kind, track: self.track, name, args: self.args }
+    }
+}
+
+impl<N: Source> Event<'_, N> {
+    /// Returns the event with its name as text, or `None` if the name must be formatted.
+    #[inline(always)]
+    pub(crate) fn as_text(&self) -> Option<Event<'_>> {
+        match &self.name {
+            None => Some(self.named(None)),
+            Some(name) => name.text().map(|text| self.named(Some(text))),
+        }
+    }
+}
+
+impl<N: WriteName> Event<'_, N> {
     /// Encodes the event as a message. Returns the positions of the texts in the message.
     #[inline(always)]
-    pub(crate) fn encode(&self, message: &mut Message) -> Texts {
-        message.encode(self.kind, process::id(), self.track, self.name.is_some().then_some(self))
-    }
-
-    /// Encodes the event as [`encode`](Self::encode) does, with `name` as its name.
-    #[inline(always)]
-    pub(crate) fn encode_named(&self, message: &mut Message, name: impl WriteName) -> Texts {
-        message.encode(self.kind, process::id(), self.track, Some(Named { name, event: self }))
-    }
-
-    /// Appends the arguments to the name, as text.
-    #[inline(always)]
-    fn write_args(&self, writer: &mut NameWriter<'_>) {
-        if let Some(args) = self.args {
-            args.push(writer);
-        }
+    pub(crate) fn encode(self, message: &mut Message) -> Texts {
+        let Self { kind, track, name, args } = self;
+        message.encode(kind, process::id(), track, name.map(|name| NameAndArgs { name, args }))
     }
 }
 
-/// Writes the name and the arguments. The trait is implemented for a reference, because in an unoptimised build copies
-/// of the event would take room on the stack.
-impl WriteName for &Event<'_> {
-    #[inline(always)]
-    fn write(self, writer: &mut NameWriter<'_>) {
-        if let Some(name) = &self.name {
-            writer.push_str(name.text);
-        }
-        self.write_args(writer);
-    }
-}
-
-/// An event with a separate name, which is used instead of the name in the event.
-struct Named<'a, N> {
+/// A name, and the arguments that are appended to it as text.
+struct NameAndArgs<'a, N> {
     name: N,
-    event: &'a Event<'a>,
+    args: Option<&'a dyn Arguments>,
 }
 
-impl<N: WriteName> WriteName for Named<'_, N> {
+impl<N: WriteName> WriteName for NameAndArgs<'_, N> {
     #[inline(always)]
     fn write(self, writer: &mut NameWriter<'_>) {
         self.name.write(writer);
-        self.event.write_args(writer);
+        if let Some(args) = self.args {
+            args.push(writer);
+        }
     }
 }

@@ -4,9 +4,9 @@
 //! Otherwise it passes the gate's result to [`emit`] (`backend.rs`). [`emit`] determines whether the tag is enabled
 //! and, if so, writes the event by the backend of the tag.
 
-use crate::args::Arg;
+use crate::args::{Arg, Args};
 use crate::attach::attach;
-use crate::backend::{self, emit, emit_named, emit_on_thread};
+use crate::backend::{self, emit};
 use crate::event::Event;
 use crate::gate::{self, Glance};
 use crate::message::Kind;
@@ -82,20 +82,40 @@ pub fn atrace_update_tags() {
 
 /// Defines a function that writes an event. The function checks the gate, which is inlined into the function's
 /// caller; the code that writes the event is not inlined.
+///
+/// The arguments of an event come after a semicolon. The function for events without arguments is compiled apart.
 macro_rules! event {
     (
         $(#[$doc:meta])*
-        fn $function:ident($($argument:ident: $type:ty),*) => $emit:ident($event:expr $(, $name:ident)?)
+        fn $function:ident($($argument:ident: $type:ty),*) => $event:expr
     ) => {
         $(#[$doc])*
         #[inline(always)]
         pub fn $function(tag: AtraceTag, $($argument: $type),*) {
             #[inline(never)]
             fn on(glance: Glance, tag: AtraceTag, $($argument: $type),*) {
-                $emit(glance, tag, &$event $(, $name)?);
+                emit(glance, tag, $event);
             }
             if let Some(glance) = gate::glance(tag) {
                 on(glance, tag, $($argument),*);
+            }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $function:ident($($argument:ident: $type:ty),*; $args:ident) => $event:expr
+    ) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $function(tag: AtraceTag, $($argument: $type,)* $args: &[Arg<'_>]) {
+            #[inline(never)]
+            fn on(glance: Glance, tag: AtraceTag, $($argument: $type,)* $args: impl Args) {
+                emit(glance, tag, $event);
+            }
+            match gate::glance(tag) {
+                None => {}
+                Some(glance) if $args.is_empty() => on(glance, tag, $($argument,)* ()),
+                Some(glance) => on(glance, tag, $($argument,)* $args),
             }
         }
     };
@@ -117,26 +137,23 @@ event! {
     /// atrace_end(AtraceTag::App);
     /// ```
     #[doc(alias = "atrace_begin_body")]
-    fn atrace_begin(name: &str) => emit(Event::new(Kind::Begin, name))
+    fn atrace_begin(name: &str) => Event::new(Kind::Begin, name)
 }
 
-/// Begins a slice as [`atrace_begin`] does, with arguments and a name of any type.
-///
-/// # Examples
-///
-/// ```
-/// use atrace::{Arg, AtraceTag, atrace_begin_args, atrace_end};
-///
-/// atrace_begin_args(AtraceTag::App, "decode", &[Arg::Int("block", 7), Arg::Str("codec", "raw")]);
-/// atrace_begin_args(AtraceTag::App, format_args!("block {}", 7), &[]);
-/// atrace_end(AtraceTag::App);
-/// atrace_end(AtraceTag::App);
-/// ```
-#[inline(always)]
-pub fn atrace_begin_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) {
-    if let Some(glance) = gate::glance(tag) {
-        emit_on_thread::<true>(glance, tag, name, args);
-    }
+event! {
+    /// Begins a slice as [`atrace_begin`] does, with arguments and a name of any type.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use atrace::{Arg, AtraceTag, atrace_begin_args, atrace_end};
+    ///
+    /// atrace_begin_args(AtraceTag::App, "decode", &[Arg::Int("block", 7), Arg::Str("codec", "raw")]);
+    /// atrace_begin_args(AtraceTag::App, format_args!("block {}", 7), &[]);
+    /// atrace_end(AtraceTag::App);
+    /// atrace_end(AtraceTag::App);
+    /// ```
+    fn atrace_begin_args(name: impl EventName; args) => Event::new(Kind::Begin, name).with(args.get())
 }
 
 event! {
@@ -144,7 +161,7 @@ event! {
     ///
     /// Writes `E|pid`. Pass the tag of the matching [`atrace_begin`].
     #[doc(alias = "atrace_end_body")]
-    fn atrace_end() => emit(Event::END)
+    fn atrace_end() => Event::END
 }
 
 event! {
@@ -154,13 +171,14 @@ event! {
     /// have the same name and are open at the same time, their cookies must differ; otherwise a reader of the trace
     /// takes them for one slice.
     #[doc(alias = "atrace_async_begin_body")]
-    fn atrace_async_begin(name: &str, cookie: i32) => emit(Event::new(Kind::AsyncBegin(cookie.into()), name))
+    fn atrace_async_begin(name: &str, cookie: i32) =>
+        Event::new(Kind::AsyncBegin(cookie.into()), name)
 }
 
 event! {
     /// Begins an async slice as [`atrace_async_begin`] does, with a name of any type.
     fn atrace_async_begin_named(name: impl EventName, cookie: i32) =>
-        emit_named(Event::of(Kind::AsyncBegin(cookie.into())), name)
+        Event::new(Kind::AsyncBegin(cookie.into()), name)
 }
 
 event! {
@@ -168,14 +186,15 @@ event! {
     ///
     /// Writes `F|pid|name|cookie`.
     #[doc(alias = "atrace_async_end_body")]
-    fn atrace_async_end(name: &str, cookie: i32) => emit(Event::new(Kind::AsyncEnd(cookie.into()), name))
+    fn atrace_async_end(name: &str, cookie: i32) =>
+        Event::new(Kind::AsyncEnd(cookie.into()), name)
 }
 
 event! {
     /// Ends an async slice as [`atrace_async_end`] does, with a name of any type. The name must have the same text as
     /// the name of the begin.
     fn atrace_async_end_named(name: impl EventName, cookie: i32) =>
-        emit_named(Event::of(Kind::AsyncEnd(cookie.into())), name)
+        Event::new(Kind::AsyncEnd(cookie.into()), name)
 }
 
 event! {
@@ -186,15 +205,15 @@ event! {
     /// share one row for each name.
     #[doc(alias = "atrace_async_for_track_begin_body")]
     fn atrace_async_for_track_begin(track_name: &str, name: &str, cookie: i32) =>
-        emit(Event::new(Kind::TrackBegin(cookie.into()), name).on(track_name))
+        Event::new(Kind::TrackBegin(cookie.into()), name).on(track_name)
 }
 
 event! {
     /// Begins an async slice on a track as [`atrace_async_for_track_begin`] does, with arguments and a name of any
     /// type.
     fn atrace_async_for_track_begin_args(
-        track_name: &str, name: impl EventName, cookie: i32, args: &[Arg<'_>]
-    ) => emit_named(Event::of(Kind::TrackBegin(cookie.into())).on(track_name).with(&args), name)
+        track_name: &str, name: impl EventName, cookie: i32; args
+    ) => Event::new(Kind::TrackBegin(cookie.into()), name).on(track_name).with(args.get())
 }
 
 event! {
@@ -203,7 +222,7 @@ event! {
     /// Writes `H|pid|track_name|cookie`.
     #[doc(alias = "atrace_async_for_track_end_body")]
     fn atrace_async_for_track_end(track_name: &str, cookie: i32) =>
-        emit(Event::of(Kind::TrackEnd(cookie.into())).on(track_name))
+        Event::of(Kind::TrackEnd(cookie.into())).on(track_name)
 }
 
 event! {
@@ -211,15 +230,12 @@ event! {
     ///
     /// Writes `I|pid|name`.
     #[doc(alias = "atrace_instant_body")]
-    fn atrace_instant(name: &str) => emit(Event::new(Kind::Instant, name))
+    fn atrace_instant(name: &str) => Event::new(Kind::Instant, name)
 }
 
-/// Marks a moment as [`atrace_instant`] does, with arguments and a name of any type.
-#[inline(always)]
-pub fn atrace_instant_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) {
-    if let Some(glance) = gate::glance(tag) {
-        emit_on_thread::<false>(glance, tag, name, args);
-    }
+event! {
+    /// Marks a moment as [`atrace_instant`] does, with arguments and a name of any type.
+    fn atrace_instant_args(name: impl EventName; args) => Event::new(Kind::Instant, name).with(args.get())
 }
 
 event! {
@@ -228,13 +244,13 @@ event! {
     /// Writes `N|pid|track_name|name`.
     #[doc(alias = "atrace_instant_for_track_body")]
     fn atrace_instant_for_track(track_name: &str, name: &str) =>
-        emit(Event::new(Kind::TrackInstant, name).on(track_name))
+        Event::new(Kind::TrackInstant, name).on(track_name)
 }
 
 event! {
     /// Marks a moment on a track as [`atrace_instant_for_track`] does, with arguments and a name of any type.
-    fn atrace_instant_for_track_args(track_name: &str, name: impl EventName, args: &[Arg<'_>]) =>
-        emit_named(Event::of(Kind::TrackInstant).on(track_name).with(&args), name)
+    fn atrace_instant_for_track_args(track_name: &str, name: impl EventName; args) =>
+        Event::new(Kind::TrackInstant, name).on(track_name).with(args.get())
 }
 
 event! {
@@ -242,7 +258,7 @@ event! {
     ///
     /// Writes `C|pid|name|value`.
     #[doc(alias = "atrace_int_body")]
-    fn atrace_int(name: &str, value: i32) => emit(Event::new(Kind::Int(value.into()), name))
+    fn atrace_int(name: &str, value: i32) => Event::new(Kind::Int(value.into()), name)
 }
 
 event! {
@@ -250,27 +266,18 @@ event! {
     ///
     /// Writes `C|pid|name|value`. Perfetto stores counters as doubles, so values beyond 2^53 are rounded.
     #[doc(alias = "atrace_int64_body")]
-    fn atrace_int64(name: &str, value: i64) => emit(Event::new(Kind::Int64(value), name))
+    fn atrace_int64(name: &str, value: i64) => Event::new(Kind::Int64(value), name)
 }
 
 event! {
     /// Sets a counter as [`atrace_int64`] does, with a name of any type.
-    fn atrace_counter(name: impl EventName, value: i64) => emit_named(Event::of(Kind::Int64(value)), name)
+    fn atrace_counter(name: impl EventName, value: i64) => Event::new(Kind::Int64(value), name)
 }
 
-/// Sets the counter named `name` to a floating-point `value`.
-///
-/// Perfetto gets the value unchanged. For ATrace it is rounded to an integer and written as `C|pid|name|value`; NaN and
-/// infinities are dropped.
-#[inline(always)]
-pub fn atrace_f64(tag: AtraceTag, name: &str, value: f64) {
-    #[inline(never)]
-    fn on(glance: Glance, tag: AtraceTag, name: &str, value: f64) {
-        if let Some(backend) = backend::enabled(glance, tag) {
-            backend.write_f64(tag, name, value);
-        }
-    }
-    if let Some(glance) = gate::glance(tag) {
-        on(glance, tag, name, value);
-    }
+event! {
+    /// Sets the counter named `name` to a floating-point `value`.
+    ///
+    /// Perfetto gets the value unchanged. For ATrace it is rounded to an integer and written as `C|pid|name|value`; NaN and
+    /// infinities are dropped.
+    fn atrace_f64(name: &str, value: f64) => Event::new(Kind::Float(value.to_bits()), name)
 }

@@ -134,6 +134,13 @@ impl WriteName for Text<'_> {
     }
 }
 
+impl Source for Text<'_> {
+    #[inline(always)]
+    fn text(&self) -> Option<Text<'_>> {
+        Some(*self)
+    }
+}
+
 impl WriteName for &str {
     #[inline(always)]
     fn write(self, writer: &mut NameWriter<'_>) {

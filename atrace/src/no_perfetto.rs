@@ -151,7 +151,7 @@ impl<'a> Track<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     ByAtrace,
-    ByPerfetto,
+    ByPerfetto { begun: u32 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -194,13 +194,33 @@ pub(crate) struct Event<'a> {
     pub(crate) site: Option<Site<'a>>,
     pub(crate) flow: u64,
     pub(crate) args: &'a [u8],
+    pub(crate) whole_args: Option<WholeArgs<'a>>,
     pub(crate) time: u64,
     pub(crate) begun: u32,
 }
 
+#[derive(Clone, Copy)]
+pub(crate) struct WholeArgs<'a>(pub(crate) &'a dyn Fn(&mut Put<'_>));
+
+impl fmt::Debug for WholeArgs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WholeArgs")
+    }
+}
+
 impl Event<'static> {
     pub(crate) const fn new(_: Type, _: u64) -> Self {
-        Self { track: None, name: None, value: None, site: None, flow: 0, args: &[], time: 0, begun: 0 }
+        Self {
+            track: None,
+            name: None,
+            value: None,
+            site: None,
+            flow: 0,
+            args: &[],
+            whole_args: None,
+            time: 0,
+            begun: 0,
+        }
     }
 }
 
@@ -292,15 +312,7 @@ pub(crate) fn tags_word() -> Option<&'static AtomicU64> {
 
 pub(crate) fn on_change(_: &'static fn()) {}
 
-pub(crate) fn begin_on_track(_: i64, _: u64, _: &str, _: &str) -> Option<u32> {
-    None
-}
-
 pub(crate) fn write(_: &Event<'_>) -> Option<Written> {
-    None
-}
-
-pub(crate) fn write_whole(_: &Event<'_>, _: Option<&str>, _: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
     None
 }
 
@@ -318,18 +330,15 @@ pub(crate) fn named(_: Type, _: u64, _: &Number, _: &str) -> Option<Written> {
     None
 }
 
-pub(crate) fn traced(_: Type, _: u64, _: &Site<'_>, _: Option<&str>, _: u64, _: &[u8]) -> Option<Written> {
-    None
-}
-
-pub(crate) fn begin_traced(
+pub(crate) fn traced(
+    _: Type,
     _: u64,
-    _: &Track<'_>,
+    _: Option<&Track<'_>>,
     _: &Site<'_>,
     _: Option<&str>,
     _: (u64, u64),
     _: &[u8],
-) -> Option<u32> {
+) -> Option<Written> {
     None
 }
 

@@ -11,11 +11,10 @@ pub use atrace_perfetto::recording::Recording;
 
 pub(crate) use atrace_perfetto::args::{Put, TRACK_NAME_MAX, flow, put_scalar, put_text};
 pub(crate) use atrace_perfetto::changes::on_change;
-pub(crate) use atrace_perfetto::event::{Amount, Event, Track, TrackKey, Type, Written};
+pub(crate) use atrace_perfetto::event::{Amount, Event, Track, TrackKey, Type, WholeArgs, Written};
 pub(crate) use atrace_perfetto::producer::{
-    begin_on_track, begin_traced, can_be_used, connect, count, end, end_traced, expect_events, is_linked,
-    is_service_there, lost, named, on_track, seek, standing, start_if_expected, tags_word, text, traced,
-    write, write_whole,
+    can_be_used, connect, count, end, end_traced, expect_events, is_linked, is_service_there, lost, named,
+    on_track, seek, standing, start_if_expected, tags_word, text, traced, write,
 };
 pub(crate) use atrace_perfetto::recording::begin as record;
 pub(crate) use atrace_perfetto::standing::Standing;

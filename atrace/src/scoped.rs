@@ -2,6 +2,8 @@
 
 use crate::AtraceTag;
 use crate::args::Arg;
+use crate::backend::emit_constant;
+use crate::gate;
 use crate::name::{EventName, Interned};
 use crate::slice::Slice;
 
@@ -47,7 +49,7 @@ impl Drop for ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin_text(tag, name) }
+    ScopedEvent { slice: Slice::begin_with(tag, name, &[]) }
 }
 
 /// Begins a slice as [`begin_scoped_event`] does, with arguments and a name of any type.
@@ -62,7 +64,7 @@ pub fn begin_scoped_event(tag: AtraceTag, name: &str) -> ScopedEvent {
 /// ```
 #[inline(always)]
 pub fn begin_scoped_event_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin_args(tag, name, args) }
+    ScopedEvent { slice: Slice::begin_with(tag, name, args) }
 }
 
 /// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name. Only the
@@ -73,5 +75,7 @@ pub fn begin_scoped_event_at(
     interned: &Interned,
     name: impl FnOnce() -> &'static str,
 ) -> ScopedEvent {
-    ScopedEvent { slice: Slice::begin_at(tag, interned, name) }
+    let slice = gate::glance(tag)
+        .map_or(Slice::none(), |glance| Slice::by(emit_constant(glance, tag, name(), interned), tag));
+    ScopedEvent { slice }
 }

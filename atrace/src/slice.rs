@@ -15,12 +15,12 @@ use std::num::NonZeroU64;
 use atrace_sys::fork::{Generation, generation};
 
 use crate::AtraceTag;
-use crate::args::Arg;
-use crate::backend::{self, emit, emit_constant, emit_on_thread};
+use crate::args::{Arg, Args};
+use crate::backend::{self, emit};
 use crate::event::Event;
 use crate::gate::{self, Glance};
 use crate::message::Kind;
-use crate::name::{EventName, Interned};
+use crate::name::EventName;
 use crate::producer::{self, Site, Track, TrackKey, Type, Written};
 
 /// The origin of a slice: the process and the backend that wrote the begin and, for Perfetto's backend, the tags. The
@@ -52,7 +52,7 @@ impl SliceOrigin {
     fn now(written: Written, tag: AtraceTag) -> Option<Self> {
         let word = match written {
             Written::ByAtrace => generation().number(),
-            Written::ByPerfetto => by_perfetto(generation()) | (tag.bits() & TAGS),
+            Written::ByPerfetto { .. } => by_perfetto(generation()) | (tag.bits() & TAGS),
         };
         NonZeroU64::new(word).map(Self)
     }
@@ -108,32 +108,21 @@ impl Slice {
     /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with a name of any type.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, name: impl EventName) -> Self {
-        Self::begin_args(tag, name, &[])
+        Self::begin_with(tag, name, &[])
     }
 
     /// Begins a slice as [`begin`](Self::begin) does, with arguments.
     #[inline(always)]
-    pub(crate) fn begin_args(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> Self {
-        gate::glance(tag)
-            .map_or(Self::none(), |glance| Self::by(emit_on_thread::<true>(glance, tag, name, args), tag))
-    }
-
-    /// Begins a slice whose name exists as text.
-    #[inline(always)]
-    pub(crate) fn begin_text(tag: AtraceTag, name: &str) -> Self {
+    pub(crate) fn begin_with(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> Self {
         #[inline(never)]
-        fn on(glance: Glance, tag: AtraceTag, name: &str) -> Slice {
-            Slice::by(emit(glance, tag, &Event::new(Kind::Begin, name)), tag)
+        fn on(glance: Glance, tag: AtraceTag, name: impl EventName, args: impl Args) -> Slice {
+            Slice::by(emit(glance, tag, Event::new(Kind::Begin, name).with(args.get())), tag)
         }
-        gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, name))
-    }
-
-    /// Begins a slice with the constant name that `interned` identifies. `name` returns the text of the name, and is
-    /// called only if the tag may be enabled.
-    #[inline(always)]
-    pub(crate) fn begin_at(tag: AtraceTag, interned: &Interned, name: impl FnOnce() -> &'static str) -> Self {
-        gate::glance(tag)
-            .map_or(Self::none(), |glance| Self::by(emit_constant(glance, tag, name(), interned), tag))
+        match gate::glance(tag) {
+            None => Self::none(),
+            Some(glance) if args.is_empty() => on(glance, tag, name, ()),
+            Some(glance) => on(glance, tag, name, args),
+        }
     }
 
     /// Returns whether the begin was written.
@@ -203,22 +192,24 @@ impl TrackSlice {
     pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Self {
         #[inline(never)]
         fn on(glance: Glance, tag: AtraceTag, track: &str, name: impl EventName, cookie: i32) -> TrackSlice {
-            let Some(backend) = backend::enabled(glance, tag) else { return TrackSlice::none() };
-            if backend.is_perfetto() {
-                let begun = backend::begin_on_track(tag, track, name, cookie);
-                return TrackSlice::in_sessions(begun, tag & AtraceTag::ValidMask);
-            }
-            let begin = Event::of(Kind::TrackBegin(cookie.into())).on(track);
-            let written = backend.write_named(tag, &begin, name);
-            TrackSlice::in_sessions(written.map(|_| 0), AtraceTag::Never)
+            TrackSlice::by(
+                emit(glance, tag, Event::new(Kind::TrackBegin(cookie.into()), name).on(track)),
+                tag,
+            )
         }
         gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, track_name, name, cookie))
     }
 
-    /// Returns a slice whose begin was written for the first `begun` sessions, or by ATrace if `tags` is empty.
+    /// Returns a slice whose begin was written by this backend. If no backend wrote the begin, no end will be
+    /// written.
     #[inline(always)]
-    pub(crate) fn in_sessions(begun: Option<u32>, tags: AtraceTag) -> Self {
-        begun.map_or(Self::none(), |begun| Self { by: Some(generation()), tags, begun })
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
+        let (tags, begun) = match written {
+            None => return Self::none(),
+            Some(Written::ByAtrace) => (AtraceTag::Never, 0),
+            Some(Written::ByPerfetto { begun }) => (tag & AtraceTag::ValidMask, begun),
+        };
+        Self { by: Some(generation()), tags, begun }
     }
 
     /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
@@ -308,7 +299,7 @@ mod tests {
         let tag = AtraceTag::App | AtraceTag::View;
         let marked = SliceOrigin::now(Written::ByAtrace, tag).unwrap();
         assert_eq!(marked.end(), Some(SliceEnd::ByAtrace));
-        let packed = SliceOrigin::now(Written::ByPerfetto, tag | AtraceTag::NotReady).unwrap();
+        let packed = SliceOrigin::now(Written::ByPerfetto { begun: 0 }, tag | AtraceTag::NotReady).unwrap();
         assert_eq!(packed.end(), Some(SliceEnd::ByPerfetto { tags: tag.bits() }));
         // A child has another generation.
         let other = 1 << TAGS.trailing_ones();

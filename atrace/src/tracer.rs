@@ -36,7 +36,7 @@ use atrace_sys::text::cut;
 use crate::backend::{self, Backend};
 use crate::event::Event;
 use crate::message::Kind;
-use crate::name::EventName;
+use crate::name::{EventName, Text};
 use crate::producer::{self, TRACK_NAME_MAX, Type};
 use crate::{AtraceTag, gate};
 
@@ -143,25 +143,25 @@ impl Enabled {
     /// Writes an instant as [`atrace_instant_args`](crate::atrace_instant_args) does, without arguments.
     #[inline(always)]
     pub fn instant(self, name: impl EventName) {
-        self.backend.write_named(self.tag, &Event::of(Kind::Instant), name);
+        self.backend.write_named(self.tag, Event::new(Kind::Instant, name));
     }
 
     /// Begins a slice as [`Slice::begin`] does.
     #[inline(always)]
     pub fn begin(self, name: impl EventName) -> Slice {
-        Slice::by(self.backend.write_named(self.tag, &Event::of(Kind::Begin), name), self.tag)
+        Slice::by(self.backend.write_named(self.tag, Event::new(Kind::Begin, name)), self.tag)
     }
 
     /// Sets a counter as [`atrace_int64`](crate::atrace_int64) does.
     #[inline(never)]
     pub fn int64(self, name: &str, value: i64) {
-        self.backend.write(self.tag, &Event::new(Kind::Int64(value), name));
+        self.backend.write(self.tag, &Event::new(Kind::Int64(value), Text::new(name)));
     }
 
     /// Sets a counter to a floating-point value as [`atrace_f64`](crate::atrace_f64) does.
     #[inline(never)]
     pub fn f64(self, name: &str, value: f64) {
-        self.backend.write_f64(self.tag, name, value);
+        self.backend.write(self.tag, &Event::new(Kind::Float(value.to_bits()), Text::new(name)));
     }
 
     /// Writes an instant with encoded arguments into Perfetto's memory. If `name` is `None`, the event has the name
@@ -169,7 +169,7 @@ impl Enabled {
     #[inline(always)]
     pub fn instant_at(self, site: &Site<'_>, name: Option<&str>, args: &[u8]) {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
-        producer::traced(Type::Instant, backend::valid(self.tag), site, name, 0, args);
+        producer::traced(Type::Instant, backend::valid(self.tag), None, site, name, (0, 0), args);
     }
 
     /// Begins a slice with encoded arguments in Perfetto's memory. If `name` is `None`, the slice has the name of its
@@ -177,7 +177,7 @@ impl Enabled {
     #[inline(always)]
     pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Slice {
         let (name, tags) = (name.map(|name| cut(name, TRACK_NAME_MAX)), backend::valid(self.tag));
-        Slice::by(producer::traced(Type::Begin, tags, site, name, flow, args), self.tag)
+        Slice::by(producer::traced(Type::Begin, tags, None, site, name, (flow, 0), args), self.tag)
     }
 
     /// Begins a slice on a track, with encoded arguments, in Perfetto's memory. If `name` is `None`, the slice has
@@ -198,7 +198,7 @@ impl Enabled {
     ) -> TrackSlice {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
         let (track, tags) = (track.track(Type::Begin), backend::valid(self.tag));
-        let begun = producer::begin_traced(tags, &track, site, name, (flow, time), args);
-        TrackSlice::in_sessions(begun, self.tag & AtraceTag::ValidMask)
+        let written = producer::traced(Type::Begin, tags, Some(&track), site, name, (flow, time), args);
+        TrackSlice::by(written, self.tag)
     }
 }

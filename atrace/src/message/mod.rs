@@ -75,6 +75,8 @@ pub(crate) enum Kind {
     TrackInstant,
     Int(i64),
     Int64(i64),
+    /// The value of a floating-point counter, as its bits. ATrace has only integers: the value is rounded.
+    Float(u64),
 }
 
 impl Kind {
@@ -90,12 +92,18 @@ impl Kind {
             Self::TrackEnd(_) => b'H',
             Self::Instant => b'I',
             Self::TrackInstant => b'N',
-            Self::Int(_) | Self::Int64(_) => b'C',
+            Self::Int(_) | Self::Int64(_) | Self::Float(_) => b'C',
         }
     }
 
+    /// Returns true for the values NaN and infinity, for which ATrace has no number.
     #[inline(always)]
-    const fn number(self) -> Option<i64> {
+    pub(crate) fn is_dropped(self) -> bool {
+        matches!(self, Self::Float(bits) if !f64::from_bits(bits).is_finite())
+    }
+
+    #[inline(always)]
+    pub(crate) fn number(self) -> Option<i64> {
         match self {
             Self::Begin | Self::End | Self::Instant | Self::TrackInstant => None,
             Self::AsyncBegin(number)
@@ -104,6 +112,8 @@ impl Kind {
             | Self::TrackEnd(number)
             | Self::Int(number)
             | Self::Int64(number) => Some(number),
+            // `as` saturates: a value beyond the range of i64 becomes the nearest i64.
+            Self::Float(bits) => Some(f64::from_bits(bits).round() as i64),
         }
     }
 }

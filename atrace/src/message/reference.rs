@@ -23,7 +23,7 @@ pub(crate) struct Event {
 type Push = fn(&mut NameWriter<'_>, &str);
 
 /// Builds each kind of event, with the number truncated to the range of the kind.
-pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
+pub(crate) const KINDS: [fn(i64) -> Kind; 11] = [
     |_| Kind::Begin,
     |_| Kind::End,
     |number| Kind::AsyncBegin((number as i32).into()),
@@ -34,6 +34,7 @@ pub(crate) const KINDS: [fn(i64) -> Kind; 10] = [
     |_| Kind::TrackInstant,
     |number| Kind::Int((number as i32).into()),
     Kind::Int64,
+    |number| Kind::Float((number as f64 + 0.25).to_bits()),
 ];
 
 impl Event {
@@ -45,6 +46,7 @@ impl Event {
             Kind::AsyncBegin(number) | Kind::AsyncEnd(number) | Kind::Int(number) | Kind::Int64(number) => {
                 (false, true, Some(number.to_string()))
             }
+            Kind::Float(bits) => (false, true, Some((f64::from_bits(bits).round() as i64).to_string())),
             Kind::TrackBegin(number) => (true, true, Some(number.to_string())),
             Kind::TrackEnd(number) => (true, false, Some(number.to_string())),
             Kind::TrackInstant => (true, true, None),

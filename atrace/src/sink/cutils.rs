@@ -70,7 +70,7 @@ impl CutilsSink {
             Kind::Instant => library.instant(name),
             Kind::TrackInstant => library.instant_for_track(track, name),
             Kind::Int(value) => library.int(name, value as i32),
-            Kind::Int64(value) => library.int64(name, value),
+            Kind::Int64(_) | Kind::Float(_) => library.int64(name, kind.number().unwrap_or_default()),
         };
         // This libcutils is too old to have the function: the message is written to the marker, in libcutils' format.
         written || self.marker.as_ref().is_some_and(|marker| marker.write(message.restore(texts, length)))

@@ -59,29 +59,24 @@ pub(crate) enum Sink {
 }
 
 impl Sink {
-    /// Writes an event, without checking whether its tag is enabled. This function is not inlined.
-    #[inline(never)]
-    pub(crate) fn write(&self, event: &Event<'_>) -> Option<Written> {
-        let mut message = Message::new();
-        let texts = event.encode(&mut message);
-        self.deliver(event.kind, &mut message, texts)
-    }
-
-    /// Writes an event as [`write`](Self::write) does, with `name` as its name. This function is inlined only in
-    /// optimised builds, because in other builds it would make the stack frames of its callers large.
+    /// Writes an event, without checking whether its tag is enabled. Returns `None` if it was not written.
+    ///
+    /// ATrace has only integers: a floating-point value is rounded, and NaN and infinities are dropped.
+    ///
+    /// This function is inlined only in optimised builds, because in other builds it would make the stack frames of its
+    /// callers large.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write_named(&self, event: &Event<'_>, name: impl WriteName) -> Option<Written> {
+    pub(crate) fn write<N: WriteName>(&self, event: Event<'_, N>) -> Option<Written> {
+        let kind = event.kind;
+        if kind.is_dropped() {
+            return None;
+        }
         let mut message = Message::new();
-        let texts = event.encode_named(&mut message, name);
-        self.deliver(event.kind, &mut message, texts)
-    }
-
-    #[inline(always)]
-    fn deliver(&self, kind: Kind, message: &mut Message, texts: Texts) -> Option<Written> {
+        let texts = event.encode(&mut message);
         let is_written = match self {
             Self::Marker(sink) => sink.marker.write(message.bytes()),
-            other => other.call(kind, message, texts),
+            other => other.call(kind, &mut message, texts),
         };
         is_written.then_some(Written::ByAtrace)
     }

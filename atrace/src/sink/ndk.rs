@@ -61,7 +61,9 @@ impl NdkSink {
             Kind::AsyncEnd(cookie) => return library.async_end(name, cookie as i32),
             Kind::TrackBegin(cookie) => return library.async_begin(track, cookie as i32),
             Kind::TrackEnd(cookie) => return library.async_end(track, cookie as i32),
-            Kind::Int(value) | Kind::Int64(value) => return library.counter(name, value),
+            Kind::Int(_) | Kind::Int64(_) | Kind::Float(_) => {
+                return library.counter(name, kind.number().unwrap_or_default());
+            }
         }
         true
     }

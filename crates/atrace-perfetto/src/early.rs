@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::event::Event;
 use crate::memory::{Arena, Loss};
 use crate::pool::Shared;
 
@@ -30,15 +29,16 @@ pub(crate) fn set_arena(arena: Option<&'static Arena>) {
     ARENA.store(pointer, Ordering::SeqCst);
 }
 
-/// Counts a lost event. Returns true if the event begins a slice of the thread, whose end will then be lost as well.
+/// Counts a lost event that changes the number of open slices of its thread by `opens`. Returns true if the event begins
+/// a slice of the thread, whose end will then be lost as well.
 #[inline(never)]
-pub(crate) fn lose(shared: &Shared, event: &Event<'_>) -> bool {
-    if event.opens() < 0 {
+pub(crate) fn lose(shared: &Shared, opens: i32) -> bool {
+    if opens < 0 {
         lose_end(shared);
         return false;
     }
     count(shared);
-    let is_begin = event.opens() > 0;
+    let is_begin = opens > 0;
     if is_begin {
         shared.unbegun.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,5 +1,10 @@
 //! The input of the encoder: an event, its track and its value.
 
+use std::fmt;
+
+use atrace_sys::text::cut;
+
+use crate::args::{Put, TRACK_NAME_MAX};
 use crate::callsite::Site;
 
 /// The type of an event. The numbers are those of Perfetto's `TrackEvent.Type`.
@@ -95,7 +100,12 @@ pub enum Written {
     /// The event was written for ATrace.
     ByAtrace,
     /// The event was written by Perfetto's producer.
-    ByPerfetto,
+    ByPerfetto {
+        /// For the begin of a slice on a track, a number that is larger than the number of each session that got the
+        /// event, and not larger than the number of any later session; the end of the slice needs it as its
+        /// [`Event::begun`]. For other events it is 0 or such a number.
+        begun: u32,
+    },
 }
 
 /// The value of a counter.
@@ -107,6 +117,10 @@ pub enum Amount {
     Real(f64),
 }
 
+/// The maximum length of a text of an event, in bytes. Such a text fits into an empty chunk that fills a page
+/// ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's start.
+pub(crate) const TEXT_MAX: usize = 6 << 10;
+
 /// A track of this process. `producer.rs` has its constructors.
 #[derive(Clone, Copy, Debug)]
 pub struct Track<'a> {
@@ -116,7 +130,7 @@ pub struct Track<'a> {
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
     /// Whether a writer remembers that it has described the track, so that it does not describe the track before each
-    /// event. This is so for counters, and for the tracks of [`begin_traced`](crate::producer::begin_traced).
+    /// event. This is so for counters, and for the tracks of [`traced`](crate::producer::traced).
     pub(crate) is_kept: bool,
 }
 
@@ -141,12 +155,28 @@ pub struct Event<'a> {
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
+    /// All arguments, if they do not fit into `args`; `args` then has the same arguments, but cut. Such an event has a
+    /// name, or a callsite with a number and no metadata, and it is not the end of a slice of the thread.
+    pub whole_args: Option<WholeArgs<'a>>,
     /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event on
     /// a track may have a time other than 0.
     pub time: u64,
     /// Only sessions whose number is smaller than this value get the event. So the end of a slice goes only to sessions
     /// that had begun before the slice.
     pub begun: u32,
+    /// Only these sessions get the event. Each bit stands for the session at that place of the pool.
+    pub sessions: u32,
+}
+
+/// Arguments of any length: a function that passes the encoded bytes to its parameter, piece by piece. Each call
+/// passes the same bytes.
+#[derive(Clone, Copy)]
+pub struct WholeArgs<'a>(pub &'a dyn Fn(&mut Put<'_>));
+
+impl fmt::Debug for WholeArgs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WholeArgs")
+    }
 }
 
 impl Event<'static> {
@@ -162,8 +192,10 @@ impl Event<'static> {
             site: None,
             flow: 0,
             args: &[],
+            whole_args: None,
             time: 0,
             begun: u32::MAX,
+            sessions: u32::MAX,
         }
     }
 }
@@ -191,5 +223,16 @@ impl Event<'_> {
     pub const fn has_categories(&self) -> bool {
         let categories = self.categories();
         categories & categories.wrapping_sub(1) != 0
+    }
+
+    /// Returns whether the event may be too long for one packet in an empty chunk.
+    #[inline(always)]
+    pub(crate) fn is_long(&self) -> bool {
+        self.whole_args.is_some() || self.name.is_some_and(|name| name.len() > TEXT_MAX)
+    }
+
+    /// Returns the event with a cut name and cut arguments, which fits into one packet.
+    pub(crate) fn cut(&self) -> Self {
+        Self { name: self.name.map(|name| cut(name, TRACK_NAME_MAX)), whole_args: None, ..*self }
     }
 }

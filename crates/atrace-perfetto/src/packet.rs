@@ -41,24 +41,19 @@ pub(crate) use self::cursor::SHORT;
 use self::cursor::{Cursor, SITE_NAME_MAX, SITE_TEXT_MAX, pair, wide};
 pub(crate) use self::filter::{FILTERED_ROOM, KEPT_MAX, filtered};
 pub(crate) use self::thread_time::{SAMPLE_MAX, SAMPLE_ROOM, sample, track as thread_time_track};
-pub(crate) use self::whole::{PART_MIN, Whole, whole_event};
+pub(crate) use self::whole::{PART_MIN, whole_event};
 
 use crate::args::{FLOW_ROOM, NAME_MAX as ARG_NAME_MAX, flow, key_number};
 use crate::callsite::Site;
 use crate::category;
-use crate::event::{Amount, Event, Track, Type};
+use crate::event::{Amount, Event, TEXT_MAX, Track, Type};
 use crate::hash::{FACTOR, mix};
 
-/// The maximum length of a text of an event, in bytes. Such a text fits into an empty chunk that fills a page
-/// ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's start.
-pub(crate) const TEXT_MAX: usize = 6 << 10;
 /// The maximum size of the parts that every event has, in bytes: lengths, the time, flags, the type and one
 /// category.
 const HEAD_ROOM: usize = 24;
 /// The size of the clock's number in the packet of an event with a given time, in bytes.
 const CLOCK_ROOM: usize = 3;
-/// The maximum size of the end of a slice, in bytes.
-pub(crate) const END_ROOM: usize = HEAD_ROOM;
 
 impl Event<'_> {
     /// Returns the maximum size of the event's packet in bytes, without the description of its track.

@@ -11,17 +11,21 @@
 //! # Writing
 //!
 //! Each event is written once for each open session that wants one of its tags, by the calling thread's writer for
-//! that session (`writer.rs`). There are four paths:
+//! that session (`writer.rs`). There are three paths:
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
 //!    into each public function for a common kind of event, so the compiler drops the code for the parts that the event
 //!    does not have. Builds for size (`cfg(small)`) have no fast path.
-//! 2. `write_several`: the same for several sessions, for the usual events. The thread stays pinned, the time is read
+//! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread. The time is read
 //!    once, and the same encoder writes the packet in place for each session. An event that is encoded once and then
 //!    copied takes longer: a processor can't load bytes that were just written by several smaller stores.
-//! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event.
-//! 4. `write_early`: the service has not answered yet, so the existing sessions are unknown. The event waits for the
-//!    answer, or is lost and counted (`startup.rs`).
+//! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. If the
+//!    service has not answered yet, so that the existing sessions are unknown, the event waits for the answer, or is
+//!    lost and counted (`startup.rs`).
+//!
+//! A program calls [`write()`], or the function for the kind of event that it writes often: [`text`], [`named`],
+//! [`on_track`], [`count`], [`traced`], [`end`] or [`end_traced`]. Each of these functions is compiled for the fields
+//! that its events have, tries the fast paths, and ends in [`write()`].
 //!
 //! # Threading
 //!
@@ -41,14 +45,14 @@ use atrace_sys::process::{self, Undisturbed};
 use atrace_sys::text::cut;
 use atrace_sys::thread;
 
-use crate::args::{Put, TRACK_NAME_MAX, WHOLE_MAX};
+use crate::args::TRACK_NAME_MAX;
 use crate::callsite::{BEYOND, Number, Site};
 use crate::changes::changed;
 use crate::early;
 use crate::event::{Amount, Event, Track, TrackKey, Type, Written};
 use crate::hash;
 use crate::link::{self, Environment};
-use crate::packet::{self, Whole};
+use crate::packet;
 use crate::standing::Standing;
 pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
@@ -314,45 +318,43 @@ fn report_standing(standing: Standing) {
 }
 
 /// Writes an event for each session that wants it. Returns `None` if no session got the event.
-pub fn write(event: &Event<'_>) -> Option<Written> {
-    by_perfetto(write_counted(event))
-}
-
-#[inline(always)]
-const fn by(_: &Session) -> Written {
-    Written::ByPerfetto
-}
-
-fn by_perfetto(begun: Option<u32>) -> Option<Written> {
-    begun.map(|_| Written::ByPerfetto)
-}
-
-/// Writes an event for each session that wants it. Returns `None` if no session got the event. Otherwise returns a
-/// number that is larger than the number of each session that wanted the event, and not larger than the number of any
-/// later session. The end of the slice needs this number as its [`Event::begun`].
-pub fn write_counted(event: &Event<'_>) -> Option<u32> {
-    write_pinned(POOL.enter()?, u32::MAX, event)
-}
-
-/// Does the same as [`write_counted`] for a pinned thread and those sessions whose bits are set in `of`.
+///
+/// If the service has not reported yet which sessions exist, waits for its report; if it does not come in time, the
+/// event is lost. A long event may take several chunks of the memory.
 #[inline(never)]
-fn write_pinned(mut inside: Inside<Writer>, of: u32, event: &Event<'_>) -> Option<u32> {
-    let (shared, thread) = (inside.shared(), inside.thread());
-    let open = shared.open.load(Ordering::Acquire);
-    if open == 0 && of == u32::MAX && shared.presumed.load(Ordering::Relaxed) != 0 {
+pub fn write(event: &Event<'_>) -> Option<Written> {
+    let mut inside = POOL.enter()?;
+    let (mut shared, mut thread) = (inside.shared(), inside.thread());
+    let mut open = shared.open.load(Ordering::Acquire);
+    if open == 0 && event.sessions == u32::MAX && shared.presumed.load(Ordering::Relaxed) != 0 {
         drop(inside);
-        return write_early(event);
+        open = wait_for_sessions(shared);
+        if open == 0 {
+            let begun = || shared.begun.load(Ordering::Relaxed);
+            return early::lose(shared, event.opens()).then(|| Written::ByPerfetto { begun: begun() });
+        }
+        inside = POOL.enter()?;
+        (shared, thread) = (inside.shared(), inside.thread());
     }
     let now = clock::now();
     let (mut begun, mut is_written) = (0, false);
-    for number in bits(open & of) {
+    for number in bits(open & event.sessions) {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, event) else { continue };
         let slot = WriterSlot { session, epoch, number, thread };
-        is_written |= inside.writer(number).any_event(&slot, event, now);
+        is_written |= inside.writer(number).event(&slot, event, now);
         begun = begun.max(behind(session));
     }
-    is_written.then_some(begun)
+    is_written.then_some(Written::ByPerfetto { begun })
+}
+
+/// Waits until the service has reported which sessions exist. Returns the open sessions.
+#[cold]
+#[inline(never)]
+fn wait_for_sessions(shared: &Shared) -> u32 {
+    let _undisturbed = Undisturbed::new();
+    startup::wait();
+    shared.open.load(Ordering::Acquire)
 }
 
 /// Returns the positions of the bits that are set in `of`.
@@ -372,9 +374,9 @@ fn behind(session: &Session) -> u32 {
     session.number.load(Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Writes an event on the fast path of [`write_counted`]: one session is open, and its writer can write the event at
-/// once. Otherwise calls `otherwise`, which has to write the event. Builds for size have no fast path. `IS_SHORT` has the
-/// same meaning as in [`packet::event`]. `written` makes the result from the session that got the event.
+/// Writes an event on the fast path: one session is open, and its writer can write the event at once. Otherwise calls
+/// `otherwise`, which has to write the event. Builds for size have no fast path. `IS_SHORT` has the same meaning as in
+/// [`packet::event`].
 ///
 /// The function is compiled for exactly the fields that the caller fills in. `otherwise` builds the event again: if this
 /// event were passed by reference, the compiler would no longer know which of its fields are constant.
@@ -383,11 +385,10 @@ fn behind(session: &Session) -> u32 {
 /// time since the last packet.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn write_fast<const IS_SHORT: bool, R>(
+fn write_fast<const IS_SHORT: bool>(
     event: Event<'_>,
-    written: impl FnOnce(&Session) -> R,
-    otherwise: impl FnOnce(Inside<Writer>) -> Option<R>,
-) -> Option<R> {
+    otherwise: impl FnOnce() -> Option<Written>,
+) -> Option<Written> {
     let mut inside = POOL.enter()?;
     if !cfg!(small)
         && let Some((writer, slot)) = sole(&mut inside, &event)
@@ -396,10 +397,12 @@ fn write_fast<const IS_SHORT: bool, R>(
         if (event.time == 0 || writer.is_before(now))
             && writer.event_fast::<IS_SHORT>(slot.epoch, &Event { time: 0, ..event }, now)
         {
-            return Some(written(slot.session));
+            let is_counted = event.kind == Type::Begin && event.track.is_some();
+            return Some(Written::ByPerfetto { begun: if is_counted { behind(slot.session) } else { 0 } });
         }
     }
-    otherwise(inside)
+    drop(inside);
+    otherwise()
 }
 
 /// Returns the calling thread's writer for the only open session. Returns `None` if that session does not want the event,
@@ -427,7 +430,6 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
 /// A fast path for one session ends in this call, so the code is not inlined there.
 #[inline(always)]
 fn write_several<'a, 'b, const IS_SHORT: bool>(
-    mut inside: Inside<Writer>,
     make: impl FnOnce() -> Event<'a>,
     again: impl FnOnce() -> Event<'b>,
 ) -> Option<Written> {
@@ -436,9 +438,10 @@ fn write_several<'a, 'b, const IS_SHORT: bool>(
         function()
     }
     if cfg!(small) {
-        return by_perfetto(write_pinned(inside, u32::MAX, &again()));
+        return write(&again());
     }
     called(move || {
+        let mut inside = POOL.enter()?;
         let shared = inside.shared();
         let open = shared.open.load(Ordering::Acquire);
         let (event, now) = (make(), clock::now());
@@ -452,62 +455,10 @@ fn write_several<'a, 'b, const IS_SHORT: bool>(
                 rest |= 1 << number;
             }
         }
-        is_written |= rest != 0 && write_pinned(inside, rest, &again()).is_some();
-        is_written.then_some(Written::ByPerfetto)
+        drop(inside);
+        is_written |= rest != 0 && write(&Event { sessions: rest, ..again() }).is_some();
+        is_written.then_some(Written::ByPerfetto { begun: 0 })
     })
-}
-
-/// Does the same as [`write()`] for an event with a name or arguments of up to [`WHOLE_MAX`] bytes each, which may
-/// span several chunks. If `name` is `None`, the event has the name of its callsite, which must have a number and
-/// no metadata.
-///
-/// `event` has the same arguments, but cut. The cut arguments are written in these cases: in a signal handler, which
-/// may have little time and a small stack; before the service has reported which sessions exist; for a session with
-/// filters; and if the event is too long for 33 chunks.
-pub fn write_whole(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<Written> {
-    write_whole_counted(event, name, args).map(|_| Written::ByPerfetto)
-}
-
-/// Does the same as [`write_whole`], and returns the same as [`write_counted`].
-#[cold]
-#[inline(never)]
-fn write_whole_counted(event: &Event<'_>, name: Option<&str>, args: &dyn Fn(&mut Put<'_>)) -> Option<u32> {
-    let short = Event { name: name.map(|name| cut(name, TRACK_NAME_MAX)), ..*event };
-    let whole = Whole { name: name.map(|name| cut(name, WHOLE_MAX)), args };
-    if process::is_in_handler() {
-        return write_counted(&short);
-    }
-    let mut inside = POOL.enter()?;
-    let (shared, thread) = (inside.shared(), inside.thread());
-    let open = shared.open.load(Ordering::Acquire);
-    if open == 0 {
-        return write_pinned(inside, u32::MAX, &short);
-    }
-    let now = clock::now();
-    let (mut begun, mut is_written) = (0, false);
-    for number in bits(open) {
-        let session = shared.sessions.get(number)?;
-        let Some(epoch) = wanted(session, &short) else { continue };
-        let slot = WriterSlot { session, epoch, number, thread };
-        is_written |= inside.writer(number).event_whole(&slot, &short, &whole, now);
-        begun = begun.max(behind(session));
-    }
-    is_written.then_some(begun)
-}
-
-/// Does the same as [`write()`] while the service has not yet reported which sessions exist. Waits for the service's
-/// answer. If there is no answer in time, the event is lost.
-#[cold]
-#[inline(never)]
-fn write_early(event: &Event<'_>) -> Option<u32> {
-    let _undisturbed = Undisturbed::new();
-    startup::wait();
-    let shared = POOL.shared()?;
-    if shared.open.load(Ordering::Acquire) != 0 {
-        write_counted(event)
-    } else {
-        early::lose(shared, event).then(begun)
-    }
 }
 
 /// Returns the session's epoch, or `None` if the session does not want the event.
@@ -522,23 +473,21 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
 /// Writes an instant or the begin of a slice of the calling thread.
 #[inline(never)]
 pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    if name.len() > packet::SHORT {
-        return long_text(kind, tags, name);
-    }
     if kind == Type::End {
         return None; // Never called so; with this the compiler drops the code for ends.
     }
     let make = move |kind| Event { name: Some(name), ..Event::new(kind, tags) };
-    write_fast::<true, _>(make(kind), by, |inside| {
-        write_several::<true>(inside, move || make(kind.or_begin()), move || make(kind))
+    if name.len() > packet::SHORT {
+        return long_text(kind, tags, name);
+    }
+    write_fast::<true>(make(kind), || {
+        write_several::<true>(move || make(kind.or_begin()), move || make(kind))
     })
 }
 
+/// Does the same as [`text`] for a name that does not fit into a short packet.
 #[inline(never)]
 fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
-    if name.len() > packet::TEXT_MAX {
-        return write_whole(&Event::new(kind, tags), Some(name), &|_| ());
-    }
     if kind == Type::End {
         return None; // See `text`.
     }
@@ -547,13 +496,14 @@ fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     if !cfg!(small)
         && let Some((writer, slot)) = sole(&mut inside, &make())
     {
-        let now = clock::now();
         // Not `write_fast`: a long event often needs a new chunk.
+        let now = clock::now();
         let is_written = writer.event_fast::<false>(slot.epoch, &make(), now)
             || writer.event_slow(&{ slot }, &make(), now);
-        return is_written.then_some(Written::ByPerfetto);
+        return is_written.then_some(Written::ByPerfetto { begun: 0 });
     }
-    by_perfetto(write_pinned(inside, u32::MAX, &make()))
+    drop(inside);
+    write(&make())
 }
 
 /// Does the same as [`text`] for a name that is interned under a callsite number: later packets have the
@@ -572,78 +522,60 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
         ..Event::new(kind, tags)
     };
     // The fast paths write only the number.
-    write_fast::<true, _>(make(kind, ""), by, |inside| {
-        write_several::<true>(inside, move || make(kind.or_begin(), ""), move || make(kind, name))
+    write_fast::<true>(make(kind, ""), || {
+        write_several::<true>(move || make(kind.or_begin(), ""), move || make(kind, name))
     })
 }
 
-/// Does the same as [`text`] for a tracer's callsite, with encoded arguments. If `name` is `None`, the event
-/// has the callsite's name.
+/// Writes an instant or the begin of a slice for a tracer's callsite, with encoded arguments, on a track or on the
+/// calling thread. If `name` is `None`, the event has the callsite's name. If `time` is not 0, an event on a track has
+/// that time, otherwise the present time.
 #[inline(never)]
 pub fn traced(
     kind: Type,
     tags: u64,
-    site: &Site<'_>,
-    name: Option<&str>,
-    flow: u64,
-    args: &[u8],
-) -> Option<Written> {
-    let make = move |kind, site| Event { name, site: Some(site), flow, args, ..Event::new(kind, tags) };
-    // Nearly every callsite has a number and metadata; the compiler then drops the code for the others.
-    if !site.has_number() || site.about.is_none() || kind == Type::End {
-        return write(&make(kind, *site));
-    }
-    // The fast paths write only the number.
-    let Site { number, level, about, .. } = *site;
-    write_fast::<false, _>(make(kind, Site { number, name: "", level, about }), by, |inside| {
-        // Within this closure the compiler does not know what was checked above, unless the code says it again.
-        let numbered = move || Site { number: site.number % BEYOND, name: "", ..*site };
-        write_several::<false>(inside, move || make(kind.or_begin(), numbered()), move || make(kind, *site))
-    })
-}
-
-/// Writes the begin of a slice on a track, for a tracer's callsite, with encoded arguments. If `time` is not 0, the
-/// slice begins at that time, otherwise now. If `name` is `None`, the slice has the callsite's name. Returns the same
-/// as [`write_counted`].
-#[inline(never)]
-pub fn begin_traced(
-    tags: u64,
-    track: &Track<'_>,
+    track: Option<&Track<'_>>,
     site: &Site<'_>,
     name: Option<&str>,
     (flow, time): (u64, u64),
     args: &[u8],
-) -> Option<u32> {
-    let track = Track { is_kept: true, ..*track };
-    let make = |site| Event {
-        track: Some(track),
-        site: Some(site),
-        name,
-        flow,
-        args,
-        time,
-        ..Event::new(Type::Begin, tags)
-    };
-    if !site.has_number() || site.about.is_none() {
-        return write_counted(&make(*site));
-    }
+) -> Option<Written> {
+    let make = move |kind, site| Event { name, site: Some(site), flow, args, ..Event::new(kind, tags) };
+    // Nearly every callsite has a number and metadata; the compiler then drops the code for the others.
+    let is_usual = site.has_number() && site.about.is_some() && kind != Type::End;
+    // The fast paths write only the number.
     let Site { number, level, about, .. } = *site;
-    let event = make(Site { number, name: "", level, about });
-    write_fast::<false, _>(event, behind, |inside| write_pinned(inside, u32::MAX, &make(*site)))
+    let numbered = Site { number, name: "", level, about };
+    if let Some(track) = track {
+        let track = Some(Track { is_kept: true, ..*track });
+        let make = move |kind, site| Event { track, time, ..make(kind, site) };
+        if !is_usual || kind != Type::Begin {
+            return write(&make(kind, *site));
+        }
+        return write_fast::<false>(make(Type::Begin, numbered), || write(&make(Type::Begin, *site)));
+    }
+    if !is_usual {
+        return write(&make(kind, *site));
+    }
+    write_fast::<false>(make(kind, numbered), || {
+        // Within this closure the compiler does not know what was checked above, unless the code says it again.
+        let numbered = move || Site { number: site.number % BEYOND, name: "", ..*site };
+        write_several::<false>(move || make(kind.or_begin(), numbered()), move || make(kind, *site))
+    })
 }
 
-/// Writes the end of a slice that [`begin_traced`] has begun, with more arguments. `begun` is the number that
-/// [`begin_traced`] returned. If `time` is not 0, the slice ends at that time, otherwise now.
+/// Writes the end of a slice that [`traced`] has begun on a track, with more arguments. `begun` is the number that
+/// [`traced`] returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
     // An end says nothing of its callsite or its track. The callsite's names are needed for the arguments.
     let track = Track { is_kept: true, ..*track };
     let make = |site| Event { track: Some(track), site, args, begun, time, ..Event::new(Type::End, tags) };
     _ = if args.is_empty() {
-        write_fast::<false, _>(make(None), |_| 0, |inside| write_pinned(inside, u32::MAX, &make(None)))
+        write_fast::<false>(make(None), || write(&make(None)))
     } else {
         let make = || make(Some(*site));
-        write_fast::<false, _>(make(), |_| 0, |inside| write_pinned(inside, u32::MAX, &make()))
+        write_fast::<false>(make(), || write(&make()))
     };
 }
 
@@ -651,7 +583,7 @@ pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begu
 #[inline(never)]
 pub fn end(tags: u64) {
     let make = move || Event::new(Type::End, tags);
-    _ = write_fast::<true, _>(make(), by, |inside| write_several::<true>(inside, make, make));
+    _ = write_fast::<true>(make(), || write_several::<true>(make, make));
 }
 
 /// Writes an event on the track that has this key and name.
@@ -661,31 +593,10 @@ pub fn on_track(key: TrackKey, tags: u64, track: &str, name: Option<&str>) -> Op
     let make = move |track, name| Event { track: Some(track), name, ..Event::new(kind, tags) };
     let is_short = |text: &str| text.len() <= packet::SHORT;
     if !is_short(track) || !name.is_none_or(is_short) {
-        let track = Track::of(key, track);
-        return match name {
-            Some(long) if long.len() > packet::TEXT_MAX => {
-                write_whole(&make(track, None), Some(long), &|_| ())
-            }
-            _ => write(&make(track, name)),
-        };
+        return write(&make(Track::of(key, track), name));
     }
     let event = make(Track::new(key, track, hash::of_name(track)), name);
-    write_fast::<true, _>(event, by, |inside| {
-        let make = move || make(Track { is_counter: false, is_kept: false, ..Track::of(key, track) }, name);
-        write_several::<true>(inside, make, make)
-    })
-}
-
-/// Writes the begin of a slice on a track, as [`on_track`] does, and returns the same as [`write_counted`].
-#[inline(never)]
-pub fn begin_on_track(cookie: i64, tags: u64, track: &str, name: &str) -> Option<u32> {
-    let track = Some(Track::of(TrackKey::named(Type::Begin, cookie), track));
-    let event = Event { track, ..Event::new(Type::Begin, tags) };
-    if name.len() > packet::TEXT_MAX {
-        write_whole_counted(&event, Some(name), &|_| ())
-    } else {
-        write_counted(&Event { name: Some(name), ..event })
-    }
+    write_fast::<true>(event, || write(&make(Track::of(key, track), name)))
 }
 
 /// Sets the counter with this name to an integer. `hash` is the result of [`hash::of_name`] for the name.
@@ -698,7 +609,7 @@ pub fn count(tags: u64, name: &str, hash: u64, value: i64) -> Option<Written> {
         value: Some(Amount::Whole(value)),
         ..Event::new(Type::Counter, tags)
     };
-    write_fast::<true, _>(make(), by, |inside| write_several::<true>(inside, make, make))
+    write_fast::<true>(make(), || write(&make()))
 }
 
 impl<'a> Track<'a> {
@@ -729,12 +640,6 @@ impl<'a> Track<'a> {
 #[inline(always)]
 pub fn flow_number(id: u64) -> u64 {
     (process_track() ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// Returns how many sessions have begun so far. The end of a slice that begins now must be written only for
-/// these sessions.
-fn begun() -> u32 {
-    POOL.shared().map_or(0, |shared| shared.begun.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]
@@ -785,15 +690,16 @@ mod tests {
         let shared = prepare().unwrap();
         let (arena, _) = Arena::make(2).unwrap();
         shared.open(0, arena, 1, 1, 0);
-        let next = shared.begun.fetch_add(1, Ordering::Relaxed);
+        let written = Some(Written::ByPerfetto { begun: shared.begun.fetch_add(1, Ordering::Relaxed) });
         let site = Site::new(Some(&NUMBER), "site", 3, &Nowhere);
         let track = Track::of(TrackKey::named(Type::Begin, 7), "track");
         // The first one makes the state; the next ones are written at once; the last ones have a time of their own.
         for time in [0, 0, 0, clock::now(), 1] {
-            assert_eq!(begin_traced(1, &track, &site, None, (0, time), &[]), Some(next), "{time}");
+            assert_eq!(traced(Type::Begin, 1, Some(&track), &site, None, (0, time), &[]), written, "{time}");
         }
         let begin = Event { track: Some(track), ..Event::new(Type::Begin, 1) };
-        assert_eq!(write_counted(&begin), Some(next));
+        assert_eq!(write(&begin), written);
+        assert_eq!(on_track(TrackKey::named(Type::Begin, 7), 1, "row", Some("name")), written);
         shared.close(0);
         arena.retire();
     }
@@ -822,13 +728,13 @@ mod tests {
             let written = [
                 text(Type::Begin, tags, name),
                 named(Type::Instant, tags, &NUMBERS[0], "named"),
-                traced(Type::Instant, tags, &site, None, 5, &[0x22, 2, 0x10, 1]),
+                traced(Type::Instant, tags, None, &site, None, (5, 0), &[0x22, 2, 0x10, 1]),
                 count(tags, "counter", hash::of_name("counter"), round as i64),
                 on_track(key, tags, "row", Some(name)),
                 text(Type::Instant, tags, &long),
-                by_perfetto(begin_traced(tags, &track, &site, None, (0, 0), &[])),
+                traced(Type::Begin, tags, Some(&track), &site, None, (0, 0), &[]),
             ];
-            assert_eq!(written, [Some(Written::ByPerfetto); 7]);
+            assert!(written.iter().all(Option::is_some), "{written:?}");
             end(tags);
         }
         let found = [0, 1, 2].map(|number| {

@@ -11,9 +11,9 @@
 //!
 //! # Paths
 //!
-//! [`Writer::event_fast`] and [`Writer::any_event`] write an event if nothing else has to be written before it, except
-//! perhaps the description of its track. Otherwise [`Writer::event_slow`] writes the missing definitions, unmatched
-//! ends, or a new chunk's state, and then the event.
+//! [`Writer::event_fast`] writes an event if nothing else has to be written before it, except perhaps the description of
+//! its track. [`Writer::event`] does the same for any event; otherwise [`Writer::event_slow`] first writes the missing
+//! definitions, unmatched ends, or a new chunk's state.
 //!
 //! # Loss
 //!
@@ -40,13 +40,12 @@ use crate::presence::Epoch;
 use atrace_sys::memory::Plain;
 use atrace_sys::{process, thread};
 
-use crate::callsite::Site;
 use crate::clock;
 use crate::early;
-use crate::event::{Event, Track, Type};
+use crate::event::{Event, TEXT_MAX, Track, Type};
 use crate::interned::Interned;
 use crate::options::{FILTERS, NOT_FAST, STALL, THREAD_TIME};
-use crate::packet::{self, TEXT_MAX, Whole, state};
+use crate::packet::{self, state};
 use crate::unmatched::UnmatchedEnds;
 
 /// The slots of the threads and sessions of this process, with their writers.
@@ -160,7 +159,7 @@ impl Writer {
 
     /// Writes an event if nothing has to be written before it, except perhaps the description of its track: the reader
     /// has all other definitions that the event needs, no end is unmatched, and the chunk has room. Otherwise writes
-    /// nothing and returns false; the caller then calls [`any_event`](Self::any_event).
+    /// nothing and returns false; the caller then calls [`event`](Self::event).
     ///
     /// Like [`packet::event`], this function is inlined. It can't describe the track of a counter.
     #[cfg_attr(debug_assertions, inline(never))]
@@ -190,15 +189,46 @@ impl Writer {
 
     /// Writes any event. Returns what [`event_slow`](Self::event_slow) returns, which does all that takes time.
     #[inline(never)]
-    pub(crate) fn any_event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+    pub(crate) fn event(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let since = self.since(event, now);
-        let track_room = event.track.as_ref().map_or(0, |track| track.room());
-        self.is_ready::<false>(slot.epoch, event)
-            && self.chunk.room() >= event.room::<false>() + track_room
-            && self.describe(event)
+        let track = event.track.as_ref();
+        event.whole_args.is_none()
+            && self.is_ready::<false>(slot.epoch, event)
+            && self.chunk.room() >= event.room::<false>() + track.map_or(0, Track::room)
+            && self.describe(track)
             && packet::any_event(&mut self.chunk, since, event, &[])
             && self.wrote(since, event.opens())
             || self.event_slow(slot, event, now)
+    }
+
+    /// Writes any event, after all definitions that the reader needs for it.
+    ///
+    /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on the
+    /// thread's own track, returns true even if the begin is lost: the caller then sends the end of the slice, too,
+    /// because [`UnmatchedEnds`] has to count that end.
+    #[inline(never)]
+    pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+        if !Epoch::is_open(slot.epoch) {
+            return false;
+        }
+        if self.fast_epoch != slot.epoch {
+            self.follow(slot, now);
+        }
+        if event.opens() < 0 {
+            return self.end(slot, event, now);
+        }
+        let is_begin = event.opens() > 0;
+        let is_written = (!is_begin || self.unmatched.has_room())
+            && self.write_unmatched(slot, 0, now)
+            && self.define_and_write(slot, event, now);
+        if is_begin {
+            self.unmatched.begun(is_written);
+            self.depth += u32::from(is_written);
+        }
+        if !is_written {
+            self.lose(slot);
+        }
+        is_written || is_begin
     }
 
     /// Returns whether nothing has to be written before the event, except perhaps the description of its track. Does
@@ -219,7 +249,9 @@ impl Writer {
                 return false;
             }
         }
-        self.is_interned(event.site.as_ref())
+        event.site.as_ref().is_none_or(|site| {
+            self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
+        })
     }
 
     /// Returns whether the time of the last packet is not later than `time`, so that a packet with this time can
@@ -244,76 +276,6 @@ impl Writer {
         true
     }
 
-    /// Returns true if the incremental state has the constant data of the event's callsite, or if the event has no
-    /// callsite.
-    #[inline(always)]
-    fn is_interned(&self, site: Option<&Site<'_>>) -> bool {
-        site.is_none_or(|site| {
-            self.interned.has(site.number) && (site.about.is_none() || self.categories & ALL_LEVELS != 0)
-        })
-    }
-
-    /// Writes any event, after all definitions that the reader needs for it.
-    ///
-    /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on the
-    /// thread's own track, returns true even if the begin is lost: the caller then sends the end of the slice, too,
-    /// because [`UnmatchedEnds`] has to count that end.
-    #[inline(never)]
-    pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
-        self.event_by(slot, event, now, |writer| writer.write_defined(slot, event, now))
-    }
-
-    /// Writes an event with long texts as [`event_slow`](Self::event_slow) does. `event` has the same texts, but cut;
-    /// it is written if the session has filters. The event must not be the end of a slice of the thread.
-    #[inline(never)]
-    pub(crate) fn event_whole(
-        &mut self,
-        slot: &WriterSlot,
-        event: &Event<'_>,
-        whole: &Whole<'_>,
-        now: u64,
-    ) -> bool {
-        let is_filtered = slot.session.options.load(Ordering::Relaxed) & FILTERS != 0;
-        self.event_by(slot, event, now, |writer| {
-            if is_filtered {
-                writer.write_defined(slot, event, now)
-            } else {
-                writer.write_whole(slot, event, whole, now)
-            }
-        })
-    }
-
-    /// Writes any event: first writes the unmatched ends, and then calls `write`.
-    #[inline(always)]
-    fn event_by(
-        &mut self,
-        slot: &WriterSlot,
-        event: &Event<'_>,
-        now: u64,
-        write: impl FnOnce(&mut Self) -> bool,
-    ) -> bool {
-        if !Epoch::is_open(slot.epoch) {
-            return false;
-        }
-        if self.fast_epoch != slot.epoch {
-            self.follow(slot, now);
-        }
-        if event.opens() < 0 {
-            return self.end_slowly(slot, event, now);
-        }
-        let is_begin = event.opens() > 0;
-        let is_written =
-            (!is_begin || self.unmatched.has_room()) && self.write_unmatched(slot, 0, now) && write(self);
-        if is_begin {
-            self.unmatched.begun(is_written);
-            self.depth += u32::from(is_written);
-        }
-        if !is_written {
-            self.lose(slot);
-        }
-        is_written || is_begin
-    }
-
     /// Records that an event is lost.
     fn lose(&mut self, slot: &WriterSlot) {
         if std::mem::take(&mut self.is_last) {
@@ -332,7 +294,7 @@ impl Writer {
     fn follow(&mut self, slot: &WriterSlot, now: u64) {
         let Session { epoch, clears, options, .. } = slot.session;
         if self.epoch != epoch.first() {
-            self.begin(slot);
+            self.reset(slot);
         }
         let is_fast = options.load(Ordering::Relaxed) & NOT_FAST == 0;
         self.fast_epoch = if is_fast { slot.epoch } else { 0 };
@@ -347,7 +309,7 @@ impl Writer {
     }
 
     /// Resets the writer, because the thread writes its first event in the session.
-    fn begin(&mut self, slot: &WriterSlot) {
+    fn reset(&mut self, slot: &WriterSlot) {
         self.epoch = slot.session.epoch.first();
         self.categories = 0;
         self.chunk = Chunk::default();
@@ -367,7 +329,8 @@ impl Writer {
         self.thread_time = 0;
     }
 
-    fn end_slowly(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+    /// Writes the end of a slice of the thread, or records that the end has to be written later.
+    fn end(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !self.unmatched.ended() {
             self.lose(slot); // Its begin was lost, too.
             return false;
@@ -381,17 +344,14 @@ impl Writer {
         count_lost(slot.session, 1); // Until it is written, since the process may end before.
         let has_args = !event.args.is_empty();
         self.write_unmatched(slot, has_args.into(), now)
-            && (!has_args || self.write_defined(slot, event, now) && self.wrote_unmatched(slot))
+            && (!has_args || self.define_and_write(slot, event, now) && self.wrote_unmatched(slot))
     }
 
     /// Writes the unmatched ends, except for the last `but` ends. Returns false if there was not enough room for all of
     /// these ends.
     fn write_unmatched(&mut self, slot: &WriterSlot, but: u32, now: u64) -> bool {
         while self.unmatched.count() > but {
-            if !self.has_room(slot, packet::END_ROOM + sample_room(slot), now)
-                || !self.write(slot, &Event::new(Type::End, 0), now)
-                || !self.wrote_unmatched(slot)
-            {
+            if !self.define_and_write(slot, &Event::new(Type::End, 0), now) || !self.wrote_unmatched(slot) {
                 return false;
             }
         }
@@ -405,40 +365,54 @@ impl Writer {
         true
     }
 
-    /// Writes an event and the definitions that it needs. No unmatched ends may be pending.
-    fn write_defined(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
-        if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM + sample_room(slot), now) {
+    /// Writes the definitions that an event needs, and the part of the event that remains after the session's filters. If
+    /// the session asks for the processor time, an event on the thread's track contains it. No unmatched ends may be
+    /// pending.
+    ///
+    /// A long event is written whole, in several chunks if necessary. It is cut in a signal handler, which may have
+    /// little time and a small stack; for a session with filters; and if it is too long for 33 chunks.
+    fn define_and_write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
+        let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
+        if event.is_long() {
+            let whole = filters == 0 && !process::is_in_handler();
+            return match whole.then(|| self.write_whole(slot, event, now)).flatten() {
+                Some(is_written) => is_written,
+                None => self.define_and_write(slot, &event.cut(), now),
+            };
+        }
+        if !self.define(slot, event, event.room::<false>() + packet::FILTERED_ROOM, now) {
             return false;
         }
-        let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
-        if filters != 0 {
-            return self.write_filtered(slot, filters, event, now);
+        let (mut kept, filtered);
+        let event = if filters == 0 {
+            event
+        } else {
+            kept = [0; packet::KEPT_MAX];
+            filtered = packet::filtered(event, filters, &mut kept);
+            &filtered
+        };
+        // The track of an end is described by its begin. After a filter, its name may be missing.
+        if (filters == 0 || event.kind != Type::End) && !self.describe(event.track.as_ref()) {
+            return false;
         }
-        self.describe(event) && self.write(slot, event, now)
-    }
-
-    /// Writes any event. The definitions that the event needs must be written already, and there must be room. If the
-    /// session asks for the processor time, an event on the thread's track contains it.
-    #[inline(always)]
-    fn write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
-        let since = self.since(event, now);
         let mut bytes = [0; packet::SAMPLE_MAX];
-        let sample = if sample_room(slot) == 0 { &[] } else { self.sample(slot, event, &mut bytes) };
+        let has_sample = sample_room(slot) != 0;
+        let sample = if has_sample { self.sample(slot, event.track.as_ref(), &mut bytes) } else { &[] };
+        let since = self.since(event, now);
         packet::any_event(&mut self.chunk, since, event, sample) && self.wrote(since, 0)
     }
 
     /// Returns the fields of an event that hold the thread's processor time, or no bytes if the event has no such
     /// fields. First describes the counter of the processor time, if the state does not. There must be room for the
     /// fields and the description.
-    #[cold]
     #[inline(never)]
     fn sample<'a>(
         &mut self,
         slot: &WriterSlot,
-        event: &Event<'_>,
+        track: Option<&Track<'_>>,
         bytes: &'a mut [u8; packet::SAMPLE_MAX],
     ) -> &'a [u8] {
-        if sample_room(slot) == 0 || event.track.is_some() {
+        if sample_room(slot) == 0 || track.is_some() {
             return &[];
         }
         if self.thread_time == 0 {
@@ -451,14 +425,15 @@ impl Writer {
         packet::sample(self.thread_time, bytes).unwrap_or_default()
     }
 
-    /// Writes an event with long texts, in several chunks if necessary, and the definitions that it
-    /// needs.
-    fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, whole: &Whole<'_>, now: u64) -> bool {
-        if !self.define(slot, event, packet::PART_MIN + sample_room(slot), now) || !self.describe(event) {
-            return false;
+    /// Writes a long event whole, and the definitions that it needs. Returns `None`, and does not write the event, if it
+    /// is too long for that.
+    fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> Option<bool> {
+        let track = event.track.as_ref();
+        if !self.define(slot, event, packet::PART_MIN, now) || !self.describe(track) {
+            return Some(false);
         }
         let mut bytes = [0; packet::SAMPLE_MAX];
-        let sample = self.sample(slot, event, &mut bytes);
+        let sample = self.sample(slot, track, &mut bytes);
         let since = self.since(event, now);
         let Self { chunk, chunks, chunks_of_state, .. } = self;
         let mut take = || {
@@ -467,24 +442,23 @@ impl Writer {
             *chunks_of_state += 1;
             Some(next)
         };
-        let Some(is_written) = packet::whole_event(chunk, since, event, whole, sample, &mut take) else {
-            return self.write_defined(slot, event, now);
-        };
+        let is_written = packet::whole_event(chunk, since, event, sample, &mut take)?;
         if !is_written {
             self.retry = now + BACK_OFF_NS;
         }
-        is_written && self.wrote(since, 0)
+        Some(is_written && self.wrote(since, 0))
     }
 
-    /// Makes sure that there are `room` bytes of room, and writes the definitions that an event needs, except
-    /// for the description of its track.
+    /// Makes sure that there are `room` bytes of room, and as many as the processor time takes, and writes the
+    /// definitions that an event needs, except for the description of its track.
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
         // A new chunk may begin with new state, so the room includes definitions that the present state already has.
         let definitions = site.map_or(0, |site| packet::site_room(site) + packet::LEVELS.len());
         let categories = event.categories();
-        let needed = room + track.min(TEXT_MAX) + definitions + state::categories_room(categories);
+        let needed =
+            room + sample_room(slot) + track.min(TEXT_MAX) + definitions + state::categories_room(categories);
         if !self.has_room(slot, needed, now) {
             return false;
         }
@@ -500,23 +474,11 @@ impl Writer {
         true
     }
 
-    /// Writes the part of an event that remains after a session's filters. Its definitions must be
-    /// written already, and there must be room.
-    #[cold]
-    #[inline(never)]
-    fn write_filtered(&mut self, slot: &WriterSlot, filters: u32, event: &Event<'_>, now: u64) -> bool {
-        let mut kept = [0; packet::KEPT_MAX];
-        let event = packet::filtered(event, filters, &mut kept);
-        // The track of an end is described by its begin. Here its name may be missing.
-        let is_described = event.kind == Type::End || self.describe(&event);
-        is_described && self.write(slot, &event, now)
-    }
-
-    /// Describes the event's track, if the event has one and the state does not describe it. Returns false if there is
+    /// Describes an event's track, if the event has one and the state does not describe it. Returns false if there is
     /// no room.
     #[inline(never)]
-    fn describe(&mut self, event: &Event<'_>) -> bool {
-        let Some(track) = &event.track else { return true };
+    fn describe(&mut self, track: Option<&Track<'_>>) -> bool {
+        let Some(track) = track else { return true };
         if self.knows(track) {
             return true;
         }
@@ -661,6 +623,7 @@ fn count_lost(session: &Session, events: i32) {
 #[cfg(test)]
 mod tests {
     use crate::abi::GOES_ON;
+    use crate::event::WholeArgs;
     use crate::memory::Part;
     use crate::pool::Shared;
     use crate::proto::{Reader, Value};
@@ -690,7 +653,7 @@ mod tests {
         let (mut last, mut time, mut states) = (0, 0, 0);
         for number in 0..20_000 {
             let event = Event { name: Some("name"), ..Event::new(Type::Instant, 1) };
-            assert!(writer.any_event(&slot, &event, 1_000_000_000 - number));
+            assert!(writer.event(&slot, &event, 1_000_000_000 - number));
             for chunk in arena.take_handed() {
                 arena.read(&chunk, |Part { bytes: packet, .. }| {
                     let of = |field| Reader::first(packet, field).map_or(0, Value::number);
@@ -718,14 +681,14 @@ mod tests {
         let track =
             Track { uuid: packet::track(7 << 60), parent: 1, name: "row", is_counter: false, is_kept: false };
         let long = "long ".repeat(2000);
-        let whole = Whole { name: Some(&long), args: &|_| () };
+        let whole = Event { name: Some(&long), whole_args: Some(WholeArgs(&|_| ())), ..begin };
         assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
-        assert!(writer.any_event(&slot, &begin, 1000));
-        assert!(writer.event_whole(&slot, &begin, &whole, 1000));
-        assert!(writer.any_event(&slot, &Event { track: Some(track), ..begin }, 1000));
+        assert!(writer.event(&slot, &begin, 1000));
+        assert!(writer.event(&slot, &whole, 1000));
+        assert!(writer.event(&slot, &Event { track: Some(track), ..begin }, 1000));
         assert!(!writer.event_fast::<true>(slot.epoch, &begin, 1000));
         for _ in 0..2 {
-            assert!(writer.any_event(&slot, &Event::new(Type::End, 0), 1000));
+            assert!(writer.event(&slot, &Event::new(Type::End, 0), 1000));
         }
         writer.complete();
         let (mut counters, mut times, mut packet) = (Vec::new(), Vec::new(), Vec::new());
@@ -761,7 +724,7 @@ mod tests {
         let mut write = || {
             let slot = WriterSlot { session, epoch: session.epoch.now(), number: 0, thread: 0 };
             let event = Event { name: Some("name"), ..Event::new(Type::Begin, 1) };
-            assert!(writer.any_event(&slot, &event, 1_000_000_000));
+            assert!(writer.event(&slot, &event, 1_000_000_000));
         };
         write();
         write();

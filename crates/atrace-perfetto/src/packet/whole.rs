@@ -10,9 +10,11 @@
 
 use std::ptr;
 
+use atrace_sys::text::cut;
+
 use super::cursor::wide;
 use crate::abi::{CHUNK_HEADER, Layout};
-use crate::args::Put;
+use crate::args::{Put, WHOLE_MAX};
 use crate::event::Event;
 use crate::memory::Chunk;
 use crate::proto::Writer;
@@ -30,33 +32,27 @@ const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
 /// type, all categories, a track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
 
-/// The texts of an event that are too long for [`Event`].
-#[derive(Clone, Copy)]
-pub(crate) struct Whole<'a> {
-    /// The name of the event. `None` means that the event has the name of its callsite.
-    pub(crate) name: Option<&'a str>,
-    /// A function that passes the encoded arguments to its parameter, piece by piece. Each call passes the
-    /// same bytes.
-    pub(crate) args: &'a dyn Fn(&mut Put<'_>),
-}
-
-/// Writes an event with these texts, and with the fields of the thread's processor time. `take` takes a further chunk.
+/// Writes a long event: its name, up to [`WHOLE_MAX`] bytes, and all of its arguments. `sample` are the fields of the
+/// thread's processor time. `take` takes a further chunk.
 /// Returns true if there were enough chunks. Otherwise returns false; the chunks that were taken are then complete and
 /// empty, and `chunk` is "no chunk". Returns `None`, and writes nothing, if the event is too long for [`CHUNKS_MAX`]
 /// chunks.
 ///
-/// The event must have a name (in `whole`, or that of its callsite), and must have neither metadata nor a value. The
+/// The event must have a name (its own, or that of its callsite), and must have neither metadata nor a value. The
 /// chunk must have room for [`PART_MIN`] bytes.
 #[inline(never)]
 pub(crate) fn whole_event(
     chunk: &mut Chunk,
     since: u64,
     event: &Event<'_>,
-    whole: &Whole<'_>,
     sample: &[u8],
     take: &mut dyn FnMut() -> Option<Chunk>,
 ) -> Option<bool> {
-    let name = whole.name.unwrap_or_default().as_bytes();
+    let name = cut(event.name.unwrap_or_default(), WHOLE_MAX).as_bytes();
+    let each_arg = |put: &mut Put<'_>| match event.whole_args {
+        Some(args) => (args.0)(put),
+        None => put(event.args),
+    };
     let mut inner = [0; HEAD_MAX];
     let mut writer = Writer::new(&mut inner);
     writer.number(9, event.kind as u64);
@@ -75,7 +71,7 @@ pub(crate) fn whole_event(
     }
     let inner = writer.finish()?;
     let mut args_len = 0;
-    (whole.args)(&mut |bytes| args_len += bytes.len());
+    each_arg(&mut |bytes| args_len += bytes.len());
     let inner_len = inner.len() + name.len() + args_len;
     let mut outer = [0; HEAD_MAX];
     let mut writer = Writer::new(&mut outer);
@@ -105,7 +101,7 @@ pub(crate) fn whole_event(
     }
     let mut parts = Parts { chunk, more: more.iter_mut(), at: ptr::null_mut(), room: 0, left };
     [outer, inner, name].into_iter().for_each(|bytes| parts.put(bytes));
-    (whole.args)(&mut |bytes| parts.put(bytes));
+    each_arg(&mut |bytes| parts.put(bytes));
     debug_assert_eq!(parts.left, 0, "the arguments are the same each time");
     Some(true)
 }
@@ -129,12 +125,12 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     fn put(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && (self.room > 0 || self.begin()) {
+        while !bytes.is_empty() && (self.room > 0 || self.next_part()) {
             let (some, rest) = bytes.split_at(bytes.len().min(self.room));
             self.room -= some.len();
             self.left -= some.len();
             bytes = rest;
-            // SAFETY: `begin` has made sure of `room` bytes of the chunk. Shared memory is never part of a text. What is
+            // SAFETY: `next_part` has made sure of `room` bytes of the chunk. Shared memory is never part of a text. What is
             // published is a whole packet, or its last part, within the chunk.
             unsafe {
                 ptr::copy_nonoverlapping(some.as_ptr(), self.at, some.len());
@@ -148,7 +144,7 @@ impl Parts<'_> {
 
     /// Begins a part. The first part begins in the present chunk, every other part in the next chunk. Returns
     /// false if there is no next chunk.
-    fn begin(&mut self) -> bool {
+    fn next_part(&mut self) -> bool {
         if !self.at.is_null() {
             let Some(next) = self.more.next().filter(|_| self.left > 0) else { return false };
             self.chunk.complete_with_part();
