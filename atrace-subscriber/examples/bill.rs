@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::io;
 
 use atrace_subscriber::AtraceSubscriber;
-use atrace_subscriber::metered::Meter;
+use atrace_subscriber::metered::Metered;
 use tracing::{Level, debug, debug_span, info, info_span, trace};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -73,7 +73,8 @@ fn main() {
     };
     match &*mode {
         "metered" => {
-            let (metered, meter) = Meter::wrap(stack());
+            let metered = Metered::new(stack());
+            let meter = metered.meter();
             metered.init();
             run(rounds);
             print!("{}", meter.bill());

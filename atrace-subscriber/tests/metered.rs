@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use atrace_subscriber::metered::{Bill, Meter};
+use atrace_subscriber::metered::{Bill, Meter, Metered};
 use atrace_subscriber::{AtraceLayer, AtraceSubscriber};
 use serde_json::Value;
 use tracing::span::{Attributes, Id, Record};
@@ -91,8 +91,7 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
         return;
     }
-    let (metered, meter) = Meter::wrap(Plain::default());
-    let dispatch = Dispatch::new(metered);
+    let dispatch = Dispatch::new(Metered::new(Plain::default()));
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -111,7 +110,8 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
             });
         }
     });
-    let bill = json(&meter.bill());
+    let metered = dispatch.downcast_ref::<Metered<Plain>>().unwrap();
+    let bill = json(&metered.bill());
     let all = callsites(&bill);
     let calls = |name: &str| all[name]["calls"].clone();
     let of = |name: &str, call: &str| calls(name)[call].as_u64().unwrap();
@@ -122,7 +122,7 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
     assert_eq!(of("counted::slow", "event"), 2 * ROUNDS);
     // The filtered callsite costs nothing, and the subscriber was never asked.
     assert!(all["counted::never"]["ns"] == 0 && calls("counted::never")["check"] == 0);
-    let never = &meter.bill().to_string();
+    let never = &metered.bill().to_string();
     assert!(never.contains("filtered or not reached: "), "{never}");
     assert_eq!(bill["callsites"][0]["name"], "counted::slow");
     assert_eq!(all["counted"]["fields"], 2);
@@ -136,7 +136,8 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
 fn the_bill_of_a_stack_can_be_read_while_it_runs() {
     let writes = tracing_subscriber::fmt::layer().with_writer(io::sink);
     let stack = tracing_subscriber::registry().with(writes).with(LevelFilter::DEBUG);
-    let (metered, meter) = Meter::wrap(stack);
+    let metered = Metered::new(stack);
+    let meter = metered.meter();
     with_default(metered, || {
         for round in 0..500 {
             let outer = info_span!("outer_of_stack", round).entered();
@@ -163,7 +164,7 @@ fn the_bill_of_a_stack_can_be_read_while_it_runs() {
 #[test]
 fn everything_is_passed_on() {
     let stack = tracing_subscriber::registry().with(LevelFilter::INFO);
-    let (metered, _) = Meter::wrap(Meter::wrap(stack).0);
+    let metered = Metered::new(Metered::new(stack));
     assert_eq!(metered.max_level_hint(), Some(LevelFilter::INFO));
     let dispatch = Dispatch::new(metered);
     assert!(dispatch.downcast_ref::<tracing_subscriber::Registry>().is_some());
@@ -242,8 +243,8 @@ static NESTED_CALLSITE: NestedCallsite = NestedCallsite;
 
 #[test]
 fn a_nested_call_is_billed_to_its_own_callsite_only() {
-    let (metered, meter) = Meter::wrap(Plain::default());
-    meter.set_sampling(1);
+    let metered = Metered::new(Plain::default()).with_sampling(1);
+    let meter = metered.meter();
     let dispatch = NESTED.get_or_init(|| Dispatch::new(metered));
     tracing::dispatcher::with_default(dispatch, || {
         for _ in 0..300 {
@@ -261,8 +262,9 @@ fn a_nested_call_is_billed_to_its_own_callsite_only() {
 
 #[test]
 fn a_meter_within_a_meter_counts_the_same_calls() {
-    let (inner, inner_meter) = Meter::wrap(Plain::default());
-    let (outer, outer_meter) = Meter::wrap(inner);
+    let inner = Metered::new(Plain::default());
+    let (inner_meter, outer) = (inner.meter(), Metered::new(inner));
+    let outer_meter = outer.meter();
     with_default(outer, || {
         for round in 0..5_000 {
             info_span!("twice", round).in_scope(|| ());
@@ -275,8 +277,7 @@ fn a_meter_within_a_meter_counts_the_same_calls() {
 
 #[test]
 fn threads_that_end_leave_their_counts_and_more_threads_than_lanes_share() {
-    let (metered, meter) = Meter::wrap(Plain::default());
-    let dispatch = Dispatch::new(metered);
+    let dispatch = Dispatch::new(Metered::new(Plain::default()));
     let event = || tracing::dispatcher::with_default(&dispatch, || info!(target: "of_threads", "one"));
     for _ in 0..3 {
         // More at once than there are lanes.
@@ -291,15 +292,14 @@ fn threads_that_end_leave_their_counts_and_more_threads_than_lanes_share() {
             }
         });
     }
-    let bill = json(&meter.bill());
+    let bill = json(&dispatch.downcast_ref::<Metered<Plain>>().unwrap().bill());
     assert_eq!(callsites(&bill)["of_threads"]["calls"]["event"], 3 * 100 * 100);
 }
 
 #[test]
 fn spans_beyond_the_table_are_unknown_and_reused_ids_are_not() {
-    let (metered, meter) = Meter::wrap(Plain::default());
-    let dispatch = Dispatch::new(metered);
-    let bill = || callsites(&json(&meter.bill()));
+    let dispatch = Dispatch::new(Metered::new(Plain::default()));
+    let bill = || callsites(&json(&dispatch.downcast_ref::<Metered<Plain>>().unwrap().bill()));
     tracing::dispatcher::with_default(&dispatch, || {
         let spans: Vec<_> = (0..60_000).map(|_| info_span!("of_many")).collect();
         spans.iter().for_each(|span| span.in_scope(|| ()));
@@ -312,7 +312,8 @@ fn spans_beyond_the_table_are_unknown_and_reused_ids_are_not() {
         (0..10).for_each(|_| info_span!("of_few").in_scope(|| ()));
         assert_eq!(bill()["of_few"]["calls"]["enter"], 10);
     });
-    let (reusing, meter) = Meter::wrap(Plain { ids: Some(3), ..Plain::default() });
+    let reusing = Metered::new(Plain { ids: Some(3), ..Plain::default() });
+    let meter = reusing.meter();
     with_default(reusing, || {
         for _ in 0..1_000 {
             info_span!("reused_one").in_scope(|| ());
@@ -352,7 +353,8 @@ impl Subscriber for Waits {
 #[test]
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn waiting_is_not_billed() {
-    let (metered, meter) = Meter::wrap(Waits);
+    let metered = Metered::new(Waits);
+    let meter = metered.meter();
     let start = Instant::now();
     with_default(metered, || (0..100).for_each(|_| info!(target: "waits", "waits")));
     let elapsed = start.elapsed().as_nanos() as f64;
@@ -379,9 +381,7 @@ fn after_the_start_nothing_is_allocated() {
     fn work() {
         info_span!("silent", field = 1).in_scope(|| info!(target: "silent_event", "message"));
     }
-    let (silent, meter) = Meter::wrap(Silent);
-    meter.set_sampling(3);
-    let dispatch = Dispatch::new(silent);
+    let dispatch = Dispatch::new(Metered::new(Silent).with_sampling(3));
     let counted = || {
         tracing::dispatcher::with_default(&dispatch, || {
             let before = counting::allocations();

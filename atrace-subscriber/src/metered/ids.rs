@@ -46,6 +46,12 @@ pub(super) struct Ids {
     owners: [AtomicUsize; TABLES],
 }
 
+impl std::fmt::Debug for Ids {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ids")
+    }
+}
+
 impl Ids {
     pub(super) fn new() -> Self {
         let owners = [const { AtomicUsize::new(0) }; TABLES];

@@ -31,11 +31,10 @@ use std::time::{Duration, Instant};
 
 use atrace_bill::{Bill, Call, Kind, Process, Sample, Sampled, Writer};
 use atrace_sys::{Line, OnceRef, timer, zeroed_lines};
-use tracing_core::{Interest, Metadata, Subscriber};
+use tracing_core::{Interest, Metadata};
 
 use super::counter::{self, ONE_IN_MAX};
 use super::thread::{self, LANES, NONE, Thread};
-use super::wrapper::Metered;
 use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
@@ -209,27 +208,6 @@ impl std::fmt::Debug for Meter {
 }
 
 impl Meter {
-    /// Wraps a subscriber, and begins its bill. Returns the metered subscriber, and the meter that makes the bill. This
-    /// takes about a millisecond, because the cost of metering itself is measured.
-    ///
-    /// All calls are passed on to the subscriber, and the subscriber's results are returned. `Dispatch::downcast_ref`
-    /// finds the `Meter`, and all types that it would find without the meter.
-    ///
-    /// A stack of layers is wrapped as a whole. The cost of a callsite is then the cost of all layers and of the
-    /// registry together.
-    pub fn wrap<S: Subscriber>(subscriber: S) -> (impl Subscriber, Self) {
-        let meter = Self::new("the subscriber");
-        (Metered::new(subscriber, meter), meter)
-    }
-
-    /// Times one of `one_in` calls. The default is 128. A timed call takes some hundred nanoseconds longer than other
-    /// calls.
-    ///
-    /// Call this before the subscriber is used. 0 means 1: all calls are timed. The maximum is 32,768.
-    pub fn set_sampling(&self, one_in: u32) {
-        self.0.set_one_in(one_in);
-    }
-
     /// Makes a meter, and measures for about a millisecond what metering costs.
     pub(super) fn new(subject: &'static str) -> Self {
         let ticks = Ticks(if timer::has_counter() { None } else { Some(Instant::now()) });

@@ -1,11 +1,11 @@
 //! The bill: how much processor time each callsite costs.
 //!
 //! ```
-//! use atrace_subscriber::metered::Meter;
+//! use atrace_subscriber::metered::Metered;
 //! use tracing_subscriber::prelude::*;
 //!
-//! let stack = tracing_subscriber::registry().with(tracing_subscriber::fmt::layer());
-//! let (metered, meter) = Meter::wrap(stack);
+//! let metered = Metered::new(tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()));
+//! let meter = metered.meter();
 //! # let _ = || {
 //! metered.init();
 //! // … the program runs; at any time:
@@ -13,7 +13,7 @@
 //! # };
 //! ```
 //!
-//! [`Meter::wrap`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
+//! [`Metered`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
 //! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these
 //! types meter themselves. When the process ends by `exit` or by returning from `main`, the measurements are written to
 //! `PATH`, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
@@ -35,7 +35,7 @@
 //! thread use elapsed time instead. A timed call seems 10 to 20 ns longer than it is, because the code of the meter has
 //! displaced code of the program from the processor's caches.
 //!
-//! *Nested calls* occur when the `Debug` of a value traces, or with a metered subscriber within a metered subscriber. A nested call
+//! *Nested calls* occur when the `Debug` of a value traces, or with a `Metered` within a `Metered`. A nested call
 //! counts for its own callsite, and its time is subtracted from the time of the outer call.
 //!
 //! *Intervals* contain the true value in about 99 of 100 cases or, if a few rare calls take most of the time, in at
@@ -69,3 +69,4 @@ pub(crate) use atrace_bill::Call;
 pub(crate) use self::asked::asked;
 pub use self::meter::Meter;
 pub(crate) use self::meter::billed;
+pub use self::wrapper::Metered;
