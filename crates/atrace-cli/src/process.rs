@@ -88,6 +88,16 @@ impl Process {
         Environment(self.read("environ").unwrap_or_default())
     }
 
+    /// Returns the address at which the process's environment ends. Returns `None` while the process begins to execute a
+    /// program, until the kernel has stored the environment; then `environ` is empty. Also returns `None` for threads of
+    /// the kernel, for processes that have ended, and for processes that this user may not examine.
+    pub(crate) fn environment_end(self) -> Option<u64> {
+        let stat = String::from_utf8_lossy(&self.read("stat")?).into_owned();
+        // The 51st value. The second is the name, which may contain parentheses; the others are numbers, except the third.
+        let (_, behind_name) = stat.rsplit_once(") ")?;
+        behind_name.split(' ').nth(51 - 3)?.trim().parse().ok().filter(|end| *end != 0)
+    }
+
     /// Returns the numbers of the process's descriptors, and the files to which they refer.
     pub(crate) fn descriptors(self) -> std::io::Result<impl Iterator<Item = (u32, PathBuf)>> {
         let entries = fs::read_dir(self.path("fd"))?.take(DESCRIPTORS).flatten();

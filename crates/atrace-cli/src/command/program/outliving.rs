@@ -7,7 +7,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -17,6 +17,9 @@ use crate::process::{self, Process};
 
 /// The time between two searches for processes that outlive the program.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// How long a search waits for processes that begin to execute programs: their environment can't be read.
+const EXECUTION: Duration = Duration::from_secs(1);
 
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
@@ -56,10 +59,25 @@ pub(crate) fn wait_for_rest(
 }
 
 fn rest(uid: u32, (name, value): (&str, &Path)) -> Vec<Process> {
-    let has_it = |process: &Process| {
-        process.uid() == Some(uid) && process.environment().get(name) == Some(value.as_os_str().as_bytes())
+    let start = Instant::now();
+    let is_of_program = |process: &Process| {
+        while start.elapsed() < EXECUTION {
+            let before = process.environment_end();
+            if process.environment().get(name) == Some(value.as_os_str().as_bytes()) {
+                return true;
+            }
+            // Otherwise the process has begun to execute a program meanwhile, and the environment may be incomplete.
+            let is_whole = before.is_some() && before == process.environment_end();
+            if is_whole || process.read_link("exe").is_none() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
     };
-    process::all().into_iter().filter(has_it).collect()
+    let mut all = process::all();
+    all.retain(|process| process.uid() == Some(uid) && is_of_program(process));
+    all
 }
 
 fn names(processes: &[Process]) -> String {
@@ -68,4 +86,25 @@ fn names(processes: &[Process]) -> String {
         names.push(format!("{} more", processes.len() - NAMED));
     }
     names.join(", ")
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_executes_programs_is_found_at_every_moment() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("again");
+        std::fs::write(&script, "exec sh \"$0\"").unwrap();
+        let mut again = std::process::Command::new("sh");
+        let mut again = again.arg(&script).env("ATRACE_TEST_PLACE", directory.path()).spawn().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let found =
+            |_: &i32| rest(uid, ("ATRACE_TEST_PLACE", directory.path())).contains(&Process(again.id()));
+        let missed = (0..300).filter(|round| !found(round)).count();
+        again.kill().unwrap();
+        again.wait().unwrap();
+        assert_eq!(missed, 0);
+    }
 }
