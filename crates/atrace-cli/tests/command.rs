@@ -9,15 +9,15 @@ mod here;
 mod cases {
     use std::ffi::OsStr;
     use std::fs;
-    use std::io::Write as _;
+    use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::fd::AsRawFd as _;
     use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
     use std::os::unix::process::CommandExt as _;
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, PoisonError, RwLock};
     use std::time::{Duration, Instant};
 
     use atrace::control::Control;
@@ -529,9 +529,9 @@ mod cases {
 
     #[test]
     #[cfg_attr(target_os = "android", ignore = "`run` is refused there")]
-    fn the_advised_buffer_keeps_a_million_events() {
+    fn the_advised_buffer_keeps_all_events() {
         let name = case!({
-            for number in 0..1_000_000 {
+            for number in 0..200_000 {
                 atrace_int(TAG, "number", number);
             }
         });
@@ -541,15 +541,14 @@ mod cases {
         let here = Here::new();
         let ran = end(&mut here.run(&name, &["--buffer", "512"]));
         assert!(ran.status.success(), "{ran:?}");
-        let line =
-            ran.stderr.lines().find(|line| line.contains("1,000,000 events written")).expect("a report");
-        assert!(line.contains("lost 9") && line.ends_with(" would have kept them"), "{line}");
+        let line = ran.stderr.lines().find(|line| line.contains("200,000 events written")).expect("a report");
+        assert!(line.contains("lost 1") && line.ends_with(" would have kept them"), "{line}");
         let advised = line.split_once("--buffer ").unwrap().1.split(' ').next().unwrap();
         let ran = end(&mut here.run(&name, &["--force", "--buffer", advised]));
-        assert!(ran.stderr.contains("1,000,000 events written, none lost\n"), "{advised}: {ran:?}");
+        assert!(ran.stderr.contains("200,000 events written, none lost\n"), "{advised}: {ran:?}");
         let saved = here.saved();
-        assert_eq!(saved.matches("tracing_mark_write: C|").count(), 1_000_000);
-        assert!(saved.contains("|number|0\n") && saved.contains("|number|999999\n"));
+        assert_eq!(saved.matches("tracing_mark_write: C|").count(), 200_000);
+        assert!(saved.contains("|number|0\n") && saved.contains("|number|199999\n"));
     }
 
     /// Returns whether the kernel copies messages of the top-level marker to instances.
@@ -616,6 +615,7 @@ mod cases {
             return;
         }
         let here = Here::new();
+        let _top = TOP.read().unwrap_or_else(PoisonError::into_inner);
         let other = Other::start();
         let ran = end(&mut here.run(&name, &[]));
         assert!(ran.status.success(), "{ran:?}");
@@ -775,7 +775,31 @@ mod cases {
         let files =
             ["tracing_on", "trace_clock", "options/record-tgid", "set_event", "options/copy_trace_marker"];
         let read = |file: &str| fs::read_to_string(tracefs::root().unwrap().join(file)).unwrap_or_default();
-        files.map(read).to_vec()
+        let mut all = files.map(read).to_vec();
+        if all[0].trim() == "0" {
+            all.pop(); // Commands of other tests may silence a buffer that is off.
+        }
+        all
+    }
+
+    /// The use of the kernel's top-level buffer by the tests of this program. A test that records into the buffer
+    /// switches it off for a moment, and then no other test can write to its marker.
+    static TOP: RwLock<()> = RwLock::new(());
+
+    /// Asks the command to end as soon as it has said a line on stderr for which `is_enough` returns true. For other
+    /// lines, `is_enough` may return `None`.
+    fn end_when(mut child: Child, is_enough: impl Fn(&str) -> Option<bool>) -> Ran {
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut said = String::new();
+        for line in &mut lines {
+            said += &format!("{line}\n");
+            if is_enough(&line) == Some(true) {
+                signal(&child, libc::SIGINT);
+                break;
+            }
+        }
+        lines.for_each(|line| said += &format!("{line}\n"));
+        Ran { stderr: said, ..common::end_of(child) }
     }
 
     #[test]
@@ -796,16 +820,24 @@ mod cases {
             command.env("ATRACE_PROPERTIES", here.path("properties"));
             command
         };
-        for options in [&["-t", "2500ms"][..], &["-t", "2500ms", "-c", "sched", "--top", "--discard"]] {
-            let ran = end(&mut record(options));
-            assert!(ran.status.success(), "{ran:?}");
-            assert!(
-                ran.stderr.contains(" s of 2.5 s, ") && ran.stderr.contains("saved out"),
-                "no progress: {ran:?}"
-            );
+        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
+        for options in
+            [&["-t", "1h"][..], &["-t", "1h", "-c", "sched", "--top", "--discard"], &["-t", "1500ms"]]
+        {
+            let child = record(options).spawn().unwrap();
+            let ran = if options.contains(&"1h") {
+                // Ends it when it tells that enough is recorded.
+                end_when(child, |line| {
+                    let events = line.split_once(" s of 3600 s, ")?.1.strip_suffix(" events")?;
+                    Some(events.replace(',', "").parse::<u32>().unwrap() > 100)
+                })
+            } else {
+                common::end_of(child)
+            };
+            assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
             let saved = here.saved();
             let ticks = messages(&saved, pid).into_iter().filter(|it| it.contains("|ticks|")).count();
-            assert!(ticks > 100, "{ticks} of {options:?}: {}", ran.stderr);
+            assert!(ticks > 0, "{options:?}: {}", ran.stderr);
             assert!(saved.contains(&format!("- {pid} 0 0 0 - - - recorded-program ")), "its name is missing");
             assert_eq!(saved.contains(": sched_switch: "), options.contains(&"sched"), "{options:?}");
             assert_eq!((top(), control.patterns()), (before.clone(), vec![]), "{options:?}");

@@ -74,6 +74,13 @@ impl Top {
         Ok(top)
     }
 
+    /// Switches the buffer on, for the recording.
+    pub(crate) fn start(&self) -> Result {
+        self.instance.set_tracing_on(true)?;
+        Silence::lift(self.instance.path());
+        Ok(())
+    }
+
     /// Leaves the recorded events in the buffer, and does not restore the buffer's clock and size.
     pub(crate) fn keep_content(&mut self) {
         self.empties = false;
@@ -107,6 +114,9 @@ impl Top {
             if let Err(e) = fs::write(&path, &value) {
                 problems.push(format!("{}={}: {e}", shown_path(&path), shown(&value)));
             }
+        }
+        if is_on(self.instance.path()).unwrap_or(false) {
+            Silence::lift(self.instance.path());
         }
         if problems.is_empty() { Ok(()) } else { Err(Failure::new(problems.join("; "))) }
     }
@@ -156,7 +166,10 @@ impl Silence {
         for _ in 0..100 {
             if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
                 set(&root, false)?;
-                return Ok(Some(Self { root, lock, by: generation() }));
+                let mut silence = Some(Self { root, lock, by: generation() });
+                // A `Top` may have switched the buffer on before the option was set. See `lift`.
+                Self::look(&mut silence);
+                return Ok(silence);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -165,8 +178,20 @@ impl Silence {
 
     /// Makes the marker write to the top-level buffer again, if another process has switched that buffer on.
     pub(crate) fn look(this: &mut Option<Self>) {
-        if this.as_ref().is_some_and(|silence| is_on(&silence.root).unwrap_or(false)) {
-            *this = None;
+        if let Some(silence) = this.take_if(|silence| is_on(&silence.root).unwrap_or(false)) {
+            Self::lift(&silence.root);
+        }
+    }
+
+    /// Makes the marker write to the top-level buffer again at once, although other commands have a `Silence`. Call this
+    /// after the buffer was switched on: until those commands [`look`](Self::look), the buffer would miss messages. A
+    /// command that gets a `Silence` meanwhile sets the option and then looks, so one of the two restores the option.
+    fn lift(root: &Path) {
+        let is_silenced = |lock: &File| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err();
+        if File::open(option(root)).is_ok_and(|lock| is_silenced(&lock))
+            && let Err(e) = set(root, true)
+        {
+            say(format_args!("putting the kernel's trace buffer back: {e}"));
         }
     }
 
@@ -257,6 +282,22 @@ mod tests {
         Silence::look(&mut silence);
         assert!(silence.is_none());
         assert_eq!(copies(&root), "1");
+    }
+
+    #[test]
+    fn whoever_switches_the_buffer_on_ends_the_silence_of_others_at_once() {
+        let root = stand_in("0\n", "1\n");
+        let silences = [start(&root), start(&root)];
+        assert_eq!(copies(&root), "0");
+        fs::write(root.path().join("tracing_on"), "1\n").unwrap();
+        Silence::lift(root.path());
+        assert_eq!(copies(&root), "1");
+        drop(silences);
+        assert_eq!(copies(&root), "1");
+        // A user's own setting is no silence.
+        let root = stand_in("1\n", "0\n");
+        Silence::lift(root.path());
+        assert_eq!(copies(&root), "0");
     }
 
     #[test]

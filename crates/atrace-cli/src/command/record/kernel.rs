@@ -52,7 +52,7 @@ impl Buffer {
                 *silenced = Silence::start(tracefs::root()?)?;
                 Ok(instance.set_option(tracefs::COPY, true)?)
             }
-            Self::Top(top) => Ok(top.instance.set_tracing_on(true)?),
+            Self::Top(top) => top.start(),
         }
     }
 
