@@ -192,7 +192,7 @@ impl Shown {
         let [off, on] = &runs.0;
         let Some(first) = off.first().map(|run| run.printed) else { return };
         let others = on.iter().filter(|run| run.printed != first).count();
-        if off.iter().all(|run| run.printed == first) && others > 0 {
+        if off.len() > 1 && off.iter().all(|run| run.printed == first) && others > 0 {
             let [off, on_name] = self.sides;
             self.notes.push(format!(
                 "{on_name}: the program printed something else in {others} of {} runs; {off}, it always printed the same",
