@@ -40,7 +40,7 @@ mod cases {
         if Place::kernel(&name).is_none() {
             return;
         }
-        for end in ["return", "panic", "abort", "_exit", "exec", "kill"] {
+        let ends = |end: &str| {
             let place = Place::file();
             let mut child = place.command(&name).env("END", end).stdin(Stdio::piped()).spawn().unwrap();
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -52,6 +52,11 @@ mod cases {
             until(&format!("the instance is gone after {end}"), || !path.exists());
             drop(child.stdin.take()); // Ends the program that was executed.
             end_of(child);
-        }
+        };
+        std::thread::scope(|scope| {
+            for end in ["return", "panic", "abort", "_exit", "exec", "kill"] {
+                scope.spawn(move || ends(end));
+            }
+        });
     }
 }

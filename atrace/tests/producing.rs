@@ -341,7 +341,7 @@ mod cases {
         let place = Place::file();
         let socket = place.path("socket");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let sleeps = |is_in_handler: bool| {
+        let sleeps = &|is_in_handler: bool| {
             let mut command = producer(&place, &std::env::current_exe().unwrap(), &name, &socket);
             command.env("ATRACE_BACKEND", "perfetto");
             if is_in_handler {
@@ -349,13 +349,18 @@ mod cases {
             }
             common::run(&mut command).said("SLEEPS")[0].parse::<i64>().unwrap()
         };
-        // Each sleep is a millisecond.
-        assert!(sleeps(false) >= 100);
-        assert!((0..50).contains(&sleeps(true)));
+        // Each sleep is a millisecond. Both programs wait at their end.
+        let [outside, within] = std::thread::scope(|scope| {
+            [false, true]
+                .map(|is_in_handler| scope.spawn(move || sleeps(is_in_handler)))
+                .map(|it| it.join().unwrap())
+        });
+        assert!(outside >= 100 && (0..50).contains(&within), "{outside} {within}");
     }
 
-    /// Runs a program whose service is busy: the service begins to serve only after the program has waited for a while.
-    fn recorded_late(case: &str, kind: &str, seconds: u64) -> (Ran, Report, Vec<Event>) {
+    /// Runs a program whose service is busy. The service begins to serve when the program [`may be
+    /// served`](may_be_served), or after a while if `wait` is given.
+    fn recorded_late(case: &str, kind: &str, wait: Option<Duration>) -> (Ran, Report, Vec<Event>) {
         let place = Place::file();
         let socket = place.path("socket");
         let mut program = producer(&place, &std::env::current_exe().unwrap(), case, &socket);
@@ -365,7 +370,11 @@ mod cases {
         // Connections wait in the listener's queue until the service has time.
         let listener = UnixListener::bind(&socket).unwrap();
         fs::write(place.path("go"), "").unwrap();
-        std::thread::sleep(Duration::from_secs(seconds));
+        let asked = std::time::Instant::now();
+        until("the program may be served", || match wait {
+            Some(wait) => asked.elapsed() > wait,
+            None => place.path("go.served").exists(),
+        });
         let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
         // SAFETY: no preconditions.
         let service = Service::start(listener, unsafe { libc::geteuid() }, keep).unwrap();
@@ -379,6 +388,12 @@ mod cases {
         let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
         fs::write(go.with_extension("ready"), "").unwrap();
         until("it may go", || go.exists());
+    }
+
+    /// Lets the service of [`recorded_late`] begin to serve.
+    fn may_be_served() {
+        let go = std::path::PathBuf::from(std::env::var_os("GO").unwrap());
+        fs::write(go.with_extension("served"), "").unwrap();
     }
 
     fn hundred() {
@@ -419,8 +434,10 @@ mod cases {
             // SAFETY: no preconditions. The process ends without cleanup on purpose.
             unsafe { libc::_exit(0) };
         });
+        // Long enough for the program to wait for the service, but no test of it: the events are there in any case.
+        let wait = Some(Duration::from_millis(300));
         for (kind, expected) in [("one", 100), ("threads", 400), ("forked", 100)] {
-            let (ran, report, events) = recorded_late(&name, kind, 1);
+            let (ran, report, events) = recorded_late(&name, kind, wait);
             assert_eq!(events.len(), expected, "{kind}: {ran:?} {report:?}");
         }
     }
@@ -441,6 +458,7 @@ mod cases {
                 libc::raise(libc::SIGUSR1);
             }
             assert_eq!(perfetto::status().lost(), 100);
+            may_be_served();
             if kind == "ends" {
                 std::process::exit(0);
             }
@@ -448,7 +466,7 @@ mod cases {
             println!("LOST {}", perfetto::status().lost());
         });
         for (kind, expected) in [("goes on", 100), ("ends", 0)] {
-            let (ran, report, events) = recorded_late(&name, kind, 1);
+            let (ran, report, events) = recorded_late(&name, kind, None);
             assert_eq!((events.len(), report.counts.lost), (expected, 100), "{kind}: {ran:?} {report:?}");
             assert_eq!(report.lost[0].early, 100, "{report:?}");
             assert_eq!(ran.said("LOST").len(), usize::from(expected > 0));
@@ -463,10 +481,11 @@ mod cases {
         let name = case!({
             wait_to_go();
             hundred();
+            may_be_served();
             until("there is a session", || perfetto::status().sessions() == 1);
             hundred();
         });
-        let (ran, report, events) = recorded_late(&name, "", 12);
+        let (ran, report, events) = recorded_late(&name, "", None);
         assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
     }
 
@@ -536,11 +555,12 @@ mod cases {
                 libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
                 libc::raise(libc::SIGUSR1);
             }
+            may_be_served();
             atrace_instant(TAG, "in between");
             atrace_end(TAG);
             drop(begin_scoped_event(TAG, "later"));
         });
-        let (ran, report, events) = recorded_late(&name, "", 1);
+        let (ran, report, events) = recorded_late(&name, "", None);
         assert_eq!((events.len(), report.counts.lost), (3, 4), "{ran:?} {report:?}");
     }
 

@@ -527,6 +527,7 @@ mod cases {
     static IS_HANDLED: AtomicBool = AtomicBool::new(false);
     static MAY_GO_ON: AtomicBool = AtomicBool::new(false);
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    static IS_PAUSED: AtomicBool = AtomicBool::new(false);
 
     /// Stops the interrupted thread until `MAY_GO_ON` is set, for some 100 ms at most.
     extern "C" fn stop(_: libc::c_int) {
@@ -556,14 +557,19 @@ mod cases {
                 // SAFETY: no preconditions.
                 send.send(unsafe { libc::pthread_self() }).unwrap();
                 loop {
+                    // While a trace is read, it would only become longer.
+                    until("it goes on", || !IS_PAUSED.load(Ordering::Relaxed));
                     TrackSlice::begin(AtraceTag::App, "track", "name", 7).end("track", 7);
                     WRITTEN.fetch_add(1, Ordering::Relaxed);
                 }
             });
             let (thread, path) = (receive.recv().unwrap(), directory.join("recorded"));
-            for round in 0..200 {
+            for round in 0..100 {
                 IS_HANDLED.store(false, Ordering::Relaxed);
                 MAY_GO_ON.store(false, Ordering::Relaxed);
+                let written = WRITTEN.load(Ordering::Relaxed);
+                IS_PAUSED.store(false, Ordering::Relaxed);
+                until("the thread writes", || WRITTEN.load(Ordering::Relaxed) > written + 2);
                 // SAFETY: the thread runs until the process ends.
                 assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
                 until("the thread is stopped", || IS_HANDLED.load(Ordering::Acquire));
@@ -572,6 +578,7 @@ mod cases {
                 let written = WRITTEN.load(Ordering::Relaxed);
                 MAY_GO_ON.store(true, Ordering::Release);
                 until("the thread goes on", || WRITTEN.load(Ordering::Relaxed) > written + 2);
+                IS_PAUSED.store(true, Ordering::Relaxed);
                 let Ok(recording) = recording else { continue };
                 recording.finish().unwrap();
                 let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();

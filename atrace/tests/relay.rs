@@ -417,7 +417,7 @@ mod cases {
         let place = Place::file();
         let (service, program) = start(&place, &name, None);
         until("it is connected", || place.path("connected").exists());
-        for request in 1..=40 {
+        for request in 1..=12 {
             service.flush(request);
         }
         let incomplete = service.host.lock().unwrap().incomplete;

@@ -246,7 +246,7 @@ fn parking_is_exact_while_threads_update() {
                     }
                 });
             }
-            for round in 0..6000 {
+            for round in 0..2000 {
                 atrace_set_tracing_enabled(false);
                 assert_eq!(tags(), AtraceTag::NotReady, "round {round}");
                 atrace_set_tracing_enabled(true);

@@ -287,6 +287,13 @@ mod cases {
         fn end(mut self) -> Ran {
             common::end_of(self.0.take().unwrap())
         }
+
+        /// Asks the command to end.
+        fn stop(self) -> Ran {
+            // SAFETY: a child that was not waited for.
+            assert_eq!(unsafe { libc::kill(self.pid().cast_signed(), libc::SIGINT) }, 0);
+            self.end()
+        }
     }
 
     /// Sends SIGKILL to the command.
@@ -812,7 +819,7 @@ mod cases {
             }
             let record = Recording::start_for_all(
                 &here,
-                &["record", "-t", "3s", "-a", "*/some-program", "--wait", "-o", "out"],
+                &["record", "-t", "1h", "-a", "*/some-program", "--wait", "-o", "out"],
                 || {
                     [0, ALICE, MALLORY].iter().all(|&uid| {
                         fs::read(store(uid))
@@ -821,7 +828,7 @@ mod cases {
                 },
             );
             OpenOptions::new().write(true).open(store(MALLORY)).unwrap().set_len(0).unwrap();
-            let ran = record.end();
+            let ran = record.stop();
             assert_eq!(ran.status.signal(), None, "{ran:?}");
             assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
             assert!(ran.stderr.contains(&format!("user {MALLORY}: ")), "{ran:?}");

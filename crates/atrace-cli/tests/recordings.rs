@@ -579,23 +579,26 @@ mod cases {
         common::copy_program("/bin/sleep", &elevated);
         chown(&elevated, Some(CALLER), None).unwrap();
         fs::set_permissions(&elevated, fs::Permissions::from_mode(0o4755)).unwrap();
-        let of = |program: &[&str]| {
-            let mut command = here.atrace(&name);
-            let ran = end(command.args(["run", "--kernel", "-f", "-o", "out", "--"]).args(program));
-            assert!(ran.status.success() && !ran.stderr.contains("none lost"), "{ran:?}");
-            ran.stderr
-        };
-        let said = of(&["sleep", "1.5"]);
-        assert!(said.contains("does not use ATrace, or ended before it could"), "{said}");
-        let said = of(&["env", "-i", "sleep", "1.5"]);
-        assert!(said.contains("(sleep) was started without ATRACE_MARKER in its environment"), "{said}");
-        let said = of(&["bash", "-c", "exec 100>&-; sleep 1.5; :"]);
-        assert!(said.contains("closed the descriptor of the marker (100)"), "{said}");
         let user = CALLER.to_string();
-        let said = of(&["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "sleep", "1.5"]);
-        assert!(said.contains(&format!("(sleep) became user {CALLER}, who can't read")), "{said}");
-        let said = of(&["./elevated", "1.5"]);
-        assert!(said.contains("(./elevated) has elevated rights"), "{said}");
+        let became = format!("(sleep) became user {CALLER}, who can't read");
+        let programs: [(&[&str], &str); 5] = [
+            (&["sleep", "1.5"], "does not use ATrace, or ended before it could"),
+            (&["env", "-i", "sleep", "1.5"], "(sleep) was started without ATRACE_MARKER in its environment"),
+            (&["bash", "-c", "exec 100>&-; sleep 1.5; :"], "closed the descriptor of the marker (100)"),
+            (&["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "sleep", "1.5"], &became),
+            (&["./elevated", "1.5"], "(./elevated) has elevated rights"),
+        ];
+        let start = |(number, (program, reason)): (usize, (&[&str], _))| {
+            let mut command = here.atrace(&name);
+            command.args(["run", "--kernel", "-o", &format!("out.{number}"), "--"]).args(program);
+            (command.spawn().unwrap(), reason)
+        };
+        let all: Vec<_> = programs.into_iter().enumerate().map(start).collect();
+        for (child, reason) in all {
+            let ran = common::end_of(child);
+            assert!(ran.status.success() && !ran.stderr.contains("none lost"), "{ran:?}");
+            assert!(ran.stderr.contains(reason), "{reason}: {ran:?}");
+        }
     }
 
     #[test]

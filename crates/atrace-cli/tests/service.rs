@@ -302,7 +302,7 @@ mod cases {
     #[test]
     fn without_a_pause_what_is_written_is_read_or_counted_as_lost() {
         const THREADS: u64 = 4;
-        const ROUNDS: u64 = 100_000;
+        const ROUNDS: u64 = 25_000;
         let name = case!({
             until("it is connected", || atrace_is_tag_enabled(TAG));
             let body = || {
@@ -318,7 +318,8 @@ mod cases {
             println!("LOST {}", perfetto::status().lost());
         });
         let place = Place::new();
-        let ran = end(&mut place.run(&name, &[]));
+        // The memory is much smaller than what is written.
+        let ran = end(place.run(&name, &[]).env("ATRACE_SHMEM_KB", "512"));
         assert!(ran.status.success(), "{ran:?}");
         let trace = Trace::open(&place.path("out"));
         let (read, lost) = (trace.events().len() as u64, number(&ran, "LOST"));
@@ -356,13 +357,18 @@ mod cases {
         });
         const MANY: u64 = 1_000_000;
         const FEWER: u64 = 200_000;
-        for (threads, spans, memory, waits) in
-            [(1, MANY, "", false), (8, MANY, "", false), (1, FEWER, "256", true), (8, FEWER, "256", true)]
-        {
+        let all =
+            [(1, MANY, "", false), (8, MANY, "", false), (1, FEWER, "256", true), (8, FEWER, "256", true)];
+        // All are silent at the same time.
+        let all = all.map(|(threads, spans, memory, waits)| {
             let place = Place::new();
             let mut command = place.run(&name, if waits { &["--wait"] } else { &[] });
             command.env("THREADS", threads.to_string()).env("SPANS", spans.to_string());
-            let ran = end(command.env("ATRACE_SHMEM_KB", memory));
+            let child = command.env("ATRACE_SHMEM_KB", memory).spawn().unwrap();
+            (place, child, threads, spans, waits)
+        });
+        for (place, child, threads, spans, waits) in all {
+            let ran = common::end_of(child);
             assert!(ran.status.success() && !ran.stderr.contains("cut off"), "{ran:?}");
             let (written, lost) = ran.told();
             assert_eq!(count(&place.path("out")), written, "{ran:?}");

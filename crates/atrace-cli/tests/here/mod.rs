@@ -24,9 +24,16 @@ impl Here {
     pub fn new() -> Self {
         let here = Self(tempfile::Builder::new().prefix("atrace-command").tempdir().unwrap());
         fs::set_permissions(here.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        common::copy_program(COMMAND, here.path("atrace"));
-        common::copy_program(std::env::current_exe().unwrap(), here.path("program"));
+        here.take_in(COMMAND.as_ref(), "atrace");
+        here.take_in(&std::env::current_exe().unwrap(), "program");
         here
+    }
+
+    /// Gives the program a name in this directory. The program is copied only if it is on another file system.
+    fn take_in(&self, program: &Path, name: &str) {
+        if fs::hard_link(program, self.path(name)).is_err() {
+            common::copy_program(program, self.path(name));
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
