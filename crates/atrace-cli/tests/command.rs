@@ -783,7 +783,7 @@ mod cases {
     }
 
     /// The use of the kernel's top-level buffer by the tests of this program. A test that records into the buffer
-    /// switches it off for a moment, and then no other test can write to its marker.
+    /// switches it off for a moment, and then no other test can write to its marker, or see a buffer that is on.
     static TOP: RwLock<()> = RwLock::new(());
 
     /// Asks the command to end as soon as it has said a line on stderr for which `is_enough` returns true. For other
@@ -997,6 +997,7 @@ mod cases {
         if !is_root(&name) {
             return;
         }
+        let _top = TOP.read().unwrap_or_else(PoisonError::into_inner);
         let here = Here::new();
         let running = Running::start(&here, &name, "doctored-program");
         let pid = running.child.id().to_string();
