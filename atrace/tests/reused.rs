@@ -101,6 +101,30 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2001);
     }
 
+    /// Tests that the marker is not opened again at the number that was closed, even if no other is free.
+    #[test]
+    fn a_number_that_was_closed_is_not_the_markers_again() {
+        let name = case!({
+            atrace_instant(TAG, "first");
+            let closed = number();
+            let mut own = Vec::new();
+            while let Ok(file) = File::open("/dev/null") {
+                own.push(file);
+            }
+            // SAFETY: the number is that of atrace's descriptor, which is under test.
+            assert_eq!(unsafe { libc::close(closed) }, 0);
+            atrace_instant(TAG, "lost");
+            assert_eq!((descriptor_of(&marker()), sink().dropped()), (None, 1));
+            drop(own.pop());
+            atrace_instant(TAG, "second");
+            assert_eq!((number() != closed, sink().dropped()), (true, 1));
+        });
+        let place = Place::file().on();
+        let mut command = place.command(&name);
+        common::run(limited(&mut command, libc::RLIMIT_NOFILE, 64, 64));
+        assert_eq!(events(place.text().as_bytes()), 2);
+    }
+
     /// Tests the highest free descriptor numbers. If only one number is free, a file of the program may get the
     /// marker's number; if two are free, one of them is left for the marker.
     #[test]

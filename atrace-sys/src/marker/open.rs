@@ -87,7 +87,11 @@ pub(super) fn open_checked(path: &CStr, not: Option<i32>) -> Result<Opened, Faul
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY | libc::O_NONBLOCK;
     let file = file::open(path, flags).map_err(Fault::system)?;
     let (kind, identity) = check_open(file.as_raw_fd())?;
-    let fd = duplicate_high(file.as_raw_fd(), not).unwrap_or_else(|_| file.into_raw_fd());
+    let fd = match duplicate_high(file.as_raw_fd(), not) {
+        Ok(fd) => fd,
+        Err(error) if Some(file.as_raw_fd()) == not => return Err(Fault::system(error)),
+        Err(_) => file.into_raw_fd(),
+    };
     Ok(Opened { fd, kind, identity })
 }
 
@@ -158,20 +162,19 @@ impl fmt::Display for Fault {
 /// Returns an error if only the descriptor `not` is free.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
     let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
-    let mut answer = Err(Errno(libc::EMFILE));
+    let mut error = Errno(libc::EMFILE);
     for number in (0..=limit as i32).rev() {
         if Some(number) == not || file::control(number, libc::F_GETFD, 0).is_ok() {
             continue;
         }
         // The kernel takes this number or, if another thread was faster, a higher one.
-        answer = file::control(fd, libc::F_DUPFD_CLOEXEC, number);
-        match answer {
+        match file::control(fd, libc::F_DUPFD_CLOEXEC, number) {
             Ok(own) if Some(own) == not => close(own),
-            Ok(_) => break,
-            Err(_) => {}
+            Ok(own) => return Ok(own),
+            Err(reason) => error = reason,
         }
     }
-    answer
+    Err(error)
 }
 
 use mode::{BLOCK, CHARACTER, DIRECTORY, FORMAT, PIPE, REGULAR, SOCKET};
