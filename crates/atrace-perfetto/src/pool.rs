@@ -452,10 +452,22 @@ fn enter_first<'a>(
     let before = with_slot(|slot| slot.load(Ordering::Relaxed));
     let is_inside = threads.get(own_slot()).is_some_and(|thread| thread.presence.is_inside());
     let taken = if is_inside { None } else { threads.iter().position(|thread| thread.presence.claim()) };
-    let Some(slot) = taken else {
+    let entered = taken.and_then(|slot| enter_slot(shared, ever, threads, slot, before));
+    if entered.is_none() {
         shared.lose();
-        return None;
-    };
+    }
+    entered
+}
+
+/// Makes a slot that was taken the calling thread's slot, unless the thread's slot is no longer `before`, and pins the
+/// thread.
+fn enter_slot<'a>(
+    shared: &Shared,
+    ever: &AtomicU32,
+    threads: &'a [Thread; THREADS],
+    slot: usize,
+    before: u32,
+) -> Option<(usize, &'a Presence)> {
     // The bounds are raised before the slot is used.
     let number = slot as u32 + 1;
     ever.fetch_max(number, Ordering::AcqRel);
