@@ -181,13 +181,11 @@ pub(crate) fn choose_per_event() {
     gate::forget();
 }
 
-/// Makes the gate's foreign word the word with the tags of Perfetto's sessions, unless the foreign word is libcutils'
-/// mask.
+/// Makes the word with the tags of Perfetto's sessions visible at the gate: as its foreign word, unless the foreign word
+/// is libcutils' mask.
 fn see_sessions(sink: &'static Sink) {
-    if !matches!(sink, Sink::Cutils(_))
-        && let Some(tags) = producer::tags_word()
-    {
-        GATE.foreign.set(tags);
+    if let Some(tags) = producer::tags_word() {
+        gate::see_sessions(tags, !matches!(sink, Sink::Cutils(_)));
     }
 }
 

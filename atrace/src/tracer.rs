@@ -101,11 +101,10 @@ impl PreparedTag {
 
     /// Checks at the gate whether a session of Perfetto's may want one of the tags. This takes fewer instructions than
     /// [`glance`](Self::glance). If the result is false, no session wants any of the tags at this moment; if it is
-    /// true, the next event may still go to another backend. There is an exception: if ATrace's events go through
-    /// libcutils, the result says whether libcutils has enabled one of the tags, whatever sessions want.
+    /// true, the next event may still go to another backend.
     #[inline(always)]
     pub fn may_be_in_session(self) -> bool {
-        producer::EXISTS && self.mask.is_foreign()
+        producer::EXISTS && self.mask.is_in_session()
     }
 }
 

@@ -5,9 +5,12 @@ mod common;
 
 #[path = "../examples/log.rs"]
 mod log_tracer;
+#[allow(unreachable_pub, reason = "a module of several test programs")]
+mod standins;
 
+use atrace::tracer::PreparedTag;
 use atrace::{AtraceTag, atrace_is_tag_enabled, perfetto};
-use common::{Place, case};
+use common::{Place, case, control};
 
 #[test]
 fn records_of_log_are_instants() {
@@ -40,4 +43,27 @@ fn records_of_log_keep_their_origin_in_perfettos_memory() {
         }
     });
     Place::file().run(&name);
+}
+
+/// Tests that a prepared tag tells sessions from ATrace, with the marker and with libcutils, whose mask is the gate's
+/// foreign word.
+#[test]
+fn a_prepared_tag_knows_what_sessions_want() {
+    let name = case!({
+        let app = PreparedTag::new(AtraceTag::App);
+        assert!(!app.may_be_in_session());
+        let directory = tempfile::tempdir().unwrap();
+        let recording = perfetto::record_to(directory.path().join("trace")).unwrap();
+        assert!(atrace_is_tag_enabled(AtraceTag::App));
+        assert!(app.may_be_in_session(), "a session wants it");
+        recording.finish().unwrap();
+        let switched = control().enable("*").unwrap();
+        assert!(atrace_is_tag_enabled(AtraceTag::App));
+        assert!(!app.may_be_in_session(), "only ATrace wants it");
+        drop(switched);
+    });
+    let place = Place::file();
+    place.run(&name);
+    let library = standins::build("libcutils", 34, place.path("").as_path());
+    common::run(place.command(&name).env("ATRACE_BACKEND", format!("cutils:{}", library.display())));
 }

@@ -62,6 +62,17 @@ pub(crate) static GATE: Gate = Gate {
     claims: AtomicU32::new(0),
 };
 
+/// The tags that Perfetto's sessions want: the gate's foreign word, unless that is libcutils' mask.
+static SESSIONS: AtomicRef<AtomicU64> = AtomicRef::new(&NO_TAGS);
+
+/// Makes `tags` the word with the tags that Perfetto's sessions want, and also the foreign word if `is_foreign`.
+pub(crate) fn see_sessions(tags: &'static AtomicU64, is_foreign: bool) {
+    SESSIONS.set(tags);
+    if is_foreign {
+        GATE.foreign.set(tags);
+    }
+}
+
 /// The bits that a check at the gate found when the tag may be enabled: bits of enabled tags, of a changed serial, or
 /// of a claim of the local word.
 #[derive(Clone, Copy, Debug)]
@@ -96,11 +107,11 @@ impl Mask {
         (found != 0).then_some(Glance(found))
     }
 
-    /// Returns whether one of the tags is set in the foreign word. The word may change at any moment: Perfetto's
-    /// producer changes its word when a session begins or ends, without changing a serial.
+    /// Returns whether a session of Perfetto's wants one of the tags. Perfetto's producer changes the word when a
+    /// session begins or ends, without changing a serial.
     #[inline(always)]
-    pub(crate) fn is_foreign(self) -> bool {
-        GATE.foreign.get().load(Ordering::Relaxed) as u32 & self.foreign != 0
+    pub(crate) fn is_in_session(self) -> bool {
+        SESSIONS.get().load(Ordering::Relaxed) as u32 & self.foreign != 0
     }
 }
 
