@@ -215,12 +215,13 @@ mod cases {
         }
     }
 
-    /// Tests every kind of event in every state. Each test runs in a child of a process that has written nothing;
-    /// `before` prepares the child.
+    /// Tests every kind of event in every state, or in the state that the variable `STATE` names. Each test runs in a
+    /// child of a process that has written nothing; `before` prepares the child.
     fn all(before: fn()) {
         traps();
         let mut faults = Vec::new();
-        for (state, run) in STATES {
+        let only = std::env::var("STATE").ok();
+        for (state, run) in STATES.iter().filter(|it| only.as_ref().is_none_or(|only| only == it.0)) {
             for (kind, event) in KINDS {
                 // SAFETY: the child ends without returning from here.
                 unsafe {
@@ -362,6 +363,36 @@ mod cases {
         let place = Place::file();
         let mut command = trapping(&place, &name);
         common::run(command.env("PERFETTO_PRODUCER_SOCK_NAME", place.path("socket")));
+    }
+
+    /// Tests events in child processes that are connected to a service that never answers. Each child waits for the
+    /// answer before its events, so the states are tested at the same time.
+    #[test]
+    fn with_a_service_that_never_answers() {
+        let name = case!({
+            all(|| {
+                perfetto::connect();
+            });
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                // Reads until the child ends.
+                std::thread::spawn(move || std::io::copy(&mut stream.unwrap(), &mut std::io::sink()));
+            }
+        });
+        let (name, socket) = (&name, &socket);
+        std::thread::scope(|scope| {
+            for (state, _) in STATES {
+                scope.spawn(move || {
+                    let place = Place::file();
+                    let mut command = trapping(&place, name);
+                    common::run(command.env("STATE", state).env("PERFETTO_PRODUCER_SOCK_NAME", socket));
+                });
+            }
+        });
     }
 
     /// Tests events that are written while sessions begin and end.

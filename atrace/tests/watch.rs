@@ -308,13 +308,13 @@ fn a_callback_finds_in_the_watch_what_it_is_told() {
     Place::file().run(&name);
 }
 
-/// Tests that a watching thread which must stop is woken. A thread that is not woken sleeps for up to ten seconds, and
-/// this test would then take minutes.
+/// Tests that a watching thread which must stop is woken. A thread that is not woken sleeps for ten seconds, and all
+/// rounds together would then take longer than a case may.
 #[test]
 fn a_thread_that_is_to_stop_is_woken() {
     let name = case!({
         let alone = threads();
-        for round in 0..15 {
+        for round in 0..120 {
             let watch = KINDS[round % 2](Box::new(|_| ())).unwrap();
             // The thread sleeps, or is about to.
             std::thread::sleep(std::time::Duration::from_millis(5));
