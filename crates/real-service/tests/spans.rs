@@ -250,9 +250,9 @@ impl fmt::Debug for Traces {
 }
 
 /// A value whose formatting starts another program.
-struct Forks;
+struct Starts;
 
-impl fmt::Debug for Forks {
+impl fmt::Debug for Starts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let child = std::process::Command::new("true").status();
         write!(f, "{}", child.is_ok())
@@ -265,7 +265,7 @@ fn hostile() {
     info_span!("span", before = 1, value = ?Panics, after = 2).in_scope(|| ());
     info!(value = ?Traces(0), "outer");
     info_span!("made", value = ?Traces(7)).in_scope(|| ());
-    info!(value = ?Forks, "forks");
+    info!(value = ?Starts, "starts");
     info!(value = %"x".repeat(1 << 20), short = 1, "{}", "m".repeat(1 << 20));
     info!(
         f0 = 0,
@@ -340,7 +340,7 @@ fn values_may_do_what_they_like() {
         expected.extend(depths().rev().map(|depth| nested(depth)[1].clone() + &value(depth + 1)));
         expected.push(last.to_owned());
     }
-    expected.push("instant forks, level=INFO, value=true".to_owned());
+    expected.push("instant starts, level=INFO, value=true".to_owned());
     expected.push(format!("instant {}, level=INFO, value={}…, short=1", cut("m", 1023), cut("x", 997)));
     let fields: String = (0..32).map(|at| format!(", f{at}={at}")).collect();
     let line = lines.iter().position(|line| line.contains("f31=31")).unwrap();
