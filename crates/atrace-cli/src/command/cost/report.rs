@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::program::Run;
 use super::verdict::{Judged, Verdict, difference};
+use crate::command::program::LARGEST;
 use crate::command::terminal::{print, thousands};
 use crate::process::{Process, Status};
 use crate::service::{Counts, Report};
@@ -165,10 +166,9 @@ impl Shown {
             reports.iter().map(|it| it.counts.lost + it.counts.uncounted + it.counts.unsaved).sum();
         self.beside("events lost", Unit::Count, sides(of(|counts| counts.lost + counts.unsaved)));
         if lost > 0 {
-            self.notes.push(
-                "events were lost, which cost less than recorded events: a larger ATRACE_SHMEM_KB makes room for them"
-                    .to_owned(),
-            );
+            let can_grow = reports.iter().flat_map(|it| &it.lost).any(|it| it.room > 0 && it.kib < LARGEST);
+            let advice = if can_grow { ": a larger ATRACE_SHMEM_KB makes room for them" } else { "" };
+            self.notes.push(format!("events were lost, which cost less than recorded events{advice}"));
         }
     }
 
@@ -277,6 +277,23 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Lost;
+
+    #[test]
+    fn more_memory_is_advised_only_if_there_can_be_more() {
+        for (lost, is_advised) in [
+            (Lost { room: 5, kib: 64, ..Lost::default() }, true),
+            (Lost { room: 5, kib: LARGEST, ..Lost::default() }, false),
+            (Lost { inside: 5, kib: 64, ..Lost::default() }, false),
+        ] {
+            let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 60.0);
+            let counts = Counts { events: 9, lost: lost.events(), ..Counts::default() };
+            shown.recorded(&[Report { counts, lost: vec![lost], ..Report::default() }]);
+            let [note] = shown.notes.as_slice() else { panic!("{:?}", shown.notes) };
+            assert!(note.starts_with("events were lost, which cost less"), "{note}");
+            assert_eq!(note.contains("ATRACE_SHMEM_KB"), is_advised, "{note}");
+        }
+    }
 
     #[test]
     fn a_bill_is_compared_with_the_difference() {
