@@ -233,6 +233,22 @@ fn a_count_that_becomes_less_is_a_lie() {
     assert_eq!((fault(&report), trace.events().len()), (Fault::Count, 2));
 }
 
+/// Tests a complete chunk that the service reads before it is committed, and one that it reads while it is open.
+#[test]
+fn a_chunk_that_is_read_twice_counts_once() {
+    let place = Place::new();
+    let mut producer = Producer::new(&place);
+    producer.chunk(0, 0, 1, 1, EVENT, COMPLETE);
+    producer.chunk(1, 1, 1, 2, &[EVENT, EVENT].concat(), OPEN);
+    until(|| place.service.as_ref().unwrap().events() == 2);
+    producer.commit(0, 0);
+    producer.chunk(1, 1, 1, 2, &[EVENT, EVENT].concat(), COMPLETE);
+    producer.commit(1, 0);
+    until(|| place.service.as_ref().unwrap().events() == 3);
+    let (report, trace) = place.end();
+    assert_eq!((report.counts.chunks, trace.events().len()), (2, 3), "{report:?}");
+}
+
 fn patch(producer: &mut Producer, writer: u64, chunk: u64, offset: u64) {
     producer.invoke(4, |commit| {
         commit.message(2, |entry| {

@@ -550,12 +550,12 @@ impl Producer {
         if !tracks.contains_key(&head.writer) && !room.take(TRACK) {
             return Err(Fault::TooMuch);
         }
-        books.counts.chunks += u64::from(is_complete);
         let Track { sequence, origin } = tracks.entry(head.writer).or_insert_with(|| {
             books.sequences += 1;
             let whose = Whose::new(books.sequences, self.pid, self.uid);
             Track { origin: Origin { whose, ..Origin::default() }, ..Track::default() }
         });
+        books.counts.chunks += u64::from(is_complete && !sequence.is_over(head.number));
         let mut to = books.taker(unfinished, origin, self.is_counting);
         sequence.chunk(head, copy, is_complete, &mut to)
     }

@@ -82,7 +82,7 @@ pub struct Counts {
     pub sources: u64,
     /// The number of bytes of the packets.
     pub bytes: u64,
-    /// The number of complete chunks that were read; a chunk that was read twice counts twice.
+    /// The number of complete chunks that were read.
     pub chunks: u64,
     /// The number of requests that patched a chunk after it was complete.
     pub patches: u64,

@@ -133,18 +133,26 @@ impl Sequence {
         done
     }
 
+    /// Returns whether nothing of the chunk with this number is left to read: it was read when it was complete, or it
+    /// is older than the last chunk that was read.
+    pub(super) fn is_over(&self, number: u32) -> bool {
+        self.last.is_some_and(|last| match number.wrapping_sub(last.number).cast_signed() {
+            0 => last.is_complete,
+            ahead => ahead < 0,
+        })
+    }
+
     /// Reads the packets of a chunk that were not read before. A complete chunk gets no more packets.
     pub(super) fn chunk(&mut self, head: Head, bytes: &[u8], is_complete: bool, to: &mut To<'_>) -> Result {
+        if self.is_over(head.number) {
+            return Ok(());
+        }
         let mut taken = 0;
         if let Some(last) = self.last {
-            let ahead = head.number.wrapping_sub(last.number).cast_signed();
-            if ahead < 0 || ahead == 0 && last.is_complete {
-                return Ok(());
-            }
-            if ahead == 0 {
-                taken = last.taken;
-            } else if ahead > 1 || !last.is_complete {
-                self.lose(to);
+            match head.number.wrapping_sub(last.number) {
+                0 => taken = last.taken,
+                1 if last.is_complete => {}
+                _ => self.lose(to),
             }
         }
         if !is_complete && (head.flags & NEEDS_PATCHES != 0 || !self.waiting.is_empty()) {
