@@ -51,10 +51,12 @@ impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Errno(code) => {
-                write!(f, "nobody to talk to: {}", Errno(*code))
+                write!(f, "can't connect to its socket: {}", Errno(*code))
             }
-            Self::Stranger(user) => write!(f, "its socket is another user's, {user}"),
-            Self::Name => f.write_str("its name is not that of a socket"),
+            Self::Stranger(user) => write!(f, "it runs as user {user}, who is not trusted"),
+            Self::Name => f.write_str(
+                "its address is not a socket's name: a path, or @ and a name, of at most 107 bytes",
+            ),
         }
     }
 }

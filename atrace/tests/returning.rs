@@ -201,6 +201,6 @@ mod cases {
         let mut command = place.command(&name);
         command.env("PERFETTO_PRODUCER_SOCK_NAME", &socket).env("ATRACE_BACKEND", "perfetto");
         let ran = common::end_of(command.spawn().unwrap());
-        assert!(ran.said("STATUS")[0].contains("being connected to"), "{ran:?}");
+        assert!(ran.said("STATUS")[0].contains("connecting"), "{ran:?}");
     }
 }

@@ -65,7 +65,7 @@ mod cases {
     fn a_wrong_backend_is_told_once() {
         let name = case!({ is_off() });
         let place = Place::file().on();
-        let reason = "is none of marker, cutils";
+        let reason = "is not one of marker, cutils";
         for value in ["Marker", "marker ", "kernel", "cutil", "\n", "two\nlines", "none:"] {
             refused_with(&name, &place, "ATRACE_BACKEND", value, reason);
         }

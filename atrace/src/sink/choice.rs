@@ -109,7 +109,7 @@ fn choose() -> Result<Sink, Failure> {
                 ndk(Some(path))
             } else {
                 Err(Failure::lasting(&format_args!(
-                    "ATRACE_BACKEND={} is none of marker, cutils, cutils:/path/libcutils.so, ndk, \
+                    "ATRACE_BACKEND={} is not one of marker, cutils, cutils:/path/libcutils.so, ndk, \
                      ndk:/path/libandroid.so, perfetto, none",
                     String::from_utf8_lossy(value)
                 )))
@@ -157,7 +157,7 @@ fn in_androids_order(libcutils: Option<&OsStr>, libandroid: Option<&OsStr>) -> R
         found => return found,
     };
     marker().map_err(|failure| {
-        let reason = format!("{}; nor can be loaded {not_cutils}; {not_ndk}", failure.reason);
+        let reason = format!("{}; {not_cutils}; {not_ndk}", failure.reason);
         Failure { reason, ..failure }
     })
 }

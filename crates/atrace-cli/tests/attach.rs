@@ -341,10 +341,14 @@ mod cases {
             let _ = fs::remove_dir_all(format!("/dev/shm/atrace-{}", USER + 1));
             let _ = fs::remove_dir_all(format!("/dev/shm/atrace-{USER}"));
             assert!(ran.status.success(), "{ran:?}");
-            if mode == 0o4755 && !ran.said("STATUS")[0].contains("not asked for") {
+            if mode == 0o4755 && !ran.said("STATUS")[0].contains("no connection was asked for") {
                 return common::skipped(&name, "set-user-id has no effect there (nosuid?)");
             }
-            assert_eq!(!ran.said("STATUS")[0].contains("not asked for"), is_attached, "{ran:?}");
+            assert_eq!(
+                !ran.said("STATUS")[0].contains("no connection was asked for"),
+                is_attached,
+                "{ran:?}"
+            );
         }
     }
 

@@ -221,7 +221,7 @@ mod cases {
             examine(waiting.pid())
         };
         finds(&of("ATRACE_BACKEND", "none"), Topic::Backend, "ATRACE_BACKEND=none");
-        finds(&of("ATRACE_BACKEND", "kernel"), Topic::Backend, "is none of marker");
+        finds(&of("ATRACE_BACKEND", "kernel"), Topic::Backend, "is not one of marker");
         finds(&of("ATRACE_BACKEND", "cutils:/no/libcutils.so"), Topic::Library, "/no/libcutils.so");
         finds(&of("ATRACE_MARKER", "/no/such/marker"), Topic::Marker, "/no/such/marker");
         finds(&of("ATRACE_MARKER", "/dev/null"), Topic::Backend, "/dev/null");
@@ -540,7 +540,7 @@ mod situations {
             }
             "connects" => {
                 perfetto::connect();
-                until("it has asked", || !perfetto::status().to_string().contains("being connected to"));
+                until("it has asked", || !perfetto::status().to_string().contains("connecting"));
             }
             _ => {}
         }

@@ -733,7 +733,7 @@ mod cases {
         }
         for said in ["4M", "63", "32769", "-1", "99999999999"] {
             let ran = end(place.run(&name, &["-f"]).env("ATRACE_SHMEM_KB", said));
-            let why = "None Perfetto's service: ATRACE_SHMEM_KB is no number from 64 to 32768";
+            let why = "None Perfetto's service: ATRACE_SHMEM_KB is not a number from 64 to 32768";
             assert!(ran.said("SHARED")[0].starts_with(why), "{said}: {ran:?}");
         }
     }
@@ -826,7 +826,10 @@ mod cases {
         assert!(said.contains("of a category that a session wants, is in its trace"), "{said}");
         assert!(!said.contains("WRONG"), "{said}");
         let said = ask(&["status"]);
-        assert!(said.contains("Perfetto's service: none at /nonexistent: nobody to talk to"), "{said}");
+        assert!(
+            said.contains("Perfetto's service: none at /nonexistent: can't connect to its socket"),
+            "{said}"
+        );
         let line = |said: &str| {
             said.lines().find(|line| line.contains(&format!("  {} (", program.id()))).map(str::to_owned)
         };

@@ -450,7 +450,8 @@ mod cases {
         let mut command = record(&here, &name, &["-t", "1ms"]);
         let ran = end(command.env_remove("ATRACE_PROPERTIES").uid(USER).gid(USER));
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-        let said = "the service there does not let this user record: nobody to talk to: Permission denied";
+        let said =
+            "the service there does not let this user record: can't connect to its socket: Permission denied";
         assert!(ran.stderr.contains(said), "{ran:?}");
         drop(listeners);
     }

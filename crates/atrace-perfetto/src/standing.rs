@@ -22,18 +22,19 @@ pub struct Standing {
 
 /// The texts of the states. An errno or a user id follows a text that ends in a space.
 const TEXTS: Names = Names(
-    "not asked for\n\
-    being connected to\n\
+    "no connection was asked for\n\
+    connecting\n\
     connected\n\
-    nobody to talk to: \n\
-    its socket is another user's, \n\
-    PERFETTO_PRODUCER_SOCK_NAME is no socket's name\n\
-    gone: \n\
-    what it said made no sense\n\
-    it lacks what is needed\n\
-    no memory to share: \n\
-    ATRACE_SHMEM_KB is no number from 64 to 32768\n\
-    this process has no thread for it, and an event can't start one here: call perfetto::connect",
+    can't connect to its socket (is the service running?): \n\
+    not trusted unless PERFETTO_PRODUCER_SOCK_NAME names its socket: it runs as user \n\
+    PERFETTO_PRODUCER_SOCK_NAME is not a socket's name: a path, or @ and a name, of at most 107 bytes\n\
+    the connection has ended: \n\
+    it sent an invalid message: it may not be a tracing service of Perfetto\n\
+    it lacks or refused a request that is needed: a newer version may have it\n\
+    can't share memory with it: \n\
+    ATRACE_SHMEM_KB is not a number from 64 to 32768\n\
+    this process has no thread for it, and an event can't start one here: call perfetto::connect\n\
+    its pages have a size that this process does not support",
     b'\n',
 );
 
@@ -50,7 +51,7 @@ impl Standing {
     /// announced memory without sending a descriptor.
     pub(crate) const UNABLE: Self = Self::new(8, 0);
     /// Not connected: the service wants memory with another page size.
-    pub(crate) const PAGES: Self = Self::memory(Errno(0));
+    pub(crate) const PAGES: Self = Self::new(12, 0);
     /// Not connected: `ATRACE_SHMEM_KB` is not a valid size.
     pub(crate) const SIZE: Self = Self::new(10, 0);
     /// Not connected: no thread could be started for the connection.
@@ -119,7 +120,7 @@ mod tests {
     fn each_is_what_it_was_before_it_was_packed_and_has_a_text() {
         // Miri has other texts than the system.
         let denied = std::io::Error::from_raw_os_error(13).to_string();
-        for kind in 0..12 {
+        for kind in 0..13 {
             let standing = Standing::new(kind, 13);
             assert_eq!(Standing::of(standing.packed()), standing);
             let numbered = match kind {
@@ -135,17 +136,33 @@ mod tests {
         }
         let texts = [
             (Standing::CONNECTED, "connected"),
-            (Standing::UNABLE, "it lacks what is needed"),
-            (Standing::SIZE, "ATRACE_SHMEM_KB is no number from 64 to 32768"),
-            (Standing::from(Malformed), "what it said made no sense"),
-            (Standing::from(Refused::Stranger(7)), "its socket is another user's, 7"),
-            (Standing::from(Refused::Name), "PERFETTO_PRODUCER_SOCK_NAME is no socket's name"),
+            (Standing::UNABLE, "it lacks or refused a request that is needed: a newer version may have it"),
+            (Standing::SIZE, "ATRACE_SHMEM_KB is not a number from 64 to 32768"),
+            (
+                Standing::from(Malformed),
+                "it sent an invalid message: it may not be a tracing service of Perfetto",
+            ),
+            (
+                Standing::from(Refused::Stranger(7)),
+                "not trusted unless PERFETTO_PRODUCER_SOCK_NAME names its socket: it runs as user 7",
+            ),
+            (
+                Standing::from(Refused::Name),
+                "PERFETTO_PRODUCER_SOCK_NAME is not a socket's name: a path, or @ and a name, of at most 107 bytes",
+            ),
         ];
         assert!(texts.iter().all(|(standing, text)| standing.to_string() == *text), "{texts:?}");
         let [errno, ended, memory] =
             [Refused::Errno(13).into(), Standing::ended(13), Standing::memory(Errno(13))];
         let shown = [errno, ended, memory].map(|standing| format!("{standing:#}"));
-        assert_eq!(shown, ["nobody to talk to: errno 13", "gone: errno 13", "no memory to share: errno 13"]);
+        assert_eq!(
+            shown,
+            [
+                "can't connect to its socket (is the service running?): errno 13",
+                "the connection has ended: errno 13",
+                "can't share memory with it: errno 13"
+            ]
+        );
         assert!(Standing::THREADLESS.to_string().starts_with("this process has no thread for it"));
     }
 }

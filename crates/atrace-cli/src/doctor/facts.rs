@@ -198,7 +198,10 @@ mod tests {
     fn an_error_of_the_system_has_its_text() {
         let refused = std::io::Error::from_raw_os_error(111);
         let of = |text: &[u8]| Published::parse(text).get("perfetto").unwrap().to_owned();
-        assert_eq!(of(b"perfetto nobody to talk to: errno 111\n"), format!("nobody to talk to: {refused}"));
+        assert_eq!(
+            of(b"perfetto can't connect to its socket: errno 111\n"),
+            format!("can't connect to its socket: {refused}")
+        );
         assert_eq!(of(b"perfetto connected\n"), "connected");
     }
 }

@@ -61,7 +61,9 @@ impl Patient {
         }
         // The connection is there, or is made when a service is.
         let is_near = standing.is_some_and(|standing| {
-            [": connected", ": nobody to talk to", ": gone"].iter().any(|it| standing.contains(it))
+            [": connected", ": can't connect to", ": the connection has ended"]
+                .iter()
+                .any(|it| standing.contains(it))
         });
         let record = || {
             let name = self.name.as_deref().unwrap_or_default();
