@@ -660,6 +660,17 @@ fn allocations_and_missing_rows_fail() {
 }
 
 #[test]
+fn an_events_allocations_are_shown_as_the_most_of_a_case() {
+    for (allocs, shown) in [(0.0, "0"), (1.5, "up to 1.50")] {
+        let ground = full();
+        let rows = [row("rust/a", 1.0), Row { allocs: Some(allocs), ..row("rust/b", 1.0) }];
+        ground.write("atrace", &rows);
+        let said = ground.run("").out;
+        assert!(said.contains(&format!("allocations an event: {shown}, none in ")), "{said}");
+    }
+}
+
+#[test]
 fn instructions_are_exact() {
     let count = |n: f64| {
         let mut row = Row::new("rust/a", Interval::around(n, 0.0), Sink::File);

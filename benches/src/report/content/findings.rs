@@ -92,10 +92,12 @@ fn allocations(here: &Machine) -> Finding {
     let counted: Vec<(&Row, f64)> = counted.filter_map(|row| Some((row, row.allocs?))).collect();
     let some: Vec<_> = counted.iter().filter(|(_, allocs)| *allocs > 0.0).collect();
     let free = counted.len() - some.len();
-    let mut beside = vec![format!("in {free} of {} cases they were counted in", counted.len())];
+    let mut beside = vec![format!("none in {free} of {} cases where they were counted", counted.len())];
     beside.extend(some.iter().take(2).map(|(row, allocs)| format!("{}: {}", row.id, count(*allocs))));
     beside.extend((some.len() > 2).then(|| format!("and {} more allocate", some.len() - 2)));
-    let value = (!counted.is_empty()).then(|| if free == 0 { "some" } else { "0" }.to_owned());
+    let most = counted.iter().map(|(_, allocs)| *allocs).fold(0.0, f64::max);
+    let value = if some.is_empty() { "0".to_owned() } else { format!("up to {}", count(most)) };
+    let value = (!counted.is_empty()).then_some(value);
     Finding { what: "allocations an event".to_owned(), value, beside }
 }
 
