@@ -255,8 +255,14 @@ impl Backend {
     /// Writes an event, without checking whether its tag is enabled. This function is not inlined.
     #[inline(never)]
     pub(crate) fn write(self, tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
+        /// Not inlined: a packet does not need the buffer of a message on the stack, and without it the calls of the
+        /// producer's functions are compiled to jumps.
+        #[inline(never)]
+        fn by_sink(sink: &Sink, event: &Event<'_>) -> Option<Written> {
+            sink.write(*event)
+        }
         match self {
-            Self::Atrace(sink) => sink.write(*event),
+            Self::Atrace(sink) => by_sink(sink, event),
             Self::Perfetto => write_packet(tag, event),
         }
     }
@@ -284,9 +290,10 @@ impl Backend {
         if let Some(text) = event.as_text() {
             return self.write(tag, &text);
         }
-        let unnamed = event.named(None);
-        formatted(tag, &unnamed, &mut |writer| {
-            if let Some(name) = event.name.take() {
+        // The closure does not refer to the event, which would then be stored in memory as a whole.
+        let mut name = event.name.take();
+        formatted(tag, &event.named(None), &mut |writer| {
+            if let Some(name) = name.take() {
                 name.write(writer);
             }
         })
@@ -302,18 +309,20 @@ fn write_packet(tag: AtraceTag, event: &Event<'_>) -> Option<Written> {
     fn count(tags: u64, name: &str, value: i64) -> Option<Written> {
         producer::count(tags, name, hash::of_name(name), value)
     }
+    #[inline(always)]
+    fn on_thread(kind: Type, tags: u64, name: Text<'_>) -> Option<Written> {
+        match name.number() {
+            Some(number) => producer::named(kind, tags, number, name.text),
+            None => producer::text(kind, tags, name.text),
+        }
+    }
 
     let tags = valid(tag);
     let Event { kind, track, name, args } = *event;
     let name = name.unwrap_or_default();
     let key = match kind {
-        Kind::Begin | Kind::Instant if args.is_none() => {
-            let kind = if kind == Kind::Begin { Type::Begin } else { Type::Instant };
-            return match name.number() {
-                Some(number) => producer::named(kind, tags, number, name.text),
-                None => producer::text(kind, tags, name.text),
-            };
-        }
+        Kind::Begin if args.is_none() => return on_thread(Type::Begin, tags, name),
+        Kind::Instant if args.is_none() => return on_thread(Type::Instant, tags, name),
         Kind::End => {
             producer::end(tags);
             return Some(Written::ByPerfetto { begun: 0 });

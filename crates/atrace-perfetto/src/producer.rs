@@ -397,7 +397,8 @@ fn write_fast<const IS_SHORT: bool>(
         if (event.time == 0 || writer.is_before(now))
             && writer.event_fast::<IS_SHORT>(slot.epoch, &Event { time: 0, ..event }, now)
         {
-            let is_counted = event.kind == Type::Begin && event.track.is_some();
+            // An instant on a track, too: its encoding also asks only whether the event is an end.
+            let is_counted = event.kind != Type::End && event.track.is_some_and(|track| !track.is_counter);
             return Some(Written::ByPerfetto { begun: if is_counted { behind(slot.session) } else { 0 } });
         }
     }
@@ -471,15 +472,20 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
 }
 
 /// Writes an instant or the begin of a slice of the calling thread.
-#[inline(never)]
+///
+/// Inlined, because a caller that ignores the result jumps to the function for the length of the name.
+#[inline(always)]
 pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
+    if name.len() > packet::SHORT { long_text(kind, tags, name) } else { short_text(kind, tags, name) }
+}
+
+/// Does the same as [`text`] for a name that fits into a short packet.
+#[inline(never)]
+fn short_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     if kind == Type::End {
         return None; // Never called so; with this the compiler drops the code for ends.
     }
     let make = move |kind| Event { name: Some(name), ..Event::new(kind, tags) };
-    if name.len() > packet::SHORT {
-        return long_text(kind, tags, name);
-    }
     write_fast::<true>(make(kind), || {
         write_several::<true>(move || make(kind.or_begin()), move || make(kind))
     })
@@ -489,7 +495,7 @@ pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
 #[inline(never)]
 fn long_text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     if kind == Type::End {
-        return None; // See `text`.
+        return None; // See `short_text`.
     }
     let make = move || Event { name: Some(name), ..Event::new(kind, tags) };
     let mut inside = POOL.enter()?;
@@ -515,7 +521,7 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
         return text(kind, tags, name);
     }
     if kind == Type::End {
-        return None; // See `text`.
+        return None; // See `short_text`.
     }
     let make = move |kind, name| Event {
         site: Some(Site { name, level: 0, about: None, ..site }),
