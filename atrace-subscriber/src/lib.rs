@@ -204,10 +204,11 @@
 //!
 //! *Signals.* With [`AtraceSubscriber`] alone, a signal handler may create, enter and leave spans wherever it
 //! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts it
-//! and uses it.) A handler must not allocate. `tracing` allocates at the first use of a callsite. This crate allocates
-//! when more spans with fields are alive than ever before, or when a thread is more than 32 spans deep for the first
-//! time. To make sure that no handler allocates, first create the largest number of spans that the program needs, and
-//! enter them as deep as it does, outside of a handler.
+//! and uses it.) A handler must not allocate or wait for a lock. At the first use of a callsite `tracing` may take a
+//! lock, and this crate allocates if its table of callsites has to grow. This crate also allocates when more spans with
+//! fields are alive than ever before, or when a thread is more than 32 spans deep for the first time. To make sure that
+//! no handler allocates, first create the largest number of spans that the program needs, and enter them as deep as it
+//! does, outside of a handler.
 //!
 //! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
 //! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not

@@ -250,8 +250,8 @@ mod cases {
         common::Place::file().run(&name);
     }
 
-    /// Tests that a span has a life if it is asynchronous, whether or not the earlier spans of its callsite were
-    /// asynchronous.
+    /// Tests that every asynchronous span has a life, whatever the earlier spans of its callsite were. A synchronous
+    /// span has a life only if the last span of its callsite was asynchronous.
     #[test]
     fn a_span_is_what_it_does_not_what_its_callsite_did() {
         let name = case!({

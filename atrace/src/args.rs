@@ -45,8 +45,8 @@ pub(crate) trait Arguments {
     /// Encodes the arguments for Perfetto.
     fn encode(&self, encoder: &mut Encoder);
 
-    /// Encodes the arguments for Perfetto as [`encode`](Self::encode) does, but at any length, and passes the bytes to
-    /// `put`.
+    /// Encodes the arguments for Perfetto as [`encode`](Self::encode) does, but with texts of up to 64 KiB and any number
+    /// of arguments, and passes the bytes to `put`.
     fn put(&self, put: &mut Put<'_>);
 }
 

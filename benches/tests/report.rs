@@ -419,6 +419,7 @@ fn hostile_files_do_nothing() {
         vec![row(&id, good), row(&id, good), "7".into(), "null".into(), "[[[[]]]]".into(), row("", good)];
     rows.push(row(&"x".repeat(100_000), good));
     rows.push(row("rust/rounds", &format!(r#"{good}, "rounds": {{"n": 3, "at": [1e300, null]}}"#)));
+    rows.push(row("rust/allocs", &format!(r#"{good}, "allocs": -1"#)));
     rows.push(row("rust/zero", r#""median": 0, "low": 0, "high": 0"#));
     rows.push(row("rust/negative", r#""median": -5, "low": -6, "high": -4"#));
     ground.file("overhead/evil.json", format!("[{}]", rows.join(",")));
@@ -435,6 +436,14 @@ fn hostile_files_do_nothing() {
     let fifo = Command::new("mkfifo").arg(ground.measured().join("fifo.json")).status().unwrap();
     assert!(fifo.success());
     std::os::unix::fs::symlink("/dev/zero", ground.measured().join("zero.json")).unwrap();
+    ground.file(
+        "overhead/promises/atrace.json",
+        format!(
+            r#"[{{"promise": "{EVIL}", "of": "{EVIL}", "measured": "", "more": "", "limit": "", "verdict": "kept", "exact": false}}]"#
+        ),
+    );
+    let fifo = Command::new("mkfifo").arg(ground.measured().join("promises/live.json")).status().unwrap();
+    assert!(fifo.success());
     std::os::unix::fs::symlink("loop.json", ground.measured().join("loop.json")).unwrap();
     ground.file(
         "overhead/environment/atrace.json",
@@ -463,6 +472,7 @@ fn hostile_files_do_nothing() {
     for (file, why) in [
         ("evil.json", "is there twice"),
         ("evil.json", "1 to 200 bytes"),
+        ("evil.json", "rust/allocs&quot; are out of range"),
         ("bad0.json", "out of range"),
         ("bad1.json", "is not a median between"),
         ("bad2.json", "is not a median between"),
@@ -471,6 +481,7 @@ fn hostile_files_do_nothing() {
         ("deep.json", "can't be read: recursion limit"),
         ("large.json", "larger than"),
         ("fifo.json", "not a file"),
+        ("promises/live.json", "not a file"),
         ("zero.json", "not a file"),
         ("estimates.json", "no median"),
     ] {

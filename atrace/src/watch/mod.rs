@@ -406,8 +406,8 @@ fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
 /// Wakes a thread that must stop, again and again until the thread has dropped its reference to `stop`. A single wake
 /// does not suffice, because it may come just before the thread falls asleep.
 ///
-/// The thread ends within a few milliseconds. If the thread is the calling thread, or if the system is unable to wake
-/// the thread, it ends a little later, and this function does not wait for it.
+/// This function waits for at most about 4 ms. The thread may end later, for example because it is the calling thread.
+/// In a process without properties the function does not wait.
 fn wake_until_gone(stop: &Arc<AtomicBool>) {
     let Some(properties) = choice::present().properties() else { return };
     for _ in 0..20 {

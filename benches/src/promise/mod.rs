@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalogue::promises::{self, Promise, SYSTEM_CALLS, must_not_allocate};
 use crate::catalogue::{BENCHES, INSTRUCTIONS, Id};
+use crate::row::file::json;
 use crate::row::{Row, dir, replace};
 use crate::stats::Interval;
 use crate::table::number::{count, ratio};
@@ -233,10 +234,16 @@ pub fn read(measured: &Path) -> (Vec<(String, Vec<Judged>)>, Vec<String>) {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for bench in BENCHES {
         let path = measured.join(DIRECTORY).join(format!("{}.json", bench.name));
-        match std::fs::read(&path).and_then(|text| Ok(serde_json::from_slice(&text)?)) {
+        // A link that leads nowhere is reported, as are other kinds of file.
+        if path.symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            continue;
+        }
+        let judged = json(&path).and_then(|value| {
+            serde_json::from_value(value).map_err(|e| format!("{} can't be read: {e}", path.display()))
+        });
+        match judged {
             Ok(judged) => all.push((bench.name.to_owned(), judged)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => problems.push(format!("{} can't be read: {e}", path.display())),
+            Err(problem) => problems.push(problem),
         }
     }
     (all, problems)

@@ -4,13 +4,10 @@
 //! version. Only valid parts are used; all other parts are reported as problems and left out. All returned numbers are
 //! finite, and every interval contains its median, except for rounding.
 //!
-//! Files may belong to other users: reading cannot block, does not read endless or huge files, and removes
-//! characters that change how the surrounding text is displayed. Criterion's data is in
-//! `<case>/new/{benchmark,estimates}.json`.
+//! Criterion's data is in `<case>/new/{benchmark,estimates}.json`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -18,6 +15,7 @@ use serde_json::Value;
 
 use crate::promise::{self, Judged};
 use crate::row::environment::{self, Environment};
+use crate::row::file::{clean, json};
 use crate::row::{self, PERCENTS, Row, Versus};
 use crate::table::number::time;
 
@@ -143,11 +141,20 @@ fn rows_of(value: Value, path: &Path, problems: &mut Problems) -> Vec<Row> {
             Some(id) => format!("{:?}", clean(id, 60)),
             None => format!("{}", index + 1),
         };
-        match Row::deserialize(value).map_err(|e| e.to_string()).and_then(checked) {
-            Ok(row) if rows.iter().any(|other| other.id == row.id) => {
+        let row = Row::deserialize(value).map_err(|e| e.to_string());
+        match row.and_then(|row| Ok((checked(row.clone())?, row))) {
+            Ok((row, _)) if rows.iter().any(|other| other.id == row.id) => {
                 problems.add(format!("{}: row {name} is there twice; the first counts", path.display()));
             }
-            Ok(row) => rows.push(row),
+            Ok((row, whole)) => {
+                if row != whole {
+                    problems.add(format!(
+                        "{}: parts of row {name} are out of range, and left out",
+                        path.display()
+                    ));
+                }
+                rows.push(row);
+            }
             Err(e) => problems.add(format!("{}: row {name} is left out: {e}", path.display())),
         }
     }
@@ -196,10 +203,6 @@ fn holds(low: f64, median: f64, high: f64) -> bool {
         && median <= high + slack
 }
 
-/// The maximum size of a file in bytes, a hundred times the size of real files.
-const MAX_FILE: u64 = 16 << 20;
-/// The maximum number of characters of a text.
-const MAX_TEXT: usize = 300;
 /// The maximum number of problems that are listed individually.
 const MAX_PROBLEMS: usize = 50;
 
@@ -227,50 +230,6 @@ impl Problems {
             self.all.push(format!("and {} more", self.more));
         }
         self.all
-    }
-}
-
-/// Removes control characters and characters that change the direction of writing, which could change how the
-/// surrounding text is displayed. Cuts the text to `max` characters.
-pub(crate) fn clean(text: &str, max: usize) -> String {
-    let bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut chars = text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c });
-    let mut out: String = chars.by_ref().take(max).collect();
-    if chars.next().is_some() {
-        out.push('…');
-    }
-    out
-}
-
-/// Reads a JSON file of limited size.
-pub(crate) fn json(path: &Path) -> Result<Value, String> {
-    let read = || -> io::Result<Value> {
-        // Other kinds of file could block or never end.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::other("not a file"));
-        }
-        let mut text = Vec::new();
-        File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(io::Error::other(format!("larger than {} MiB", MAX_FILE >> 20)));
-        }
-        Ok(cleaned(serde_json::from_slice(&text)?))
-    };
-    read().map_err(|e| format!("{} can't be read: {e}", path.display()))
-}
-
-/// Applies [clean] to all texts of a value.
-fn cleaned(value: Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(clean(&text, MAX_TEXT)),
-        Value::Array(all) => all.into_iter().map(cleaned).collect(),
-        Value::Object(all) => {
-            all.into_iter().map(|(key, value)| (clean(&key, MAX_TEXT), cleaned(value))).collect()
-        }
-        other => other,
     }
 }
 

@@ -4,6 +4,7 @@
 //! whole.
 
 pub mod environment;
+pub(crate) mod file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

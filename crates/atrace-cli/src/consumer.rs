@@ -324,7 +324,8 @@ fn end_of(reply: &[u8]) -> String {
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
 }
 
-/// Converts a pattern to a regular expression. The service compares the whole name of a producer with this expression.
+/// Converts a pattern to a regular expression. The caller puts `(.*/)?` before it, and the service compares the whole name
+/// of a producer with the result.
 fn regex(pattern: &str) -> String {
     let (mut regex, mut rest) = (String::new(), pattern);
     while let Some(c) = rest.chars().next() {

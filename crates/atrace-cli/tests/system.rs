@@ -231,8 +231,8 @@ mod cases {
         assert_eq!(patterns(&here), [""; 0]);
     }
 
-    /// Tests that a program whose pattern was on before is recorded. If no pattern is on, the kernel's events are not
-    /// recorded.
+    /// Tests that the marker's events are requested from the service if a pattern was on before, and that no events of
+    /// the kernel are requested if no pattern is on.
     #[test]
     fn what_is_on_already_is_recorded() {
         let name = case!({});

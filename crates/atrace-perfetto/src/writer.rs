@@ -68,7 +68,8 @@ const SLOW_NS: u64 = 50_000_000;
 const BACK_OFF_NS: u64 = 2_000_000;
 /// How long an event waits for a chunk, in a session that requests such waits, in nanoseconds.
 const STALL_NS: u64 = 1_000_000_000;
-/// The size of the cache of described tracks: those of counters and of lives. The cache is direct-mapped, and indexed
+/// The size of the cache of described tracks: those of counters, of lives and of a
+/// tracer's asynchronous slices. The cache is direct-mapped, and indexed
 /// by the track's number.
 const REMEMBERED: usize = 8;
 

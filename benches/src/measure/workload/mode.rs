@@ -42,7 +42,7 @@ pub struct Mode {
 /// The group of modes that have the same number of operations in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// All modes without a group.
+    /// All modes that name no other pace.
     Common,
     /// The modes of the group with this name.
     Of(&'static str),

@@ -109,9 +109,9 @@ impl Taken {
 /// to 100 ms (half a second if the last spans of its callsite were synchronous), and gets a life.
 const INTERRUPTED: u64 = 32;
 
-/// The maximum number of events in chunks that are not full: 16 threads have a chunk of a page (4 KiB) each, with
-/// events of the smallest size (12 bytes).
-const OPEN: u64 = 16 * 4096 / 12;
+/// The maximum number of events in chunks that are not full: 16 threads have a chunk of a page (8 KiB) each, with
+/// events of at least 12 bytes.
+const OPEN: u64 = 16 * 8192 / 12;
 
 /// Heap blocks that are held while a case runs. Each slice (a short period of measuring) has other blocks.
 ///

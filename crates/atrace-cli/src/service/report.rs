@@ -135,7 +135,7 @@ impl Lost {
 pub enum Ended {
     /// The file has reached its maximum size.
     Full,
-    /// The file can't be written to; the disk may be full.
+    /// The file can't be written to (the disk may be full), or there is no memory for the ring.
     Failed(io::Error),
 }
 

@@ -117,7 +117,8 @@ impl Room<'_> {
 }
 
 impl Sequence {
-    /// Returns the distance of a chunk's number from the last chunk that was read.
+    /// Returns how far a chunk's number is ahead of the last chunk that was read, modulo 2^32. If no chunk was read, returns
+    /// the number itself.
     pub(super) fn age(&self, number: u32) -> u32 {
         self.last.map_or(number, |last| number.wrapping_sub(last.number))
     }

@@ -17,7 +17,8 @@ use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// The end of a file's name while the file is written. The process id precedes this end.
+/// The end of a temporary file's name. The name of a file that is written while events arrive lacks this end, and ends
+/// with the process id.
 const UNFINISHED: &str = ".atrace";
 
 /// The upper limit, itself excluded, of the numbers that make file names distinct.
