@@ -104,6 +104,28 @@ struct OfProcess {
     members: [Mutex<Members>; 2],
     /// The state of the repetitions: [`IDLE`], [`SETTLING`] or [`AGAIN`].
     settling: AtomicU8,
+    /// The threads that wait for a rebuild. The next rebuild to begin serves them all, whichever thread does it.
+    waiting: Mutex<Vec<Arc<Waiting>>>,
+}
+
+/// A thread that waits for the end of a rebuild.
+#[derive(Default)]
+struct Waiting {
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Waiting {
+    /// Ends the wait.
+    fn end(&self) {
+        *lock(&self.is_over) = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for the end of the rebuild, but for [`LONGEST_WAIT`] at most.
+    fn wait(&self) {
+        let _ = self.changed.wait_timeout_while(lock(&self.is_over), LONGEST_WAIT, |is_over| !*is_over);
+    }
 }
 
 #[derive(Default)]
@@ -139,6 +161,7 @@ impl OfProcess {
             threads: Mutex::default(),
             members: [Mutex::new(members.clone()), Mutex::new(members)],
             settling: AtomicU8::new(IDLE),
+            waiting: Mutex::default(),
         }
     }
 
@@ -233,20 +256,13 @@ impl Rebuilder {
         if is_watching {
             return self.rebuild_and_settle();
         }
-        let rebuilt = Arc::new((Mutex::new(false), Condvar::new()));
-        let also_rebuilt = Arc::clone(&rebuilt);
-        let rebuild = move || {
-            self.rebuild();
-            *lock(&also_rebuilt.0) = true;
-            also_rebuilt.1.notify_one();
-            self.settle_if_open();
-        };
-        if spawn_quiet(THREAD, rebuild).is_err() {
+        let waiting = Arc::new(Waiting::default());
+        lock(&self.here().waiting).push(Arc::clone(&waiting));
+        if spawn_quiet(THREAD, || self.rebuild_and_settle()).is_err() {
             self.rebuild_and_settle();
         } else if !REBUILDING.get() {
             // The program switched tracing by a function of `atrace`. Its next span shall be recorded.
-            let (is_rebuilt, changed) = &*rebuilt;
-            let _ = changed.wait_timeout_while(lock(is_rebuilt), LONGEST_WAIT, |is_rebuilt| !*is_rebuilt);
+            waiting.wait();
         }
     }
 
@@ -296,10 +312,13 @@ impl Rebuilder {
     fn rebuild(&self) {
         static TURN: Turn = Turn::new();
         TURN.run(|| {
+            // The turn may include the work of the other rebuilder, whose dispatches serve as well, and whose threads wait.
+            let rebuilders = [self, &ORDINARY, &DETACHED];
+            let served: Vec<_> =
+                rebuilders.iter().flat_map(|it| std::mem::take(&mut *lock(&it.here().waiting))).collect();
             // Only foreign code can panic here. The panic hook has reported the panic; the next rebuild must not be affected.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                // The turn may include the work of the other rebuilder, so its dispatches will do as well.
-                let dispatch = [self, &ORDINARY, &DETACHED].iter().find_map(|it| it.here().dispatch());
+                let dispatch = rebuilders.iter().find_map(|it| it.here().dispatch());
                 let Some(dispatch) = dispatch else { return };
                 let before = LevelFilter::current();
                 REBUILDING.set(true);
@@ -308,6 +327,7 @@ impl Rebuilder {
                 REBUILDING.set(false);
                 follow_with_log(before, LevelFilter::current());
             }));
+            served.iter().for_each(|waiting| waiting.end());
         });
     }
 
@@ -518,6 +538,44 @@ mod tests {
         PANICS.set(false);
         ORDINARY.rebuild();
         assert!(!REBUILDING.get());
+    }
+
+    /// Tests that a switch by the program waits for its rebuild, although another thread is rebuilding and does the
+    /// work of both.
+    #[test]
+    fn a_switch_waits_for_the_thread_that_rebuilds_for_it() {
+        thread_local!(static HOLDS: Cell<bool> = const { Cell::new(false) });
+        static STEPS: std::sync::Barrier = std::sync::Barrier::new(2);
+        let dispatch = Dispatch::new(Asked(|| {
+            if HOLDS.replace(false) {
+                STEPS.wait();
+                STEPS.wait();
+            }
+            Interest::never()
+        }));
+        dispatcher::with_default(&dispatch, || tracing::info!("a callsite to be asked"));
+        ORDINARY.add_dispatch(&dispatch);
+        ORDINARY.add_follower().unwrap();
+        let rebuilding = std::thread::spawn(|| {
+            HOLDS.set(true);
+            while HOLDS.get() {
+                ORDINARY.rebuild(); // While another test is rebuilding, this leaves the work to that test.
+            }
+        });
+        STEPS.wait();
+        let (sender, switched) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            ORDINARY.switched(false);
+            sender.send(()).unwrap();
+        });
+        assert!(
+            switched.recv_timeout(LONGEST_WAIT / 5).is_err(),
+            "the switch took effect before the rebuild"
+        );
+        STEPS.wait();
+        switched.recv().unwrap();
+        rebuilding.join().unwrap();
+        ORDINARY.remove_follower();
     }
 
     /// A rebuilder whose repetitions are over in 16 ms. No watch calls it: the test does.
