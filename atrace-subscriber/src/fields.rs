@@ -1,8 +1,9 @@
 //! Formats fields as text in the format of AOSP's subscriber. The text is written into a message, or into a buffer on
 //! the stack.
 //!
-//! Each type of value has its own method; only values of other types are formatted with `Debug`. Formatting
-//! with `Debug` runs code of the program, which may do anything:
+//! Integers, booleans, strings and errors have methods of their own. All other values, floating-point numbers among
+//! them, are formatted with `Debug`. The `Debug` of a value, and the `Display` of an error, are code of the program,
+//! which may do anything:
 //!
 //! - The code may write events. Such an event gets a separate message, and while `Debug` runs, no lock that
 //!   it could need is held.

@@ -69,8 +69,9 @@ pub fn is_confined() -> bool {
 /// Blocks all signals for the calling thread while `body` runs. In a thread that `body` starts, the signals stay
 /// blocked.
 ///
-/// Signals of the process are then delivered to its other threads. A signal that the kernel raises because of a
-/// system call, such as SIGXFSZ, has no effect; the call returns an error.
+/// Signals of the process are then delivered to its other threads. In a thread that `body` starts, a signal that the
+/// kernel raises because of a system call, such as SIGXFSZ, is never delivered; the call returns an error. If `body`
+/// itself makes such a call, the signal is delivered when `body` has returned.
 #[cfg(not(no_tracing))]
 pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
     let _blocked = system::signals::Blocked::new(&system::signals::Signals::all());

@@ -1,8 +1,9 @@
 //! The meter that is used if the environment variable `ATRACE_BILL=PATH` is set.
 //!
-//! All subscribers and layers of this crate share the meter. When the process ends, the measurements are written to a
-//! temporary file, which is then renamed to `PATH`, so that a reader always finds a complete file. If the variable is
-//! set in several processes, the file contains the measurements of the process that ended last.
+//! All `AtraceSubscriber`s and `AtraceLayer`s of the process share the meter (a `LiveLayer` is not metered). When the
+//! process ends, the measurements are written to a temporary file, which is then renamed to `PATH`, so that a reader
+//! always finds a complete file. If the variable is set in several processes, the file contains the measurements of the
+//! process that ended last.
 
 use std::ffi::OsString;
 use std::io;

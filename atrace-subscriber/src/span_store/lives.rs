@@ -284,8 +284,8 @@ impl StoredSpan {
         }
     }
 
-    /// Ends the life of a span that has closed and is not synchronous. Returns the span's parent, if the life was a
-    /// holder of the parent.
+    /// Ends the life of a span that has closed and is not synchronous. If the life kept the
+    /// span's parent open, returns the parent, which the caller must then release.
     pub(super) fn end_life(self, slot: &'static Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
         if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {

@@ -13,8 +13,8 @@ const TRACEFS: u64 = 0x7472_6163;
 /// The `f_type` of debugfs, from `linux/magic.h`.
 const DEBUGFS: u64 = 0x6462_6720;
 
-/// The highest descriptor that may be used. The kernel's table of descriptors is as long as the highest descriptor
-/// requires: with this value, the table has 32 KiB.
+/// The highest descriptor that this library requests. The kernel's table of descriptors is as long as the highest
+/// descriptor requires: with this value, the table has 32 KiB.
 const HIGHEST: u64 = 4095;
 
 /// The result of [`open_checked`] and [`inherit_checked`]. Its descriptor belongs to this library.

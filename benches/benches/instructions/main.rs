@@ -1,5 +1,9 @@
-//! Counts the instructions of one operation under callgrind: every kind of event, with tracing off and on, in Rust,
-//! in Rust through libcutils, in C++ and through the Perfetto backend; and the events and spans of the subscriber.
+//! Counts the instructions of one operation under callgrind:
+//!
+//! - every kind of event, with tracing off and on: in Rust, in Rust through libcutils and, if libcutils has the event,
+//!   in C++;
+//! - every kind of event through the Perfetto backend, with tracing on;
+//! - the events and spans of the subscribers.
 //!
 //! Each case runs in a process of its own. `atrace_benches::measure::instructions` starts the process and specifies
 //! all of its environment variables. The setup and the first operations of a case are not counted.

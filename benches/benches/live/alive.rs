@@ -1,5 +1,5 @@
-//! The threads that run next to the measuring thread: either a thread with living tasks, of which dumps are
-//! made; or a team of two threads, each with its own runtime, that run the same body at the same time.
+//! The threads that run beside the measuring thread. Either one thread keeps tasks alive, and the measuring thread dumps
+//! these tasks; or two threads, each with its own runtime, run the same body at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -40,7 +40,7 @@ impl TracingCase {
     }
 }
 
-/// Returns the name of a case under a kind of subscriber in ids, such as `filtered_span`.
+/// Returns the name that a row's id has for a case: the kind of subscriber, `_` and the case, such as `filtered_span`.
 pub fn tracing_name(kind: &str, case: TracingCase) -> String {
     if kind.is_empty() { case.name().to_owned() } else { format!("{kind}_{}", case.name()) }
 }

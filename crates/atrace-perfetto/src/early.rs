@@ -45,7 +45,8 @@ pub(crate) fn lose(shared: &Shared, opens: i32) -> bool {
     is_begin
 }
 
-/// Counts the end of a slice as lost, if the slice began before all sessions and its begin was lost.
+/// Counts the end of a slice that began before all sessions as lost, if this process has lost more begins than ends so
+/// far. The process has one number for all slices, so the lost begin may be that of another slice.
 #[cold]
 pub(crate) fn lose_end(shared: &Shared) {
     let less = |unbegun: u64| unbegun.checked_sub(1);

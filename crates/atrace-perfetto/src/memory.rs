@@ -403,9 +403,9 @@ impl Arena {
     }
 
     /// Calls `each` with each finished, non-empty packet of a chunk, and with the packet's flags, as long as the
-    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. At least
-    /// that many packets must be finished, because finished packets do not change. Returns the offset behind the last
-    /// finished packet.
+    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. The
+    /// caller makes sure that so many packets are finished: the function reads the packets in place, and only a finished
+    /// packet does not change. Returns the offset behind the last finished packet.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
         let (finished, all_flags) = (finished & abi::PACKETS_MAX, finished >> abi::FLAGS_SHIFT);

@@ -188,8 +188,9 @@ fn arrows(setup: &Setup, trace: &Trace) -> Option<String> {
     Some(answers[1].clone())
 }
 
-/// The expected arrows. The first arrow of a span that has a life begins at that life. The last span has no
-/// life.
+/// The expected arrows. An entry names the slice in which an arrow begins, the slice in which the arrow ends, and the
+/// number of such arrows. If a span has a life, the first arrow leads from the life to the span's first poll. The second
+/// `plain` span, at the end of `flows`, has no life.
 const ARROWS: &str = "[[\"first first 2\"],[\"first second 1\"],[\"plain plain 2\"],[\"second plain 1\"],[\"second second 2\"]]";
 
 #[test]

@@ -1,8 +1,9 @@
 //! Measures what tracing costs a whole program: a workload runs without instrumentation, with instrumentation, and
 //! traced.
 //!
-//! A [`Workload`] lists its [`Case`]s, and each case runs in every [`Mode`], a configuration of instrumentation,
-//! subscriber and tracing. A process has one global subscriber, so each mode has its own process. The processes exist
+//! A [`Workload`] lists its [`Case`]s. A case runs in every [`Mode`] that it does not exclude; a mode is a configuration
+//! of instrumentation, subscriber and tracing. A case without instrumentation runs only in the modes that have none. A
+//! process has one global subscriber, so each mode has its own process. The processes exist
 //! at the same time and take turns (`turns.rs`): the bench asks a process for a slice of a case of about a millisecond
 //! while the other processes wait. The order is drawn anew each time (`plan.rs`).
 //!

@@ -18,7 +18,7 @@ pub(crate) const SAMPLE_MAX: usize = 23;
 pub(crate) const SAMPLE_ROOM: usize = SAMPLE_MAX + 42 + NAME.len();
 
 /// Returns the track of the counter for the calling thread's processor time. `process` is the number of the
-/// process's track.
+/// process's track, from which the number of the thread's track is computed, the parent of the counter's track.
 pub(crate) fn track(process: u64) -> Track<'static> {
     let parent = process ^ u64::from(thread::number().unwrap_or_default());
     let uuid = super::track(seeded(parent, u64::from_le_bytes(*b"cpu time")));

@@ -27,7 +27,7 @@ use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_
 use crate::process::name_holders;
 use crate::tracefs::{self, Instance, Stats};
 
-/// The prefix of this command's instances.
+/// The prefix of the tracefs instances into which `run` and `record` record text.
 pub(crate) const PREFIX: &str = "atrace-recording";
 
 /// The event that makes the kernel store to which process a thread belongs.

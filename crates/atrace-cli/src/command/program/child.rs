@@ -204,8 +204,8 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker, so that the program inherits its descriptor. Returns the value of `ATRACE_MARKER` for
-/// the program.
+/// Opens the marker, so that the program inherits its descriptor. Returns the program's value of `ATRACE_MARKER`: `fd:`,
+/// the descriptor's number, and the file's device and inode.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;
