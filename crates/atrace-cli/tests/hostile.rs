@@ -8,6 +8,7 @@
 
 #[path = "../../../atrace/tests/common/mod.rs"]
 mod common;
+mod here;
 
 #[allow(unsafe_code, reason = "attackers do what C programs can")]
 mod cases {
@@ -30,6 +31,7 @@ mod cases {
     use atrace_cli::tracefs;
 
     use crate::common::{self, Chance, Ran, case, is_root, until};
+    use crate::here::with_usual_signals;
 
     const TAG: AtraceTag = AtraceTag::App;
     const COMMAND: &str = env!("CARGO_BIN_EXE_atrace");
@@ -154,6 +156,7 @@ mod cases {
             let mut command = Command::new(self.path("atrace"));
             command.args(args).env_remove("ATRACE_TEST_CASE").current_dir(self.place.path());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            with_usual_signals(&mut command);
             command
         }
 

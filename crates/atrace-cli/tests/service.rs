@@ -10,6 +10,7 @@ mod trace;
 #[allow(unsafe_code, reason = "processes fork, and are killed, as C programs")]
 mod cases {
     use std::fs;
+    use std::io::{BufRead as _, BufReader};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt as _;
@@ -565,14 +566,23 @@ mod cases {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            until("the command has said that the recording is over", || Path::new("said").exists());
         });
         let place = Place::new();
-        let ran = end(&mut place.run(&name, &["--max-size", "100K"]));
-        assert!(ran.status.success(), "{ran:?}");
-        for text in ["no more is recorded; the program goes on", "the file has the size of --max-size"] {
-            assert!(ran.stderr.contains(text), "{text}: {ran:?}");
+        let mut child = place.run(&name, &["--max-size", "100K"]).spawn().unwrap();
+        let mut said = String::new();
+        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+            said += &line.unwrap();
+            if said.contains("no more is recorded; the program goes on") {
+                fs::write(place.path("said"), "").unwrap();
+            }
         }
-        assert!(!ran.stderr.contains("none lost"), "{ran:?}");
+        let ran = common::end_of(child);
+        assert!(ran.status.success() && place.path("said").exists(), "{said} {ran:?}");
+        assert!(
+            said.contains("the file has the size of --max-size") && !said.contains("none lost"),
+            "{said}"
+        );
         let size = fs::metadata(place.path("out")).unwrap().len();
         assert!((98_000..=102_400).contains(&size), "{size}");
         let events = place.trace("out").events().len();

@@ -105,7 +105,7 @@ pub fn end(command: &mut Command) -> Ran {
 
 /// Resets the signals that ask a program to end: the started program must not ignore them, even if this process does,
 /// as under `nohup`.
-fn with_usual_signals(command: &mut Command) {
+pub fn with_usual_signals(command: &mut Command) {
     let reset = || {
         for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
             // SAFETY: the default action is no function.
