@@ -62,6 +62,12 @@ impl Entry {
             occupancy: Occupancy::new(),
         }
     }
+
+    /// Returns the cookie of the lane's track. Its high bits avoid the small numbers that programs choose, and the
+    /// numbers of spans.
+    fn cookie(&self) -> i32 {
+        (self.number.load(Ordering::Relaxed) | 0xc000_0000).cast_signed()
+    }
 }
 
 /// A name of lanes, and the stack of the free lanes with this name.
@@ -180,9 +186,7 @@ impl Lane {
     pub(crate) fn track(self) -> Option<NamedTrack<'static>> {
         let lane = entry(self.0)?;
         let name = Callsite::from_number(lane.callsite.load(Ordering::Relaxed)).metadata()?.name();
-        // The high bits avoid the small numbers that programs choose, and those of spans.
-        let cookie = (lane.number.load(Ordering::Relaxed) | 0xc000_0000).cast_signed();
-        Some(NamedTrack::hashed(name, lane.hash.load(Ordering::Relaxed), cookie))
+        Some(NamedTrack::hashed(name, lane.hash.load(Ordering::Relaxed), lane.cookie()))
     }
 }
 
@@ -201,8 +205,9 @@ mod tests {
         let first = Lane::take(one, 1, 10).unwrap();
         let second = Lane::take(one, 2, 11).unwrap();
         let tracks = [first, second].map(|lane| lane.track().unwrap());
-        assert_ne!((first, tracks[0].cookie()), (second, tracks[1].cookie()));
-        assert_eq!(tracks.map(|track| track.name()), ["lanes one", "lanes one"]);
+        let expected = |lane: Lane| NamedTrack::new("lanes one", entry(lane.0).unwrap().cookie());
+        assert_eq!(tracks, [first, second].map(expected));
+        assert_ne!((first, tracks[0]), (second, tracks[1]));
         first.leave(0, 20, |time| assert_eq!(time, 20));
         assert_ne!(Lane::take(other, 3, 21), Some(first));
         assert_eq!(Lane::take(same, 4, 21), Some(first));
@@ -240,7 +245,7 @@ mod tests {
                     .map(|_| {
                         let lane = Lane::take(callsite, thread, now()).unwrap();
                         lane.leave(0, now(), |_| ());
-                        lane.track().unwrap().cookie()
+                        lane.track().unwrap()
                     })
                     .collect::<std::collections::HashSet<_>>()
             };

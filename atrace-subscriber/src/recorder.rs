@@ -384,7 +384,7 @@ impl Recorder {
                     track.clone_into(&mut texts.track);
                     let track = texts.track_or(metadata.target());
                     let slice = TrackSlice::begin(self.tag, track, &*texts.shown, new.stored.cookie());
-                    hidden = answers.has(Answers::INSTEAD) && slice.is_written();
+                    hidden = answers.has(Answers::INSTEAD) && slice.is_some();
                     new.set_async_slice(texts, slice);
                 }
             })
@@ -513,7 +513,7 @@ impl Recorder {
             if let Some(mut texts) = stored.texts_mut() {
                 fields::append(&mut texts.shown, new);
             }
-            if let Some(texts) = stored.texts().filter(|texts| texts.async_slice.is_written()) {
+            if let Some(texts) = stored.texts().filter(|texts| texts.async_slice.is_some()) {
                 let track = texts.track_or(metadata.target());
                 let mut text = TextBuffer::default();
                 let text = text.write(|writer| writer.push_pieces([metadata.name(), new]));

@@ -104,7 +104,7 @@ impl Span {
 
     /// Begins a slice whose name contains the span's fields as text, and stores the slice in `slice`.
     #[inline(always)]
-    pub(crate) fn begin_text(self, enabled: Enabled, slice: &Cell<Slice>) {
+    pub(crate) fn begin_text(self, enabled: Enabled, slice: &Cell<Option<Slice>>) {
         let texts = match self.in_slot() {
             Some(_) if self.is_hidden() => return,
             Some(stored) => stored.texts(),
@@ -122,11 +122,8 @@ impl Span {
 
     /// Begins a slice of a span that is not stored, in Perfetto's memory. All slices of one span form a flow.
     #[inline(always)]
-    pub(crate) fn begin_plain(self, enabled: Enabled, flow: u64) -> Slice {
-        match self.callsite().and_then(Callsite::info) {
-            Some(info) => enabled.begin_at(&info.site(), None, flow, &[]),
-            None => Slice::none(),
-        }
+    pub(crate) fn begin_plain(self, enabled: Enabled, flow: u64) -> Option<Slice> {
+        enabled.begin_at(&self.callsite()?.info()?.site(), None, flow, &[])
     }
 
     /// Ends a slice of the span. The end gets the arguments of the span from position `from` on.

@@ -105,7 +105,7 @@ struct Entry {
     id: Cell<u64>,
     span: Cell<Span>,
     tag: Cell<AtraceTag>,
-    slice: Cell<Slice>,
+    slice: Cell<Option<Slice>>,
 }
 
 impl Entry {
@@ -116,7 +116,7 @@ impl Entry {
             id: Cell::new(LEFT),
             span: Cell::new(Span::NONE),
             tag: Cell::new(AtraceTag::empty()),
-            slice: Cell::new(Slice::none()),
+            slice: Cell::new(None),
         }
     }
 
@@ -177,8 +177,8 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn take_slice(&self) -> Slice {
-        self.slice.replace(Slice::none())
+    fn take_slice(&self) -> Option<Slice> {
+        self.slice.take()
     }
 
     fn move_to(&self, other: &Self) {
@@ -197,7 +197,7 @@ impl Entry {
     #[inline(always)]
     fn is_open(&self) -> bool {
         let slice = self.take_slice();
-        let is_open = slice.is_written();
+        let is_open = slice.is_some();
         self.slice.set(slice);
         is_open
     }
@@ -212,13 +212,14 @@ impl Entry {
 
     /// Ends the slice of the entry.
     fn end(&self) {
-        let slice = self.take_slice();
-        let owner = self.owner.get();
-        if owner & RECORDED == 0 {
-            slice.end();
-        } else {
+        let (slice, owner) = (self.take_slice(), self.owner.get());
+        if owner & RECORDED != 0 {
             self.owner.set(owner & !RECORDED);
-            self.span.get().end_recorded(slice, self.recorded_from.get());
+            if let Some(slice) = slice {
+                self.span.get().end_recorded(slice, self.recorded_from.get());
+            }
+        } else if let Some(slice) = slice {
+            slice.end();
         }
     }
 
@@ -269,7 +270,7 @@ struct Deeper([OnceCell<Box<[Entry]>>; PARTS]);
 impl Drop for Deeper {
     fn drop(&mut self) {
         for entry in self.0.iter().rev().filter_map(OnceCell::get).flat_map(|part| part.iter().rev()) {
-            entry.take_slice().end();
+            entry.take_slice().into_iter().for_each(Slice::end);
         }
     }
 }
@@ -582,7 +583,9 @@ impl SpanStack {
         let slice = entry.take_slice();
         compiler_fence(Ordering::SeqCst);
         self.len.set(last);
-        slice.end();
+        if let Some(slice) = slice {
+            slice.end();
+        }
     }
 
     #[inline(never)]

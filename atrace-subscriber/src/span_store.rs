@@ -85,7 +85,7 @@ pub(crate) struct Texts {
     pub(crate) at_begin: u32,
     /// The name of the async slice's track, or an empty text if the track has the name of the span's target.
     pub(crate) track: String,
-    pub(crate) async_slice: TrackSlice,
+    pub(crate) async_slice: Option<TrackSlice>,
 }
 
 impl Slot {
@@ -97,7 +97,7 @@ impl Slot {
             is_typed: false,
             at_begin: 0,
             track: String::new(),
-            async_slice: TrackSlice::none(),
+            async_slice: None,
         };
         Self {
             life: Life::new(),
@@ -189,9 +189,9 @@ pub(crate) struct InSlot {
 
 impl InSlot {
     /// Stores an async slice of a new span, which ends when the span closes.
-    pub(crate) fn set_async_slice(self, texts: &mut Texts, slice: TrackSlice) {
+    pub(crate) fn set_async_slice(self, texts: &mut Texts, slice: Option<TrackSlice>) {
         note_shown();
-        self.slot.has_track.store(slice.is_written(), Ordering::Relaxed);
+        self.slot.has_track.store(slice.is_some(), Ordering::Relaxed);
         texts.async_slice = slice;
     }
 }
@@ -364,7 +364,7 @@ impl StoredSpan {
     fn end_async_slice(self, slot: &Slot) {
         slot.has_track.store(false, Ordering::Relaxed);
         if let Some(mut texts) = patiently(|| slot.texts.try_write()) {
-            let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
+            let Some(slice) = texts.async_slice.take() else { return };
             let callsite = Callsite::from_number(slot.callsite.load(Ordering::Relaxed));
             let Some((metadata, info)) = callsite.metadata().zip(callsite.info()) else { return };
             let track = NamedTrack::new(texts.track_or(metadata.target()), self.cookie());
@@ -452,7 +452,7 @@ mod tests {
         assert!(held.join().is_err());
         span.texts_mut().unwrap().shown.push_str(" and whole");
         let texts = span.texts().unwrap();
-        assert_eq!((&*texts.shown, texts.async_slice.is_written()), ("half and whole", false));
+        assert_eq!((&*texts.shown, texts.async_slice.is_some()), ("half and whole", false));
         drop(texts);
         assert!(span.release(|| false));
     }

@@ -27,13 +27,15 @@ use crate::slice::Slice;
 #[derive(Debug)]
 #[must_use = "the event ends when this is dropped"]
 pub struct ScopedEvent {
-    slice: Slice,
+    slice: Option<Slice>,
 }
 
 impl Drop for ScopedEvent {
     #[inline(always)]
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slice, Slice::none()).end();
+        if let Some(slice) = self.slice.take() {
+            slice.end();
+        }
     }
 }
 
@@ -75,7 +77,7 @@ pub fn begin_scoped_event_at(
     interned: &Interned,
     name: impl FnOnce() -> &'static str,
 ) -> ScopedEvent {
-    let slice = gate::glance(tag)
-        .map_or(Slice::none(), |glance| Slice::by(emit_constant(glance, tag, name(), interned), tag));
+    let slice =
+        gate::glance(tag).and_then(|glance| Slice::by(emit_constant(glance, tag, name(), interned), tag));
     ScopedEvent { slice }
 }

@@ -87,59 +87,45 @@ impl SliceOrigin {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct Slice {
-    origin: Option<SliceOrigin>,
+    origin: SliceOrigin,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Slice {
-    /// Returns a slice whose begin was not written.
+    /// Returns a slice whose begin was written by this backend, or `None` if no backend wrote the begin.
     #[inline(always)]
-    pub const fn none() -> Self {
-        Self { origin: None, _not_send: PhantomData }
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Option<Self> {
+        Some(Self { origin: SliceOrigin::now(written?, tag)?, _not_send: PhantomData })
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote the begin, no end will be
-    /// written.
+    /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with a name of any type. Returns `None` if the
+    /// begin was not written.
+    ///
+    /// For Perfetto the result is also a slice if the begin was [lost](crate::perfetto::Status::lost) because the
+    /// memory was full. In that case the end is lost, too.
     #[inline(always)]
-    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
-        Self { origin: written.and_then(|written| SliceOrigin::now(written, tag)), _not_send: PhantomData }
-    }
-
-    /// Begins a slice as [`atrace_begin`](crate::atrace_begin) does, with a name of any type.
-    #[inline(always)]
-    pub fn begin(tag: AtraceTag, name: impl EventName) -> Self {
+    pub fn begin(tag: AtraceTag, name: impl EventName) -> Option<Self> {
         Self::begin_with(tag, name, &[])
     }
 
     /// Begins a slice as [`begin`](Self::begin) does, with arguments.
     #[inline(always)]
-    pub(crate) fn begin_with(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> Self {
+    pub(crate) fn begin_with(tag: AtraceTag, name: impl EventName, args: &[Arg<'_>]) -> Option<Self> {
         #[inline(never)]
-        fn on(glance: Glance, tag: AtraceTag, name: impl EventName, args: impl Args) -> Slice {
+        fn on(glance: Glance, tag: AtraceTag, name: impl EventName, args: impl Args) -> Option<Slice> {
             Slice::by(emit(glance, tag, Event::new(Kind::Begin, name).with(args.get())), tag)
         }
         match gate::glance(tag) {
-            None => Self::none(),
+            None => None,
             Some(glance) if args.is_empty() => on(glance, tag, name, ()),
             Some(glance) => on(glance, tag, name, args),
         }
     }
 
-    /// Returns whether the begin was written.
-    ///
-    /// For Perfetto the result is also true if the begin was [lost](crate::perfetto::Status::lost) because the memory
-    /// was full. In that case the end is lost, too.
-    #[inline(always)]
-    pub fn is_written(&self) -> bool {
-        self.origin.is_some()
-    }
-
     /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile.
     #[inline(always)]
     pub fn end(self) {
-        if let Some(origin) = self.origin {
-            end_slice(origin);
-        }
+        end_slice(self.origin);
     }
 
     /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as
@@ -147,7 +133,7 @@ impl Slice {
     ///
     /// [`Encoder`]: crate::tracer::Encoder
     pub fn end_with(self, site: Site<'_>, args: &[u8]) {
-        match self.origin.and_then(SliceOrigin::end) {
+        match self.origin.end() {
             Some(SliceEnd::ByPerfetto { tags }) => {
                 let end = producer::Event::new(Type::End, tags);
                 producer::write(&producer::Event { site: Some(site), args, ..end });
@@ -172,7 +158,7 @@ fn end_slice(origin: SliceOrigin) {
 #[derive(Debug)]
 #[must_use = "the slice stays open until `end` is called"]
 pub struct TrackSlice {
-    by: Option<Generation>,
+    by: Generation,
     /// The tags of the slice if the begin is in Perfetto's memory; otherwise no tags.
     tags: AtraceTag,
     /// The number of Perfetto sessions that had begun in this process before the slice began.
@@ -180,36 +166,34 @@ pub struct TrackSlice {
 }
 
 impl TrackSlice {
-    /// Returns a slice whose begin was not written.
-    #[inline(always)]
-    pub const fn none() -> Self {
-        Self { by: None, tags: AtraceTag::Never, begun: 0 }
-    }
-
     /// Begins a slice as [`atrace_async_for_track_begin`](crate::atrace_async_for_track_begin) does, with a name of
-    /// any type.
+    /// any type. Returns `None` if the begin was not written, as [`Slice::begin`] does.
     #[inline(always)]
-    pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Self {
+    pub fn begin(tag: AtraceTag, track_name: &str, name: impl EventName, cookie: i32) -> Option<Self> {
         #[inline(never)]
-        fn on(glance: Glance, tag: AtraceTag, track: &str, name: impl EventName, cookie: i32) -> TrackSlice {
+        fn on(
+            glance: Glance,
+            tag: AtraceTag,
+            track: &str,
+            name: impl EventName,
+            cookie: i32,
+        ) -> Option<TrackSlice> {
             TrackSlice::by(
                 emit(glance, tag, Event::new(Kind::TrackBegin(cookie.into()), name).on(track)),
                 tag,
             )
         }
-        gate::glance(tag).map_or(Self::none(), |glance| on(glance, tag, track_name, name, cookie))
+        gate::glance(tag).and_then(|glance| on(glance, tag, track_name, name, cookie))
     }
 
-    /// Returns a slice whose begin was written by this backend. If no backend wrote the begin, no end will be
-    /// written.
+    /// Returns a slice whose begin was written by this backend, or `None` if no backend wrote the begin.
     #[inline(always)]
-    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Self {
-        let (tags, begun) = match written {
-            None => return Self::none(),
-            Some(Written::ByAtrace) => (AtraceTag::Never, 0),
-            Some(Written::ByPerfetto { begun }) => (tag & AtraceTag::ValidMask, begun),
+    pub(crate) fn by(written: Option<Written>, tag: AtraceTag) -> Option<Self> {
+        let (tags, begun) = match written? {
+            Written::ByAtrace => (AtraceTag::Never, 0),
+            Written::ByPerfetto { begun } => (tag & AtraceTag::ValidMask, begun),
         };
-        Self { by: Some(generation()), tags, begun }
+        Some(Self { by: generation(), tags, begun })
     }
 
     /// Ends the slice as [`end`](Self::end) does. In Perfetto's memory the end has the arguments in `args`, as for
@@ -220,34 +204,26 @@ impl TrackSlice {
     #[inline(always)]
     pub fn end_with(self, track: &NamedTrack<'_>, site: &Site<'_>, args: &[u8], time: u64) {
         if self.tags.is_empty() {
-            return self.end(track.name(), track.cookie());
+            return self.end(track.name, track.cookie);
         }
-        if self.by.is_some_and(|by| by == generation()) {
+        if self.by == generation() {
             let (track, tags) = (track.track(Type::End), backend::valid(self.tags));
             producer::end_traced(tags, &track, site, time, self.begun, args);
         }
-    }
-
-    /// Returns whether the begin was written.
-    #[inline(always)]
-    pub fn is_written(&self) -> bool {
-        self.by.is_some()
     }
 
     /// Writes the end if this process wrote the begin, even if the tag has been disabled meanwhile. The track and the
     /// cookie must be those of the begin.
     #[inline]
     pub fn end(self, track_name: &str, cookie: i32) {
-        if let Some(by) = self.by
-            && by == generation()
-        {
+        if self.by == generation() {
             backend::end_track(self.tags, self.begun, track_name, cookie);
         }
     }
 }
 
 /// A track of this process: a name, its hash, and a cookie that distinguishes tracks of one name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NamedTrack<'a> {
     name: &'a str,
     hash: u64,
@@ -270,18 +246,6 @@ impl<'a> NamedTrack<'a> {
     /// Returns the hash of a track's name.
     pub fn hash_of(name: &str) -> u64 {
         producer::hash::of_name(name)
-    }
-
-    /// Returns the name.
-    #[inline(always)]
-    pub const fn name(&self) -> &'a str {
-        self.name
-    }
-
-    /// Returns the cookie.
-    #[inline(always)]
-    pub const fn cookie(&self) -> i32 {
-        self.cookie
     }
 
     #[inline(always)]

@@ -147,7 +147,7 @@ impl Enabled {
 
     /// Begins a slice as [`Slice::begin`] does.
     #[inline(always)]
-    pub fn begin(self, name: impl EventName) -> Slice {
+    pub fn begin(self, name: impl EventName) -> Option<Slice> {
         Slice::by(self.backend.write_named(self.tag, Event::new(Kind::Begin, name)), self.tag)
     }
 
@@ -174,7 +174,7 @@ impl Enabled {
     /// Begins a slice with encoded arguments in Perfetto's memory. If `name` is `None`, the slice has the name of its
     /// callsite. If `flow` is not 0, the slice is part of that flow (see [`flow_number`]).
     #[inline(always)]
-    pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Slice {
+    pub fn begin_at(self, site: &Site<'_>, name: Option<&str>, flow: u64, args: &[u8]) -> Option<Slice> {
         let (name, tags) = (name.map(|name| cut(name, TRACK_NAME_MAX)), backend::valid(self.tag));
         Slice::by(producer::traced(Type::Begin, tags, None, site, name, (flow, 0), args), self.tag)
     }
@@ -194,7 +194,7 @@ impl Enabled {
         name: Option<&str>,
         (flow, time): (u64, u64),
         args: &[u8],
-    ) -> TrackSlice {
+    ) -> Option<TrackSlice> {
         let name = name.map(|name| cut(name, TRACK_NAME_MAX));
         let (track, tags) = (track.track(Type::Begin), backend::valid(self.tag));
         let written = producer::traced(Type::Begin, tags, Some(&track), site, name, (flow, time), args);

@@ -124,7 +124,7 @@ mod cases {
     fn a_scoped_event_is_ended_by_who_began_it() {
         let name = case!({
             let outer = begin_scoped_event(TAG, "outer");
-            let slice = Slice::begin(TAG, "slice");
+            let slice = Slice::begin(TAG, "slice").unwrap();
             let child = in_fork(|| {
                 slice.end(); // Writes nothing: the slice is the parent's.
                 drop(outer);

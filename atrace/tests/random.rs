@@ -56,12 +56,12 @@ mod cases {
     /// An open slice of the thread.
     enum Open {
         Unguarded(AtraceTag),
-        Guarded(Slice),
+        Guarded(Option<Slice>),
         Scoped(ScopedEvent),
     }
 
     struct OnTrack {
-        slice: TrackSlice,
+        slice: Option<TrackSlice>,
         cookie: i32,
         /// The recording during which the slice began.
         recording: u32,
@@ -155,7 +155,7 @@ mod cases {
             let before = lost();
             match open {
                 Open::Unguarded(tag) => atrace_end(tag),
-                Open::Guarded(slice) => slice.end(),
+                Open::Guarded(slice) => slice.into_iter().for_each(Slice::end),
                 Open::Scoped(event) => drop(event),
             }
             if self.sessions == 1 {
@@ -175,7 +175,7 @@ mod cases {
         fn begin_on_track(&mut self, level: usize) {
             let (name, tag) = (self.name(level), TAGS[self.random.u64(..3) as usize]);
             let cookie = self.serial.cast_signed();
-            let (mut slice, mut text) = (TrackSlice::none(), name.clone());
+            let (mut slice, mut text) = (None, name.clone());
             self.event(level, &format!("1 {name} @{cookie}"), || {
                 slice = TrackSlice::begin(
                     tag,
@@ -194,8 +194,10 @@ mod cases {
             }
             let at = self.random.u64(..self.tracks.len() as u64) as usize;
             let OnTrack { slice, cookie, recording } = self.tracks.swap_remove(at);
-            let (is_written, before, line) = (slice.is_written(), lost(), format!("2 @{cookie}"));
-            slice.end("track", cookie);
+            let (is_written, before, line) = (slice.is_some(), lost(), format!("2 @{cookie}"));
+            if let Some(slice) = slice {
+                slice.end("track", cookie);
+            }
             let lost = lost() - before;
             assert!(lost <= if is_written { self.sessions } else { 0 });
             if is_written && (lost == 0 || self.sessions > 1) {
@@ -265,13 +267,15 @@ mod cases {
                     while let Some((open, _)) = open.pop() {
                         match open {
                             Open::Unguarded(tag) => atrace_end(tag),
-                            Open::Guarded(slice) => slice.end(),
+                            Open::Guarded(slice) => slice.into_iter().for_each(Slice::end),
                             Open::Scoped(event) => drop(event),
                         }
                     }
-                    self.tracks
-                        .drain(..)
-                        .for_each(|OnTrack { slice, cookie, .. }| slice.end("track", cookie));
+                    self.tracks.drain(..).for_each(|OnTrack { slice, cookie, .. }| {
+                        if let Some(slice) = slice {
+                            slice.end("track", cookie);
+                        }
+                    });
                     atrace_instant(AtraceTag::App, "child");
                     libc::_exit(0);
                 }
@@ -325,7 +329,7 @@ mod cases {
                 980..985 => self.switch_recording(),
                 985..990 => {
                     let panics = |_: &mut NameWriter<'_>| resume_unwind(Box::new(()));
-                    let begin = || drop(Slice::begin(tag, panics));
+                    let begin = || _ = Slice::begin(tag, panics);
                     assert!(catch_unwind(AssertUnwindSafe(begin)).is_err());
                 }
                 990..999 => self.in_a_thread(level + 1),
@@ -474,6 +478,7 @@ mod cases {
                 atrace_async_begin(tag, &name, 7);
                 atrace_async_end(tag, &name, 7);
                 TrackSlice::begin(tag, &name, |writer: &mut NameWriter<'_>| writer.push_str(&name), 7)
+                    .unwrap()
                     .end(&name, 7);
                 atrace_instant_for_track(tag, &name, &name);
                 atrace_int64(tag, &name, 7);
@@ -515,7 +520,7 @@ mod cases {
                 recording = Some(perfetto::record_to(&path).unwrap());
                 name.push_str("name");
             };
-            let slice = TrackSlice::begin(AtraceTag::App, "track", switch, 7);
+            let slice = TrackSlice::begin(AtraceTag::App, "track", switch, 7).unwrap();
             slice.end("track", 7);
             recording.unwrap().finish().unwrap();
             let kinds: Vec<_> = Trace::open(&path).events().iter().map(|event| event.kind).collect();
@@ -559,7 +564,9 @@ mod cases {
                 loop {
                     // While a trace is read, it would only become longer.
                     until("it goes on", || !IS_PAUSED.load(Ordering::Relaxed));
-                    TrackSlice::begin(AtraceTag::App, "track", "name", 7).end("track", 7);
+                    if let Some(slice) = TrackSlice::begin(AtraceTag::App, "track", "name", 7) {
+                        slice.end("track", 7);
+                    }
                     WRITTEN.fetch_add(1, Ordering::Relaxed);
                 }
             });

@@ -42,7 +42,7 @@ fn scoped_events_stay_balanced_however_fast_it_is_switched() {
                                 );
                             }
                             trace_method!(AtraceTag::Camera);
-                            Slice::begin(AtraceTag::Camera, "slice").end();
+                            Slice::begin(AtraceTag::Camera, "slice").into_iter().for_each(Slice::end);
                         }
                     })
                 })
@@ -235,8 +235,8 @@ fn a_switch_holds_for_the_very_next_event_of_every_thread() {
                         while asked.recv().is_ok() {
                             let before = MARK.load(Ordering::SeqCst);
                             let slice = Slice::begin(AtraceTag::Camera, "x");
-                            answer.send((slice.is_written(), before)).unwrap();
-                            slice.end();
+                            answer.send((slice.is_some(), before)).unwrap();
+                            slice.into_iter().for_each(Slice::end);
                         }
                     });
                     (ask, answered)

@@ -59,7 +59,7 @@ mod cases {
         ("trace_method", || {
             trace_method!(TAG);
         }),
-        ("slice", || Slice::begin(TAG, "slice").end()),
+        ("slice", || Slice::begin(TAG, "slice").into_iter().for_each(Slice::end)),
         ("begin_args", || {
             atrace_begin_args(TAG, &NAME, &[Arg::Float("real", 1.5)]);
             atrace_end(TAG);

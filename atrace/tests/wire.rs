@@ -49,9 +49,10 @@ fn write_everything() {
     drop(begin_scoped_event(TAG, "scoped"));
     drop(begin_scoped_event_args(TAG, format_args!("scoped {}", 1), &[]));
     drop(begin_scoped_event_args(TAG, |name: &mut NameWriter<'_>| name.push_str("scoped with"), &[]));
-    Slice::begin(TAG, "slice").end();
-    Slice::begin(TAG, |name: &mut NameWriter<'_>| name.push_str("slice with")).end();
-    Slice::none().end();
+    Slice::begin(TAG, "slice").into_iter().for_each(Slice::end);
+    Slice::begin(TAG, |name: &mut NameWriter<'_>| name.push_str("slice with"))
+        .into_iter()
+        .for_each(Slice::end);
 }
 
 const EVERYTHING: [&str; 54] = [
@@ -164,7 +165,7 @@ fn nothing_is_written_formatted_or_called_while_off() {
         atrace_begin_args(TAG, format_args!("{Unformatted}"), &[]);
         atrace_instant_for_track_args(TAG, "t", |_: &mut NameWriter<'_>| panic!("called while off"), &[]);
         drop(begin_scoped_event_args(TAG, format_args!("{Unformatted}"), &[]));
-        assert!(!Slice::begin(TAG, |_: &mut NameWriter<'_>| panic!("called while off")).is_written());
+        assert!(Slice::begin(TAG, |_: &mut NameWriter<'_>| panic!("called while off")).is_none());
         // The same with other tags switched on.
         let _switched = control().enable_tags(AtraceTag::Camera).unwrap();
         write_everything_and_scopes();
@@ -245,10 +246,9 @@ fn a_scoped_event_ends_exactly_if_it_began() {
         let slice_off = Slice::begin(TAG, "no");
         let switched = control.enable_this_process().unwrap();
         drop(began_off); // Writes nothing: its begin was not written.
-        slice_off.end();
+        assert!(slice_off.is_none());
         let began_on = begin_scoped_event(TAG, "yes");
-        let slice_on = Slice::begin(TAG, "slice");
-        assert!(slice_on.is_written());
+        let slice_on = Slice::begin(TAG, "slice").unwrap();
         drop(switched);
         slice_on.end(); // Writes the end, although tracing is off by now.
         drop(began_on);

@@ -31,7 +31,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use atrace::AtraceTag;
-use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, TrackSlice, flow_number, now};
+use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, flow_number, now};
 
 use super::claim::{Begun, Claim};
 use super::{InSlot, Slot, StoredSpan, Texts, USED, note_shown, patiently, slot};
@@ -313,7 +313,7 @@ impl StoredSpan {
         let below = parent.filter(|_| is_nested).map_or(0, Self::identity);
         lane.leave(below, now(), |time| {
             let Some(mut texts) = patiently(|| slot.texts.try_write()) else { return };
-            let slice = std::mem::replace(&mut texts.async_slice, TrackSlice::none());
+            let Some(slice) = texts.async_slice.take() else { return };
             let Some((info, track)) = slot.callsite().info().zip(lane.track()) else { return };
             let recorded = texts.args.get(texts.at_begin as usize..).unwrap_or_default();
             slice.end_with(&track, &info.site(), recorded, time);
@@ -405,8 +405,8 @@ impl InSlot {
 
     /// Begins a slice of the span on this thread.
     #[inline(always)]
-    pub(crate) fn begin(self, enabled: Enabled, flow: u64) -> Slice {
-        let Some(info) = self.slot.callsite().info() else { return Slice::none() };
+    pub(crate) fn begin(self, enabled: Enabled, flow: u64) -> Option<Slice> {
+        let info = self.slot.callsite().info()?;
         let texts = patiently(|| self.slot.texts.try_read());
         let args = texts.as_deref().map_or(&[][..], |texts| &texts.args);
         let name = texts.as_deref().and_then(Texts::own_name);

@@ -455,7 +455,7 @@ mod cases {
                 let before = lost();
                 while lost() < before + 1000 {
                     match kind {
-                        0 => Slice::begin(TAG, "flood").end(),
+                        0 => Slice::begin(TAG, "flood").into_iter().for_each(Slice::end),
                         1 => drop(begin_scoped_event(TAG, "flood")),
                         _ => {
                             atrace_begin(TAG, "flood");
@@ -472,7 +472,7 @@ mod cases {
                 let before = lost();
                 for _ in 0..10 {
                     let _later = begin_scoped_event(TAG, "later");
-                    let nested = Slice::begin(TAG, "nested");
+                    let nested = Slice::begin(TAG, "nested").unwrap();
                     atrace_begin(TAG, "unguarded");
                     atrace_end(TAG);
                     nested.end();

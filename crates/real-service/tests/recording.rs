@@ -29,8 +29,7 @@ fn place(name: &str) -> std::path::PathBuf {
 #[test]
 fn a_process_records_itself_twice() {
     let Some((directory, pid)) = program("a_process_records_itself_twice") else {
-        let across = Slice::begin(AtraceTag::App, "before");
-        assert!(!across.is_written());
+        assert!(Slice::begin(AtraceTag::App, "before").is_none());
         for name in ["first", "second"] {
             let recording = perfetto::record_to(place(name)).unwrap();
             assert!(atrace::atrace_is_tag_enabled(AtraceTag::View));
@@ -47,7 +46,7 @@ fn a_process_records_itself_twice() {
                 }
             });
             // This slice is open when the recording ends.
-            let open = Slice::begin(AtraceTag::View, "open");
+            let open = Slice::begin(AtraceTag::View, "open").unwrap();
             recording.finish().unwrap();
             assert!(!atrace::atrace_is_tag_enabled(AtraceTag::View));
             open.end();

@@ -579,7 +579,7 @@ fn spans_that_were_made_before_the_session() {
         step(&place("session?"));
         until("a session", || atrace::atrace_is_tag_enabled(AtraceTag::App));
         span.record("later", 2);
-        let inner = Slice::begin(AtraceTag::App, "inner");
+        let inner = Slice::begin(AtraceTag::App, "inner").unwrap();
         drop(entered);
         inner.end();
         span.in_scope(|| ());

@@ -47,7 +47,7 @@ fn an_event_goes_one_way() {
 
         let on = control.enable_tags(TAG).unwrap();
         atrace_instant(TAG, "ATrace only");
-        let by_atrace = Slice::begin(TAG, "begun by ATrace");
+        let by_atrace = Slice::begin(TAG, "begun by ATrace").unwrap();
         step(&place("session?"));
         wait_for(&place("session"));
         until("a session", || perfetto::status().sessions() == 1);
@@ -59,7 +59,7 @@ fn an_event_goes_one_way() {
         drop(on);
         atrace_instant(TAG, "session only");
         by_atrace.end();
-        let by_perfetto = Slice::begin(TAG, "begun by Perfetto");
+        let by_perfetto = Slice::begin(TAG, "begun by Perfetto").unwrap();
         let on = control.enable_tags(TAG).unwrap();
         atrace_instant(TAG, "both again");
         by_perfetto.end();
