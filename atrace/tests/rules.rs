@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::unix::process::CommandExt as _;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use atrace::*;
 use atrace_sys::properties::Properties;
@@ -224,39 +225,45 @@ fn parking_before_the_first_event_holds_also_where_there_is_no_marker() {
     assert_eq!(place.text(), format!("B|{pid}|on"));
 }
 
-/// Tests that the last call of `atrace_set_tracing_enabled` determines whether tracing is enabled, even while other
-/// threads read the tags.
+/// The number of calls of `atrace_set_tracing_enabled`.
+static SWITCHES: AtomicU32 = AtomicU32::new(0);
+
+/// Disables tracing in this process, or makes it follow the properties again.
+extern "C" fn switch(_: libc::c_int) {
+    let before = SWITCHES.load(Ordering::Relaxed);
+    atrace_set_tracing_enabled(before % 2 == 1);
+    SWITCHES.store(before + 1, Ordering::Relaxed);
+}
+
+/// Tests that the last call of `atrace_set_tracing_enabled` determines whether tracing is enabled, although the tags
+/// were being read during that call. A signal handler makes the call, at random points.
 #[test]
-fn parking_is_exact_while_threads_update() {
+#[allow(unsafe_code, reason = "a signal interrupts the thread, as it could in a C program")]
+fn parking_is_exact_while_tags_are_read() {
     let name = case!({
-        use std::sync::atomic::{AtomicBool, Ordering};
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
-        let stop = AtomicBool::new(false);
+        const MANY: u32 = 10_000;
+        // SAFETY: the handler may run anywhere.
+        let before = unsafe { libc::signal(libc::SIGUSR1, switch as *const () as libc::sighandler_t) };
+        assert_ne!(before, libc::SIG_ERR);
+        // SAFETY: no preconditions.
+        let thread = unsafe { libc::pthread_self() };
         std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            for _ in 0..6 {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        atrace_update_tags();
-                    }
-                });
-            }
-            for round in 0..2000 {
-                atrace_set_tracing_enabled(false);
-                assert_eq!(tags(), AtraceTag::NotReady, "round {round}");
-                atrace_set_tracing_enabled(true);
-                if round % 16 == 0 {
-                    std::thread::yield_now();
+            scope.spawn(|| {
+                while SWITCHES.load(Ordering::Relaxed) < MANY {
+                    // SAFETY: that thread waits for this one.
+                    assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+                    std::thread::sleep(std::time::Duration::from_micros(20));
                 }
-                assert_eq!(tags(), APP | ALWAYS, "round {round}");
+            });
+            while SWITCHES.load(Ordering::Relaxed) < MANY {
+                atrace_update_tags();
+                let before = SWITCHES.load(Ordering::Relaxed);
+                let found = tags();
+                let switches = SWITCHES.load(Ordering::Relaxed);
+                let expected = if switches % 2 == 0 { APP | ALWAYS } else { AtraceTag::NotReady };
+                assert!(before != switches || found == expected, "{found:?} after {switches} switches");
             }
         });
-        assert_eq!(tags(), APP | ALWAYS);
     });
     Place::file().on().run(&name);
 }

@@ -233,3 +233,50 @@ fn has_size_limit() -> bool {
 pub(crate) fn on_tracefs(fd: i32) -> bool {
     matches!(file::file_system(fd), Some(TRACEFS | DEBUGFS))
 }
+
+#[cfg(all(test, target_pointer_width = "64", not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Makes the system refuse `F_GETFD` to the calling thread, so that the thread does not learn which numbers are in
+    /// use. The thread also gets a table of descriptors of its own.
+    fn see_no_numbers() {
+        let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let (load, equals) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ);
+        let mut filter = [
+            op(load, 0, 0), // The system call.
+            op(equals, libc::SYS_fcntl as u32, 3),
+            op(load, 24, 0), // Its second argument.
+            op(equals, libc::F_GETFD as u32, 1),
+            op(libc::BPF_RET, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
+            op(libc::BPF_RET, libc::SECCOMP_RET_ALLOW, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the filter is alive and has that length.
+        unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+            assert_eq!(set, 0);
+        }
+    }
+
+    /// Tests numbers that other threads take after they were found free: the kernel then gives the forbidden number.
+    #[test]
+    fn a_number_that_must_not_be_used_is_not_the_result_when_others_are_faster() {
+        std::thread::spawn(|| {
+            see_no_numbers();
+            let file = std::fs::File::open("/dev/null").unwrap();
+            let fd = file.as_raw_fd();
+            let limit =
+                soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| (limit - 1).min(HIGHEST)) as i32;
+            while file::control(fd, libc::F_DUPFD_CLOEXEC, 0).is_ok_and(|number| number < limit) {}
+            close(limit);
+            assert_eq!(duplicate_high(fd, None), Ok(limit));
+            close(limit);
+            assert_eq!(duplicate_high(fd, Some(limit)), Err(Errno(libc::EMFILE)));
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -397,8 +397,8 @@ impl<W: Plain + 'static> Pool<W> {
         /// Makes sure that only one thread at a time looks for ended threads.
         static TURN: Turn = Turn::new();
         let Some(layout) = self.layout() else { return };
-        let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
         TURN.run(|| {
+            let threads = layout.shared.threads.load(Ordering::Acquire) as usize;
             for (slot, thread) in layout.threads.iter().enumerate().take(threads) {
                 let number = thread.unnoticed.load(Ordering::Acquire);
                 let has_ended = number != 0 && !thread::is_there(number);
@@ -609,6 +609,22 @@ mod tests {
             unsafe { libc::_exit(i32::from(bound as usize <= own_slot())) };
         }
         assert_eq!(status_of(child), 0);
+
+        // The event of a thread whose slot is freed before the thread is pinned counts as lost. A child frees such a
+        // slot if a signal handler has forked at that moment; here another thread does so.
+        POOL.end_thread(own_slot(), |_, _| ());
+        let (layout, lost) = (POOL.layout().unwrap(), shared.lost.load(Ordering::Relaxed));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    layout.threads[0].presence.give_back();
+                }
+            });
+            while POOL.enter().is_some() {}
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(shared.lost.load(Ordering::Relaxed), lost + 1);
     }
 
     fn status_of(child: libc::pid_t) -> i32 {
