@@ -260,7 +260,7 @@ fn parking_is_exact_while_tags_are_read() {
                 let before = SWITCHES.load(Ordering::Relaxed);
                 let found = tags();
                 let switches = SWITCHES.load(Ordering::Relaxed);
-                let expected = if switches % 2 == 0 { APP | ALWAYS } else { AtraceTag::NotReady };
+                let expected = if switches.is_multiple_of(2) { APP | ALWAYS } else { AtraceTag::NotReady };
                 assert!(before != switches || found == expected, "{found:?} after {switches} switches");
             }
         });
