@@ -13,13 +13,10 @@ use std::ffi::CStr;
 use std::fmt::Write as _;
 
 use atrace_sys::process;
-use atrace_sys::properties::Value;
+use atrace_sys::properties::{FLAGS, Value};
 
 use crate::AtraceTag;
 
-/// The property with the mask of enabled tags. Each switch of tracing sets this property last, so a change of its
-/// serial means that the properties must be read again.
-pub const FLAGS: &str = "debug.atrace.tags.enableflags";
 /// The property with the number of app patterns.
 pub(crate) const APP_NUMBER: &str = "debug.atrace.app_number";
 /// The prefix of the properties with the app patterns.
@@ -71,7 +68,7 @@ pub(crate) fn enabled_tags(get: impl Fn(&str) -> Option<Value>) -> AtraceTag {
 #[inline(never)]
 fn flags(get: &impl Fn(&str) -> Option<Value>) -> Option<u64> {
     match get(FLAGS) {
-        Some(value) if !value.is_empty() => number_of(&value),
+        Some(value) if !value.is_empty() => value.mask(),
         _ => Some(0),
     }
 }
@@ -105,21 +102,9 @@ fn pattern_matches(pattern: Option<Value>, name: &CStr) -> bool {
     }
 }
 
-/// Parses a value of [`FLAGS`], the mask of enabled tags, as libcutils does: by `strtoull(…, 0)`.
-///
-/// Returns `None` if the text is empty, if anything follows the number, or if the number is `ULLONG_MAX` or larger.
-pub fn parse_flags(text: &[u8]) -> Option<u64> {
-    number_of(&Value::new(text).ok()?)
-}
-
-fn number_of(text: &Value) -> Option<u64> {
-    let (number, rest) = process::number(text.as_c_str());
-    number.filter(|&number| number != u64::MAX && rest.is_empty() && !text.is_empty())
-}
-
-/// Parses a value of [`FLAGS`] as [`parse_flags`] does. Returns 0 for a text that is empty or not a number.
-pub(crate) fn parse_flags_or_0(text: &[u8]) -> u64 {
-    parse_flags(text).unwrap_or(0)
+/// Parses the text of a mask of tags, as [`Value::mask`] does.
+pub(crate) fn parse_mask(text: &[u8]) -> Option<u64> {
+    Value::new(text).ok()?.mask()
 }
 
 /// Parses the number at the start of a text, as libcutils' `property_get_int32` does. Any text may follow the
@@ -133,38 +118,6 @@ fn parse_i32(text: &Value) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    #[cfg_attr(miri, ignore = "the C library reads them")]
-    fn flags_are_read_as_c_reads_them() {
-        let cases: [(&str, Option<u64>); 22] = [
-            ("0", Some(0)),
-            ("4096", Some(4096)),
-            ("0x1000", Some(4096)),
-            ("0X1f", Some(31)),
-            ("010000", Some(4096)),
-            (" \t\n\x0b\x0c\r7", Some(7)),
-            ("+7", Some(7)),
-            ("-1", None), // ULLONG_MAX, which libcutils takes for too large
-            ("-2", Some(u64::MAX - 1)),
-            ("18446744073709551614", Some(u64::MAX - 1)),
-            ("18446744073709551615", None),
-            ("18446744073709551616", None),
-            ("0xffffffffffffffff", None),
-            ("", None),
-            (" ", None),
-            ("0x", None),
-            ("0xg", None),
-            ("08", None),
-            ("12 ", None),
-            ("1e3", None),
-            ("on", None),
-            ("--1", None),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(parse_flags(text.as_bytes()), expected, "{text:?}");
-        }
-    }
 
     #[test]
     #[cfg_attr(miri, ignore = "the C library reads them")]

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use atrace_sys::cutils::Cutils;
 use atrace_sys::process::{self, Undisturbed};
-use atrace_sys::properties::{Properties, Wait};
+use atrace_sys::properties::{FLAGS, Properties, Wait};
 
 use crate::AtraceTag;
 use crate::flags;
@@ -152,7 +152,7 @@ fn refresh() -> AtraceTag {
 /// Returns the property, or the whole store, whose serial changes at the next switch, and the serial's current value. A
 /// watch waits for this serial to change.
 pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
-    match properties.find(flags::FLAGS) {
+    match properties.find(FLAGS) {
         Some(property) => (Wait::Property(property), property.serial()),
         None => (Wait::Any, properties.area_serial()),
     }
@@ -160,7 +160,7 @@ pub(crate) fn awaited(properties: &Properties) -> (Wait<'_>, u32) {
 
 /// Returns the serial that the gate must compare.
 fn serial(properties: &'static Properties) -> Serial {
-    match properties.find(flags::FLAGS) {
+    match properties.find(FLAGS) {
         // Without a word that can be loaded, this asks the property system for the serial.
         Some(property) => {
             Serial { word: property.serial_word(), value: property.serial(), is_property: true }
@@ -204,7 +204,7 @@ fn follow_perfetto(sink: &'static Sink) {
     see_sessions(sink);
     if let Some(properties) = sink.properties() {
         let value = properties.find(PREFER).and_then(|property| property.read());
-        let tags = value.map_or(0, |(_, value)| flags::parse_flags_or_0(value.as_bytes()));
+        let tags = value.and_then(|(_, value)| value.mask()).unwrap_or(0);
         PREFERRED.store(tags, Ordering::Relaxed);
     }
 }

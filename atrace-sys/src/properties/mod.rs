@@ -28,6 +28,7 @@ mod bionic;
 mod error;
 #[cfg(target_os = "linux")]
 mod host;
+mod pattern;
 mod text;
 
 #[cfg(target_os = "android")]
@@ -44,8 +45,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 pub use self::error::{Error, ErrorKind};
+pub use self::pattern::pattern_for;
 pub(crate) use self::text::Key;
-pub use self::text::{KEY_MAX, VALUE_MAX, Value};
+pub use self::text::{FLAGS, KEY_MAX, VALUE_MAX, Value};
 use crate::word::OnceRef;
 
 /// The default time to wait for another process that is in the middle of a change.

@@ -5,12 +5,17 @@ use std::ffi::CStr;
 use std::fmt;
 
 use super::error::{Error, ErrorKind};
+use crate::process;
 
 /// The maximum size of a key in bytes.
 ///
 /// An entry of the host's store has room for a key of this length. Android 8 and later allow longer keys, but no
 /// property of ATrace has a longer key; Android 7 and earlier refuse keys of more than 31 bytes.
 pub const KEY_MAX: usize = 183;
+
+/// The property with the mask of enabled tags. Each switch of tracing sets this property last, so a change of its
+/// serial means that the properties must be read again.
+pub const FLAGS: &str = "debug.atrace.tags.enableflags";
 
 /// The maximum size of a value in bytes, as on Android (`PROP_VALUE_MAX` without the NUL).
 #[doc(alias = "PROP_VALUE_MAX")]
@@ -135,6 +140,14 @@ impl Value {
         (Self { bytes }, false)
     }
 
+    /// Parses a mask of tags, such as the value of [`FLAGS`], as libcutils does: by `strtoull(…, 0)`.
+    ///
+    /// Returns `None` if the value is empty, if anything follows the number, or if the number is `ULLONG_MAX` or larger.
+    pub fn mask(&self) -> Option<u64> {
+        let (number, rest) = process::number(self.as_c_str());
+        number.filter(|&number| number != u64::MAX && rest.is_empty() && !self.is_empty())
+    }
+
     /// Returns the bytes of the value.
     pub fn as_bytes(&self) -> &[u8] {
         self.as_c_str().to_bytes()
@@ -173,6 +186,38 @@ impl fmt::Debug for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "the C library reads them")]
+    fn masks_are_read_as_c_reads_them() {
+        let cases: [(&str, Option<u64>); 22] = [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("0x1000", Some(4096)),
+            ("0X1f", Some(31)),
+            ("010000", Some(4096)),
+            (" \t\n\x0b\x0c\r7", Some(7)),
+            ("+7", Some(7)),
+            ("-1", None), // ULLONG_MAX, which libcutils takes for too large
+            ("-2", Some(u64::MAX - 1)),
+            ("18446744073709551614", Some(u64::MAX - 1)),
+            ("18446744073709551615", None),
+            ("18446744073709551616", None),
+            ("0xffffffffffffffff", None),
+            ("", None),
+            (" ", None),
+            ("0x", None),
+            ("0xg", None),
+            ("08", None),
+            ("12 ", None),
+            ("1e3", None),
+            ("on", None),
+            ("--1", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Value::new(text.as_bytes()).unwrap().mask(), expected, "{text:?}");
+        }
+    }
 
     #[test]
     fn keys_follow_the_rules_of_init() {

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atrace_sys::properties::{self, PATIENCE, Properties, Transaction, Value};
+use atrace_sys::properties::{self, FLAGS, PATIENCE, Properties, Transaction, Value};
 
 use super::error::{Error, failed};
 use crate::AtraceTag;
-use crate::flags::{self, APPS_MAX, AppKey, FLAGS};
+use crate::flags::{self, APPS_MAX, AppKey};
 
 /// The properties that a [`Control`](super::Control) shares with the [`Switched`](super::Switched) values
 /// that it returned.
@@ -55,7 +55,7 @@ pub(super) trait Read {
 
     /// Returns the tags that are enabled for every process.
     fn tags(&self) -> AtraceTag {
-        let flags = flags::parse_flags(&self.text(FLAGS));
+        let flags = self.value(FLAGS).and_then(|value| value.mask());
         AtraceTag::from_bits_retain(flags.unwrap_or(0)) & AtraceTag::ValidMask
     }
 

@@ -29,7 +29,6 @@
 
 mod access;
 mod error;
-mod pattern;
 mod switched;
 
 use std::ffi::CString;
@@ -38,17 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atrace_sys::process::{self, ErrnoGuard};
-use atrace_sys::properties::{self, Properties};
+use atrace_sys::properties::{self, Properties, pattern_for};
 
 use self::access::{Access, Owner, Read as _, Shared};
 pub use self::error::Error;
 use self::error::failed;
-pub use self::pattern::pattern_for;
-use self::pattern::this_process;
 pub use self::switched::Switched;
 use self::switched::Undo;
 use crate::AtraceTag;
-pub use crate::flags::{FLAGS, parse_flags};
 
 /// Access to the properties that switch tracing on and off.
 #[derive(Clone, Debug)]
@@ -296,4 +292,13 @@ impl Control {
             }
         }
     }
+}
+
+/// Returns a pattern that matches the name of this process.
+fn this_process() -> Result<Vec<u8>, Error> {
+    process::reread_argv0();
+    process::with_argv0(|name| match name.map(|name| name.to_bytes()) {
+        Some(name) if !name.is_empty() => Ok(pattern_for(name)),
+        _ => Err(Error::new("this process has no name (argv[0] is empty)")),
+    })
 }

@@ -28,11 +28,12 @@ use std::time::Duration;
 
 use atrace_sys::fork::{Generation, generation};
 use atrace_sys::process::{self, ErrnoGuard};
+use atrace_sys::properties::FLAGS;
 
 use super::access::{Access, Shared};
 use super::error::{Error, failed};
 use crate::AtraceTag;
-use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey, FLAGS};
+use crate::flags::{self, APP_NUMBER, APPS_MAX, AppKey};
 
 /// The maximum number of times that a property is set if other processes undo the change.
 const ATTEMPTS: usize = 8;
@@ -217,12 +218,12 @@ impl Switched {
                 // Restores the exact text from before this switch, if it means the tags that are wanted.
                 (Some((after, before)), _)
                     if *after == present
-                        && tags.is_none_or(|tags| flags::parse_flags_or_0(before) == tags.bits()) =>
+                        && tags.is_none_or(|tags| flags::parse_mask(before).unwrap_or(0) == tags.bits()) =>
                 {
                     before.clone()
                 }
                 (_, Some(tags)) => format!("{:#x}", tags.bits()).into_bytes(),
-                (_, None) if flags::parse_flags(&present).is_some() => present.clone(),
+                (_, None) if flags::parse_mask(&present).is_some() => present.clone(),
                 // The value is not a number, with which no tag would be enabled.
                 (_, None) => b"0".to_vec(),
             };

@@ -25,9 +25,9 @@ use std::os::unix::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use atrace::control::{Control, FLAGS};
+use atrace::control::Control;
 use atrace_sys::errand::{ANSWER_MAX, Errand, Failure, User, Words, parse};
-use atrace_sys::properties::Properties;
+use atrace_sys::properties::{FLAGS, Properties};
 use atrace_sys::state::NAME;
 use atrace_sys::{probe, process};
 

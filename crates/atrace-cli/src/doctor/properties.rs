@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use atrace_sys::properties::VALUE_MAX;
+use atrace_sys::properties::{FLAGS, VALUE_MAX, Value, pattern_for};
 
 use super::Patient;
 use super::facts::Published;
@@ -11,7 +11,11 @@ use super::report::{Level, Report, Topic};
 use crate::escape::{quoted, shown};
 use crate::process::matches;
 use atrace::AtraceTag;
-use atrace::control::{FLAGS, parse_flags, pattern_for};
+
+/// Parses the mask of enabled tags.
+fn mask(text: &[u8]) -> Option<u64> {
+    Value::new(text).ok()?.mask()
+}
 
 impl Patient {
     /// Reports whether the properties enable tracing in the process.
@@ -45,7 +49,7 @@ impl Patient {
         }
         let flags = facts.get("flags").unwrap_or_default();
         let text = shown(flags);
-        if flags.is_empty() || parse_flags(flags).is_some() {
+        if flags.is_empty() || mask(flags).is_some() {
             let names = tag_names(self.tags());
             report.good(Topic::Tags, format!("{FLAGS} is \"{text}\": {names}, beside App"));
         } else {
@@ -56,7 +60,7 @@ impl Patient {
     }
 
     fn tags(&self) -> AtraceTag {
-        let flags = self.facts.get("flags").and_then(parse_flags).unwrap_or(0);
+        let flags = self.facts.get("flags").and_then(mask).unwrap_or(0);
         AtraceTag::from_bits_retain(flags) & AtraceTag::ValidMask
     }
 

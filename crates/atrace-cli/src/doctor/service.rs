@@ -1,8 +1,8 @@
 //! Checks the connection to Perfetto's service. A connection needs no special rights: a program connects to the
 //! system's service, to the service of `atrace run` or to the service of `atrace record`.
 
-use atrace::control::pattern_for;
 use atrace_sys::memory::has_memory_files;
+use atrace_sys::properties::pattern_for;
 use rustix::fs::{Access, access};
 
 use super::Patient;

@@ -1,18 +1,6 @@
 //! Makes app patterns that match a process name.
 
-use atrace_sys::process;
-use atrace_sys::properties::VALUE_MAX;
-
-use super::error::Error;
-
-/// Returns a pattern that matches the name of this process.
-pub(super) fn this_process() -> Result<Vec<u8>, Error> {
-    process::reread_argv0();
-    process::with_argv0(|name| match name.map(|name| name.to_bytes()) {
-        Some(name) if !name.is_empty() => Ok(pattern_for(name)),
-        _ => Err(Error::new("this process has no name (argv[0] is empty)")),
-    })
-}
+use super::VALUE_MAX;
 
 /// Returns a pattern of at most 91 bytes that matches the process name `name`.
 ///
@@ -46,6 +34,7 @@ mod tests {
     use std::ffi::CString;
 
     use super::*;
+    use crate::process;
 
     #[test]
     #[cfg_attr(miri, ignore = "fnmatch is foreign code")]
