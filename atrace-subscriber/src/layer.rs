@@ -183,12 +183,7 @@ fn new_span_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 ) {
     let explicit = |parent: &Id| stored(&context.span(parent)?, recorder.owner, parent);
     if let Some(span) = recorder.new_span(attributes, id.into_u64(), &explicit) {
-        match context.span(id) {
-            Some(in_registry) => store(&in_registry, recorder.owner, span),
-            None => {
-                span_stack::release(span);
-            }
-        }
+        store(&context, recorder.owner, id, span, attributes.metadata());
     }
 }
 
@@ -221,15 +216,16 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
     context: Context<'_, S>,
     glance: Glance,
 ) {
-    let mut span = None;
-    if let Some(in_registry) = context.span(id) {
+    let in_registry = || {
+        let in_registry = context.span(id)?;
         let metadata = in_registry.metadata();
         // For Perfetto any span may be stored, because of the spans that it follows from.
-        if recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled() {
-            span = stored(&in_registry, recorder.owner, id);
-        }
-        span = span.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry));
-    }
+        let may_be_stored = recorder.may_store(metadata) || atrace::tracer::is_perfetto_enabled();
+        let stored =
+            if may_be_stored { in_extensions(&in_registry.extensions(), recorder.owner) } else { None };
+        stored.or_else(|| Callsite::of(metadata).map(Span::plain_in_registry))
+    };
+    let span = by_id::find(flow_id(recorder.owner, id.into_u64())).or_else(in_registry);
     recorder.enter(id.into_u64(), span.unwrap_or(Span::NONE), glance);
 }
 
@@ -320,7 +316,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
         let stored = stored(&in_registry, self.recorder.owner, id);
         let span = stored.or_else(|| {
             let span = Recorder::store_empty(in_registry.metadata())?;
-            store(&in_registry, self.recorder.owner, span);
+            store(&context, self.recorder.owner, id, span, in_registry.metadata());
             Some(span)
         });
         if let Some(span) = span {
@@ -378,13 +374,22 @@ impl Drop for StoredSpans {
     }
 }
 
-/// Stores a span of the registry: without an allocation if it has no fields and may have a life.
+/// Stores a span of the registry: in its extensions, which allocates, only if the table by ids does not keep the span.
 #[inline(never)]
-fn store<'a, R: LookupSpan<'a>>(in_registry: &SpanRef<'a, R>, owner: Owner, span: Span) {
-    let flow_id = flow_id(owner, in_registry.id().into_u64());
-    if in_registry.metadata().fields().is_empty() && by_id::add(flow_id, span) {
+fn store<S: Subscriber + for<'a> LookupSpan<'a>>(
+    context: &Context<'_, S>,
+    owner: Owner,
+    id: &Id,
+    span: Span,
+    metadata: &Metadata<'_>,
+) {
+    if by_id::add(flow_id(owner, id.into_u64()), span, !metadata.fields().is_empty()) {
         return;
     }
+    let Some(in_registry) = context.span(id) else {
+        span_stack::release(span);
+        return;
+    };
     let mut extensions = in_registry.extensions_mut();
     match extensions.get_mut::<StoredSpans>() {
         Some(stored) => stored.others.push((owner, span)),

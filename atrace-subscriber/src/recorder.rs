@@ -553,8 +553,8 @@ impl Recorder {
         span_stack::exit_other(self.owner, id);
     }
 
-    /// Closes the span with this id, while the tag is off, if the span is not in the extensions of the registry's span.
-    /// Otherwise the registry closes the span when it drops the extensions.
+    /// Closes the span with this id, while the tag is off, if the span is in the table by ids. Otherwise the registry
+    /// closes the span when it drops the extensions.
     #[cold]
     #[inline(never)]
     pub(crate) fn close_while_off(&self, id: u64) {

@@ -65,6 +65,8 @@ struct Slot {
     has_track: AtomicBool,
     /// Whether the registry has reported that the span closed.
     is_closed: AtomicBool,
+    /// Whether the span is in the table by ids (`by_id.rs`), and not in the registry's extensions.
+    is_by_id: AtomicBool,
     origin: Origin,
     texts: RwLock<Texts>,
 }
@@ -105,6 +107,7 @@ impl Slot {
             callsite: AtomicU32::new(0),
             has_track: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_by_id: AtomicBool::new(false),
             origin: Origin::new(),
             texts: RwLock::new(texts),
         }
@@ -114,17 +117,17 @@ impl Slot {
 static CHUNK: [OnceRef<Box<[Slot]>>; CHUNKS] = [const { OnceRef::new() }; CHUNKS];
 /// The number of slots that have ever been used.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// Whether any span of this process ever had, or might have had, a life or an async slice.
+/// Whether any span of this process ever had, or might have had, a life or an async slice, or is in the table by ids.
 static HAS_SHOWN: AtomicBool = AtomicBool::new(false);
 static FREE: Free = Free::new(AtomicU64::new(NONE_FREE));
 
-/// Returns false if certainly no span of this process has a life or an async slice, and true if a span may have one.
+/// Returns false if certainly no span of this process needs to know that the registry has closed it.
 #[inline(always)]
 pub(crate) fn has_shown() -> bool {
     HAS_SHOWN.load(Ordering::Relaxed)
 }
 
-/// Records that a span may have a life or an async slice. Only the first call writes to the shared word.
+/// Records that a span must be told when the registry closes it. Only the first call writes to the shared word.
 #[inline(always)]
 fn note_shown() {
     if !has_shown() {
@@ -214,6 +217,7 @@ impl StoredSpan {
         let (index, slot) = FREE.take(link).zip(seen.get()).or_else(take_unused)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
         slot.is_closed.store(false, Ordering::Relaxed);
+        slot.is_by_id.store(false, Ordering::Relaxed);
         let stored = Self(pair(slot.life.begin(), index));
         let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
             stored.release(|| false);
@@ -317,10 +321,11 @@ impl StoredSpan {
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
         let Some(slot) = self.slot() else { return false };
-        if slot.origin.is_known() && !slot.origin.is_of(flow_id) {
+        let has_flow = slot.is_by_id.load(Ordering::Relaxed) || slot.origin.is_known();
+        if has_flow && !slot.origin.is_of(flow_id) {
             return false;
         }
-        if slot.origin.is_known() || slot.has_track.load(Ordering::Relaxed) {
+        if has_flow || slot.has_track.load(Ordering::Relaxed) {
             slot.is_closed.store(true, Ordering::Relaxed);
             self.release_in(slot, || true);
         }

@@ -1,15 +1,16 @@
-//! Finds stored spans without fields by the id that their registry gave them.
+//! Finds stored spans by the id that their registry gave them, without the locks of the registry.
 //!
-//! A layer usually keeps the stored span in the extensions of the registry's span, which allocates memory. Spans with
-//! fields allocate anyway once per span. A span without fields is stored rarely: of 1024 spans that are presumed to be
-//! synchronous, one is watched (`callsites.rs`). This table finds such a span without an allocation.
+//! A layer could keep a stored span in the extensions of the registry's span, which would allocate memory for each
+//! span. It does so only if this table has no room, or if the span may have a life and has fields. A registry that is
+//! not the global default may report no close of a span whose child closed on another thread. A life with fields then
+//! ends when the registry drops the extensions.
 //!
 //! The table has one place for all spans whose flow numbers have the same hash. A place with a span that is not closed
 //! yet is not overwritten; the layer then uses the extensions. A place is never cleared: the generation in a
 //! [`StoredSpan`] shows that its span has closed. The flow number in a place only makes the usual answer fast, that the
 //! place has another span. The number in the span's slot decides.
 
-use super::StoredSpan;
+use super::{Slot, StoredSpan, note_shown};
 use crate::span::Span;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,27 +33,31 @@ fn place(flow_id: u64) -> &'static Place {
     &PLACE[hash as usize % PLACES]
 }
 
-/// Returns the span with this number, if its flow has the number `flow_id` and it has not closed.
-fn alive(span: u64, flow_id: u64) -> Option<Span> {
-    let span = Span::from_number(span);
-    let slot = span.in_slot().and_then(StoredSpan::slot)?;
-    let is_own = slot.origin.is_known() && slot.origin.is_of(flow_id);
-    (is_own && !slot.is_closed.load(Ordering::Relaxed)).then_some(span)
+/// Returns the slot of the span with this number, unless the span has closed.
+fn open(span: u64) -> Option<&'static Slot> {
+    let slot = Span::from_number(span).in_slot().and_then(StoredSpan::slot)?;
+    (!slot.is_closed.load(Ordering::Relaxed)).then_some(slot)
 }
 
-/// Adds a new span that may have a life, and whose flow has this number. Returns false if there is no room for the
-/// span, or if it has no life.
-pub(crate) fn add(flow_id: u64, span: Span) -> bool {
+/// Adds a new span, whose flow has this number. Returns true if the extensions need not have the span. Returns false if
+/// there is no room for the span, or if it may have a life and has fields.
+pub(crate) fn add(flow_id: u64, span: Span, has_fields: bool) -> bool {
+    let Some(slot) = open(span.number()) else { return false };
     let place = place(flow_id);
     let before = place.span.load(Ordering::Relaxed);
-    let is_used = alive(before, place.flow_id.load(Ordering::Relaxed)).is_some();
-    let is_added = !is_used
-        && alive(span.number(), flow_id).is_some()
-        && place.span.compare_exchange(before, span.number(), Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if open(before).is_some() {
+        return false;
+    }
+    slot.origin.set_flow(flow_id);
+    let new = span.number();
+    let is_added = place.span.compare_exchange(before, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if is_added {
+        note_shown();
         place.flow_id.store(flow_id, Ordering::Release);
     }
-    is_added
+    let is_by_id = is_added && !(has_fields && slot.origin.is_known());
+    slot.is_by_id.store(is_by_id, Ordering::Relaxed);
+    is_by_id
 }
 
 /// Finds the span whose flow has this number, unless the span has closed.
@@ -62,5 +67,6 @@ pub(crate) fn find(flow_id: u64) -> Option<Span> {
     if place.flow_id.load(Ordering::Acquire) != flow_id {
         return None;
     }
-    alive(place.span.load(Ordering::Relaxed), flow_id)
+    let span = place.span.load(Ordering::Relaxed);
+    open(span).filter(|slot| slot.origin.is_of(flow_id)).map(|_| Span::from_number(span))
 }

@@ -118,6 +118,11 @@ impl Origin {
         self.flow_id.load(Ordering::Relaxed) == flow_id
     }
 
+    #[inline(always)]
+    pub(super) fn set_flow(&self, flow_id: u64) {
+        self.flow_id.store(flow_id, Ordering::Relaxed);
+    }
+
     /// Returns whether the span was entered exactly once.
     #[inline(always)]
     pub(super) fn was_entered_once(&self) -> bool {
