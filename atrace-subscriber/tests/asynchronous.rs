@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use atrace_subscriber::AsyncSpans;
@@ -38,7 +39,17 @@ fn each_poll_is_a_slice_on_its_thread() {
     let name = case!({
         install!();
         block_on(async {
+            // Two polls that wait for each other are on two threads, however busy the machine is.
+            let meeting = Arc::new(Barrier::new(2));
+            let meet = |_| {
+                let meeting = Arc::clone(&meeting);
+                tokio::spawn(async move { info_span!("meet").in_scope(|| meeting.wait().is_leader()) })
+            };
+            let meetings: Vec<_> = (0..2).map(meet).collect();
             let tasks: Vec<_> = (0..20).map(|number| tokio::spawn(task(number))).collect();
+            for task in meetings {
+                task.await.unwrap();
+            }
             for task in tasks {
                 task.await.unwrap();
             }
