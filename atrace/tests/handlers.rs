@@ -3,6 +3,10 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[cfg(target_arch = "x86_64")]
+#[allow(dead_code, unreachable_pub, reason = "a test uses a part of this")]
+#[path = "../../crates/real-service/src/trace.rs"]
+mod trace;
 
 #[allow(unsafe_code, reason = "handlers, timers and children are made as a C program would")]
 mod cases {
@@ -22,15 +26,22 @@ mod cases {
     /// The time limit for a child. A child that needs more time hangs, unless the machine is very busy.
     const PATIENCE: Duration = Duration::from_secs(40);
 
-    /// Calls `handler` after 20 µs, and again whenever the handler calls [`next`].
-    fn on_alarm(handler: extern "C" fn(libc::c_int)) {
+    fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
         // SAFETY: the handlers below do only what a handler may, and write events.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as libc::sighandler_t;
             // As programs install handlers: nothing tells the library that this is one.
             action.sa_flags = libc::SA_NODEFER | libc::SA_RESTART;
-            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+            assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+        }
+    }
+
+    /// Calls `handler` after 20 µs, and again whenever the handler calls [`next`].
+    fn on_alarm(handler: extern "C" fn(libc::c_int)) {
+        on_signal(libc::SIGALRM, handler);
+        // SAFETY: the timer's value is initialized by the call.
+        unsafe {
             let mut timer: libc::timer_t = std::mem::zeroed();
             assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, std::ptr::null_mut(), &mut timer), 0);
             TIMER.store(timer.cast(), Ordering::Relaxed);
@@ -314,6 +325,105 @@ mod cases {
                 libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program);
             assert_eq!(set, 0);
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    extern "C" fn instant(_: libc::c_int) {
+        atrace_instant(TAG, "in a handler");
+        SIGNALED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes events of each kind on a new thread. After each instruction, the processor raises SIGTRAP, whose handler
+    /// writes an event.
+    #[cfg(target_arch = "x86_64")]
+    fn write_step_by_step() {
+        let step_by_step = || {
+            // SAFETY: changes one bit of the flags register, through the stack.
+            unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+            atrace_begin_args(TAG, format_args!("begin {}", 7), &[Arg::Uint("number", 7)]);
+            atrace_instant(TAG, "instant");
+            atrace_int64(TAG, "counter", 7);
+            atrace_async_begin(TAG, "async", 7);
+            atrace_async_end(TAG, "async", 7);
+            drop(begin_scoped_event(TAG, "scoped"));
+            atrace_end(TAG);
+            // SAFETY: as above.
+            unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
+        };
+        on_signal(libc::SIGTRAP, instant);
+        // The first round takes what a thread needs for its events, and defines names.
+        for _ in 0..2 {
+            std::thread::spawn(move || (0..2).for_each(|_| step_by_step())).join().unwrap();
+        }
+        let signals = SIGNALED.load(Ordering::Relaxed);
+        assert!(signals > 1000, "{signals} signals");
+    }
+
+    /// Tests a handler that writes an event and may interrupt an event between any two instructions. No event of the
+    /// interrupted code may be lost or changed.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_handler_may_run_between_any_two_instructions_of_an_event() {
+        let name = case!({ in_child(write_step_by_step) });
+        let Some(place) = Place::kernel(&name) else { return };
+        place.instance().set_buffer_kb(32 << 10).unwrap();
+        let place = place.on();
+        place.run(&name);
+        let texts = place.messages();
+        let (by_handler, own): (Vec<_>, Vec<_>) =
+            texts.iter().partition(|text| text.ends_with("|in a handler"));
+        let pid = format!("|{}", own[0].split('|').nth(1).unwrap());
+        let own: Vec<_> = own.iter().map(|text| text.replace(&pid, "")).collect();
+        let of_round = [
+            "B|begin 7, number = 7",
+            "I|instant",
+            "C|counter|7",
+            "S|async|7",
+            "F|async|7",
+            "B|scoped",
+            "E",
+            "E",
+        ];
+        assert_eq!(own, of_round.repeat(4));
+        assert!(by_handler.len() > 1000, "{}", by_handler.len());
+    }
+
+    /// Does the same as the test above, for a recording by Perfetto's backend.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_handler_may_run_between_any_two_instructions_of_a_packet() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("trace");
+            in_child(|| {
+                let recording = perfetto::record_to(&path).unwrap();
+                write_step_by_step();
+                recording.finish().unwrap();
+            });
+            let trace = crate::trace::Trace::open(&path);
+            let mut events = trace.events();
+            events.sort_by_key(|event| event.time);
+            let (by_handler, own): (Vec<_>, Vec<_>) =
+                events.iter().partition(|event| event.name() == "in a handler");
+            let own: Vec<_> = own
+                .iter()
+                .map(|event| format!("{} {} {:?}", event.kind, event.name(), event.value))
+                .collect();
+            let of_round = [
+                "1 begin 7 None",
+                "3 instant None",
+                "4 end Some(7)",
+                "1 async None",
+                "2 end None",
+                "1 scoped None",
+                "2 end None",
+                "2 end None",
+            ];
+            assert_eq!(own, of_round.repeat(4));
+            assert!(by_handler.len() > 1000, "{}", by_handler.len());
+            assert_eq!(trace.losses().told, 0);
+        });
+        Place::file().run(&name);
     }
 
     /// Runs one round of random signal handlers and forks, with a random backend and duration.
