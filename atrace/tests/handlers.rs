@@ -327,36 +327,60 @@ mod cases {
         }
     }
 
+    /// Runs `work`. After each instruction, the processor raises SIGTRAP.
     #[cfg(target_arch = "x86_64")]
-    extern "C" fn instant(_: libc::c_int) {
-        atrace_instant(TAG, "in a handler");
-        SIGNALED.fetch_add(1, Ordering::Relaxed);
+    fn step_by_step(work: impl FnOnce()) {
+        // SAFETY: changes one bit of the flags register, through the stack.
+        unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+        work();
+        // SAFETY: as above.
+        unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
     }
 
-    /// Writes events of each kind on a new thread. After each instruction, the processor raises SIGTRAP, whose handler
-    /// writes an event.
+    /// The number of the only signal whose handler writes an event, or 0 if the handlers of all signals do.
+    #[cfg(target_arch = "x86_64")]
+    static ONLY: AtomicU32 = AtomicU32::new(0);
+
+    #[cfg(target_arch = "x86_64")]
+    extern "C" fn instant(_: libc::c_int) {
+        let number = SIGNALED.fetch_add(1, Ordering::Relaxed) + 1;
+        let only = ONLY.load(Ordering::Relaxed);
+        if only == 0 || only == number {
+            atrace_instant(TAG, "in a handler");
+        }
+    }
+
+    /// Writes events of each kind, and allocates memory. A handler writes an event after each instruction.
     #[cfg(target_arch = "x86_64")]
     fn write_step_by_step() {
-        let step_by_step = || {
-            // SAFETY: changes one bit of the flags register, through the stack.
-            unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
-            atrace_begin_args(TAG, format_args!("begin {}", 7), &[Arg::Uint("number", 7)]);
-            atrace_instant(TAG, "instant");
-            atrace_int64(TAG, "counter", 7);
-            atrace_async_begin(TAG, "async", 7);
-            atrace_async_end(TAG, "async", 7);
-            drop(begin_scoped_event(TAG, "scoped"));
-            atrace_end(TAG);
-            // SAFETY: as above.
-            unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
-        };
         on_signal(libc::SIGTRAP, instant);
-        // The first round takes what a thread needs for its events, and defines names.
-        for _ in 0..2 {
-            std::thread::spawn(move || (0..2).for_each(|_| step_by_step())).join().unwrap();
+        for _ in 0..4 {
+            step_by_step(|| {
+                atrace_begin_args(TAG, format_args!("begin {}", 7), &[Arg::Uint("number", 7)]);
+                atrace_instant(TAG, "instant");
+                drop(std::hint::black_box(vec![1_u8; 3000]));
+                atrace_int64(TAG, "counter", 7);
+                atrace_async_begin(TAG, "async", 7);
+                atrace_async_end(TAG, "async", 7);
+                drop(begin_scoped_event(TAG, "scoped"));
+                atrace_end(TAG);
+            });
         }
         let signals = SIGNALED.load(Ordering::Relaxed);
         assert!(signals > 1000, "{signals} signals");
+    }
+
+    /// Writes the first events of many threads. In each thread, the handler of one signal writes an event.
+    #[cfg(target_arch = "x86_64")]
+    fn write_first_events() {
+        on_signal(libc::SIGTRAP, instant);
+        for only in (1..4000).step_by(97) {
+            ONLY.store(only, Ordering::Relaxed);
+            SIGNALED.store(0, Ordering::Relaxed);
+            std::thread::spawn(|| step_by_step(|| atrace_instant(TAG, "first"))).join().unwrap();
+            let signals = SIGNALED.load(Ordering::Relaxed);
+            assert!(signals > 1000, "{signals} signals");
+        }
     }
 
     /// Tests a handler that writes an event and may interrupt an event between any two instructions. No event of the
@@ -395,11 +419,15 @@ mod cases {
         let name = case!({
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("trace");
-            in_child(|| {
-                let recording = perfetto::record_to(&path).unwrap();
-                write_step_by_step();
-                recording.finish().unwrap();
-            });
+            let record = |write: fn()| {
+                in_child(|| {
+                    let recording = perfetto::record_to(&path).unwrap();
+                    write();
+                    recording.finish().unwrap();
+                });
+            };
+            record(write_first_events);
+            record(write_step_by_step);
             let trace = crate::trace::Trace::open(&path);
             let mut events = trace.events();
             events.sort_by_key(|event| event.time);
