@@ -310,7 +310,7 @@ impl StoredSpan {
     /// Removes the holder that a registry has. The registry calls this once for a span.
     pub(crate) fn close_once(self, is_just_left: impl Fn() -> bool) {
         if let Some(slot) = self.slot() {
-            slot.is_closed.store(true, Ordering::Relaxed);
+            slot.is_closed.store(true, Ordering::Release);
             self.release(is_just_left);
         }
     }
@@ -326,7 +326,7 @@ impl StoredSpan {
             return false;
         }
         if has_flow || slot.has_track.load(Ordering::Relaxed) {
-            slot.is_closed.store(true, Ordering::Relaxed);
+            slot.is_closed.store(true, Ordering::Release);
             self.release_in(slot, || true);
         }
         true

@@ -36,7 +36,7 @@ fn place(flow_id: u64) -> &'static Place {
 /// Returns the slot of the span with this number, unless the span has closed.
 fn open(span: u64) -> Option<&'static Slot> {
     let slot = Span::from_number(span).in_slot().and_then(StoredSpan::slot)?;
-    (!slot.is_closed.load(Ordering::Relaxed)).then_some(slot)
+    (!slot.is_closed.load(Ordering::Acquire)).then_some(slot)
 }
 
 /// Adds a new span, whose flow has this number. Returns true if the extensions need not have the span. Returns false if
@@ -69,4 +69,38 @@ pub(crate) fn find(flow_id: u64) -> Option<Span> {
     }
     let span = place.span.load(Ordering::Relaxed);
     open(span).filter(|slot| slot.origin.is_of(flow_id)).map(|_| Span::from_number(span))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::callsites::Callsite;
+
+    /// Several threads add spans to one place. A span that was added must be found until it closes.
+    #[test]
+    fn threads_do_not_take_the_place_of_an_open_span() {
+        let (threads, rounds) = if cfg!(miri) { (2, 20) } else { (4, 20_000) };
+        let at = |flow_id| std::ptr::from_ref(place(flow_id)).addr();
+        let same_place: Vec<_> = (1..).filter(|flow_id| at(*flow_id) == at(1)).take(threads).collect();
+        let add_again_and_again = |flow_id| {
+            let mut added = 0;
+            for _ in 0..rounds {
+                let stored = StoredSpan::new(Callsite::from_number(1), |_, _| {}).unwrap();
+                if add(flow_id, Span::stored(stored, false), false) {
+                    added += 1;
+                    let found = find(flow_id).and_then(Span::in_slot);
+                    assert_eq!(found, Some(stored), "after {added} spans");
+                }
+                stored.close_once(|| false);
+                assert!(find(flow_id).is_none());
+            }
+            added
+        };
+        let added: u32 = std::thread::scope(|scope| {
+            let all: Vec<_> =
+                same_place.iter().map(|flow_id| scope.spawn(move || add_again_and_again(*flow_id))).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!(added > 0);
+    }
 }
