@@ -79,7 +79,7 @@ mod tests {
     /// Several threads add spans to one place. A span that was added must be found until it closes.
     #[test]
     fn threads_do_not_take_the_place_of_an_open_span() {
-        let (threads, rounds) = if cfg!(miri) { (2, 20) } else { (4, 20_000) };
+        let (threads, rounds) = if cfg!(miri) { (2, 20) } else { (4, 100_000) };
         let at = |flow_id| std::ptr::from_ref(place(flow_id)).addr();
         let same_place: Vec<_> = (1..).filter(|flow_id| at(*flow_id) == at(1)).take(threads).collect();
         let add_again_and_again = |flow_id| {
