@@ -41,7 +41,7 @@ use atrace::tracer::{Enabled, Glance, PreparedTag, Slice, flow_number};
 
 use crate::parts;
 use crate::span::Span;
-use crate::span_store::StoredSpan;
+use crate::span_store::{StoredSpan, by_id};
 
 /// The number of entries that are not on the heap.
 const DEPTH: usize = 32;
@@ -120,12 +120,11 @@ impl Entry {
         }
     }
 
-    /// Sets the entry of a span without a slice. The field `tag` has no meaning without a slice.
+    /// Sets the entry of a span without a slice. The fields `span` and `tag` have no meaning without a slice.
     #[inline(always)]
     fn set(&self, owner: Owner, id: u64) {
         self.owner.set(owner.0);
         self.id.set(id);
-        self.span.set(Span::NONE);
     }
 
     #[inline(always)]
@@ -401,8 +400,13 @@ pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
         entry.is(owner, id).then(|| entry.span.get())
     };
     let Ok(Some(span)) = STACK.try_with(left) else { return false };
-    // If the span was entered while the tag was off, its entry has no span.
-    span != Span::NONE && span.in_slot().is_none_or(|stored| stored.close_just_left(flow_id(owner, id)))
+    let flow_id = flow_id(owner, id);
+    // If the span was entered while the tag was off, the entry may have another span. So the table by ids is asked first.
+    match by_id::find(flow_id) {
+        Some(found) => close(found),
+        None => return span.in_slot().is_none_or(|stored| stored.close_just_left(flow_id)),
+    }
+    true
 }
 
 /// Stops watching `span`, the span that this thread left last, because it closes.

@@ -65,8 +65,6 @@ struct Slot {
     has_track: AtomicBool,
     /// Whether the registry has reported that the span closed.
     is_closed: AtomicBool,
-    /// Whether the span is in the table by ids (`by_id.rs`), and not in the registry's extensions.
-    is_by_id: AtomicBool,
     origin: Origin,
     texts: RwLock<Texts>,
 }
@@ -107,7 +105,6 @@ impl Slot {
             callsite: AtomicU32::new(0),
             has_track: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
-            is_by_id: AtomicBool::new(false),
             origin: Origin::new(),
             texts: RwLock::new(texts),
         }
@@ -217,7 +214,6 @@ impl StoredSpan {
         let (index, slot) = FREE.take(link).zip(seen.get()).or_else(take_unused)?;
         slot.callsite.store(callsite.number(), Ordering::Relaxed);
         slot.is_closed.store(false, Ordering::Relaxed);
-        slot.is_by_id.store(false, Ordering::Relaxed);
         let stored = Self(pair(slot.life.begin(), index));
         let Some(mut texts) = patiently(|| slot.texts.try_write()) else {
             stored.release(|| false);
@@ -315,21 +311,21 @@ impl StoredSpan {
         }
     }
 
-    /// Closes the span that this thread left last, if the span's flow has the number `flow_id`; otherwise returns
-    /// false. If closing the span may write an event, now or after its children's lives have ended, this function
-    /// removes the reference (the holder) by which the registry keeps the span open.
+    /// Closes the span that this thread left last, if the span's flow has the number `flow_id` and is in a trace. Returns
+    /// false if the registry must be asked which span has closed. Returns true without closing the span if the span is
+    /// closed when the registry drops the extensions.
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
         let Some(slot) = self.slot() else { return false };
-        let has_flow = slot.is_by_id.load(Ordering::Relaxed) || slot.origin.is_known();
-        if has_flow && !slot.origin.is_of(flow_id) {
-            return false;
+        if !slot.origin.is_known() {
+            return !slot.has_track.load(Ordering::Relaxed);
         }
-        if has_flow || slot.has_track.load(Ordering::Relaxed) {
+        let is_this = slot.origin.is_of(flow_id);
+        if is_this {
             slot.is_closed.store(true, Ordering::Release);
             self.release_in(slot, || true);
         }
-        true
+        is_this
     }
 
     /// Closes a span that has no holder any more and may have a life. Returns true.

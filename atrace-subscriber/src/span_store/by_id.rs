@@ -55,9 +55,7 @@ pub(crate) fn add(flow_id: u64, span: Span, has_fields: bool) -> bool {
         note_shown();
         place.flow_id.store(flow_id, Ordering::Release);
     }
-    let is_by_id = is_added && !(has_fields && slot.origin.is_known());
-    slot.is_by_id.store(is_by_id, Ordering::Relaxed);
-    is_by_id
+    is_added && !(has_fields && slot.origin.is_known())
 }
 
 /// Finds the span whose flow has this number, unless the span has closed.
