@@ -49,7 +49,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -104,28 +104,18 @@ struct OfProcess {
     members: [Mutex<Members>; 2],
     /// The state of the repetitions: [`IDLE`], [`SETTLING`] or [`AGAIN`].
     settling: AtomicU8,
-    /// The threads that wait for a rebuild. The next rebuild to begin serves them all, whichever thread does it.
-    waiting: Mutex<Vec<Arc<Waiting>>>,
+    /// The switches for which a thread waits. The next rebuild to begin serves them all, whichever thread does it.
+    switches: Mutex<Switches>,
+    /// Notified when a rebuild has ended.
+    has_rebuilt: Condvar,
 }
 
-/// A thread that waits for the end of a rebuild.
-#[derive(Default)]
-struct Waiting {
-    is_over: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Waiting {
-    /// Ends the wait.
-    fn end(&self) {
-        *lock(&self.is_over) = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits for the end of the rebuild, but for [`LONGEST_WAIT`] at most.
-    fn wait(&self) {
-        let _ = self.changed.wait_timeout_while(lock(&self.is_over), LONGEST_WAIT, |is_over| !*is_over);
-    }
+/// The numbers of the last switches: each switch by the program gets the next number.
+#[derive(Clone, Copy, Default)]
+struct Switches {
+    last: u64,
+    /// The last switch after which a rebuild has begun and ended.
+    rebuilt: u64,
 }
 
 #[derive(Default)]
@@ -161,7 +151,8 @@ impl OfProcess {
             threads: Mutex::default(),
             members: [Mutex::new(members.clone()), Mutex::new(members)],
             settling: AtomicU8::new(IDLE),
-            waiting: Mutex::default(),
+            switches: Mutex::default(),
+            has_rebuilt: Condvar::new(),
         }
     }
 
@@ -256,13 +247,18 @@ impl Rebuilder {
         if is_watching {
             return self.rebuild_and_settle();
         }
-        let waiting = Arc::new(Waiting::default());
-        lock(&self.here().waiting).push(Arc::clone(&waiting));
+        let here = self.here();
+        let number = {
+            let mut switches = lock(&here.switches);
+            switches.last += 1;
+            switches.last
+        };
         if spawn_quiet(THREAD, || self.rebuild_and_settle()).is_err() {
             self.rebuild_and_settle();
         } else if !REBUILDING.get() {
             // The program switched tracing by a function of `atrace`. Its next span shall be recorded.
-            waiting.wait();
+            let is_waiting = |switches: &mut Switches| switches.rebuilt < number;
+            let _ = here.has_rebuilt.wait_timeout_while(lock(&here.switches), LONGEST_WAIT, is_waiting);
         }
     }
 
@@ -314,8 +310,7 @@ impl Rebuilder {
         TURN.run(|| {
             // The turn may include the work of the other rebuilder, whose dispatches serve as well, and whose threads wait.
             let rebuilders = [self, &ORDINARY, &DETACHED];
-            let served: Vec<_> =
-                rebuilders.iter().flat_map(|it| std::mem::take(&mut *lock(&it.here().waiting))).collect();
+            let served = rebuilders.map(|it| (it.here(), lock(&it.here().switches).last));
             // Only foreign code can panic here. The panic hook has reported the panic; the next rebuild must not be affected.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 let dispatch = rebuilders.iter().find_map(|it| it.here().dispatch());
@@ -327,7 +322,10 @@ impl Rebuilder {
                 REBUILDING.set(false);
                 follow_with_log(before, LevelFilter::current());
             }));
-            served.iter().for_each(|waiting| waiting.end());
+            for (here, last) in served {
+                lock(&here.switches).rebuilt = last;
+                here.has_rebuilt.notify_all();
+            }
         });
     }
 
