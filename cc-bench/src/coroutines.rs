@@ -4,6 +4,8 @@
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
 
+use std::sync::{Mutex, PoisonError};
+
 pub use ffi::{Batch, Compiler};
 
 // What the macro makes is public whether or not its module is.
@@ -133,6 +135,9 @@ impl Compiler {
     }
 
     fn run(self, kind: ffi::Kind, fibonacci: u32, tasks: u64, inside: bool) -> std::io::Result<Batch> {
+        // The counters of frames belong to the process.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         ffi::run(self, kind, fibonacci, tasks, inside).map_err(std::io::Error::other)
     }
 }
