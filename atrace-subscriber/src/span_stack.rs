@@ -448,7 +448,7 @@ impl Drop for SpanStack {
         let len = self.len.get();
         self.look(|entries| {
             let entries = (0..len).rev().filter_map(|at| entries.get(at));
-            entries.for_each(|entry| entry.take_slice().end());
+            entries.filter_map(Entry::take_slice).for_each(Slice::end);
         });
     }
 }

@@ -234,7 +234,7 @@ pub(crate) fn on_tracefs(fd: i32) -> bool {
     matches!(file::file_system(fd), Some(TRACEFS | DEBUGFS))
 }
 
-#[cfg(all(test, target_pointer_width = "64", not(miri)))]
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64", not(miri)))]
 mod tests {
     use super::*;
 
