@@ -540,6 +540,7 @@ mod tests {
 
     /// Tests that a switch by the program waits for its rebuild, although another thread is rebuilding and does the
     /// work of both.
+    #[cfg(not(miri))] // Miri cannot block signals, as the thread that rebuilds does.
     #[test]
     fn a_switch_waits_for_the_thread_that_rebuilds_for_it() {
         thread_local!(static HOLDS: Cell<bool> = const { Cell::new(false) });
