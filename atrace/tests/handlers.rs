@@ -295,7 +295,10 @@ mod cases {
                     });
                 }
                 std::thread::sleep(Duration::from_millis(3));
-                recording.finish().unwrap();
+                // On a busy machine, a thread may lose the processor in the middle of an event for too long.
+                if let Err(error) = recording.finish() {
+                    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+                }
             });
             let again = perfetto::record_to(directory.path().join("again")).unwrap();
             atrace_instant(TAG, "again");
