@@ -119,16 +119,6 @@ fn a_storm_of_signals_leaves_slices_balanced() {
     assert!(begins > SPANS, "{begins}");
 }
 
-/// Makes the processor raise SIGTRAP after each instruction.
-#[cfg(target_arch = "x86_64")]
-fn step_by_step(work: impl FnOnce()) {
-    // SAFETY: changes one bit of the flags register, through the stack.
-    unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
-    work();
-    // SAFETY: as above.
-    unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
-}
-
 #[cfg(target_arch = "x86_64")]
 extern "C" fn one_span(_: libc::c_int) {
     INTERRUPTED.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +134,7 @@ fn stepped(around: usize) {
     let spans = [info_span!("a"), info_span!("b", n = 1), info_span!("c")];
     let [a, b, c] = spans.each_ref().map(|span| span.id().unwrap());
     let around: Vec<_> = (0..around).map(|_| info_span!("around").entered()).collect();
-    step_by_step(|| {
+    common::step_by_step(|| {
         for id in [&a, &b, &c] {
             dispatch.enter(id);
         }
@@ -158,7 +148,7 @@ fn stepped(around: usize) {
     ids.iter().for_each(|id| dispatch.enter(id));
     ids[..8].iter().for_each(|id| dispatch.exit(id));
     // One whose end waits, and one that ends together with it.
-    step_by_step(|| ids[8..10].iter().for_each(|id| dispatch.exit(id)));
+    common::step_by_step(|| ids[8..10].iter().for_each(|id| dispatch.exit(id)));
     ids[10..].iter().for_each(|id| dispatch.exit(id));
     assert_eq!(Span::current().metadata().unwrap().name(), "around");
     drop(around);

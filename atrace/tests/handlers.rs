@@ -343,16 +343,6 @@ mod cases {
         }
     }
 
-    /// Runs `work`. After each instruction, the processor raises SIGTRAP.
-    #[cfg(target_arch = "x86_64")]
-    fn step_by_step(work: impl FnOnce()) {
-        // SAFETY: changes one bit of the flags register, through the stack.
-        unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
-        work();
-        // SAFETY: as above.
-        unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
-    }
-
     /// The number of the only signal whose handler writes an event, or 0 if the handlers of all signals do.
     #[cfg(target_arch = "x86_64")]
     static ONLY: AtomicU32 = AtomicU32::new(0);
@@ -371,7 +361,7 @@ mod cases {
     fn write_step_by_step() {
         on_signal(libc::SIGTRAP, instant);
         for _ in 0..4 {
-            step_by_step(|| {
+            common::step_by_step(|| {
                 atrace_begin_args(TAG, format_args!("begin {}", 7), &[Arg::Uint("number", 7)]);
                 atrace_instant(TAG, "instant");
                 drop(std::hint::black_box(vec![1_u8; 3000]));
@@ -393,7 +383,7 @@ mod cases {
         for only in (1..4000).step_by(97) {
             ONLY.store(only, Ordering::Relaxed);
             SIGNALED.store(0, Ordering::Relaxed);
-            std::thread::spawn(|| step_by_step(|| atrace_instant(TAG, "first"))).join().unwrap();
+            std::thread::spawn(|| common::step_by_step(|| atrace_instant(TAG, "first"))).join().unwrap();
             let signals = SIGNALED.load(Ordering::Relaxed);
             assert!(signals > 1000, "{signals} signals");
         }

@@ -60,6 +60,17 @@ macro_rules! case {
 }
 pub(crate) use case;
 
+/// Runs `work`. After each instruction, the processor raises SIGTRAP.
+#[allow(dead_code, unsafe_code, reason = "not every test steps; only an instruction sets the flag")]
+#[cfg(target_arch = "x86_64")]
+pub fn step_by_step(work: impl FnOnce()) {
+    // SAFETY: changes one bit of the flags register, through the stack.
+    unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
+    work();
+    // SAFETY: as above.
+    unsafe { std::arch::asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
+}
+
 /// Executes this test case once more under a seccomp filter, unless the filter is already in force. The filter refuses
 /// `MADV_WIPEONFORK` as a kernel before 4.14 does. The filter must exist when the program starts, because the library
 /// asks the kernel before `main`.
