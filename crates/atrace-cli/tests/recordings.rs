@@ -441,61 +441,93 @@ mod cases {
         CAME.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts signals until some time after the first one, and prints how many arrived.
+    fn count_signals() {
+        for number in [libc::SIGTERM, libc::SIGINT] {
+            // SAFETY: the handler only counts.
+            unsafe { libc::signal(number, count as *const () as libc::sighandler_t) };
+        }
+        if std::env::var_os("APART").is_some() {
+            // SAFETY: no preconditions.
+            assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
+        }
+        say_ready();
+        // Without sleeping: the kernel merges two pending signals of the same number into one.
+        let mut end = Instant::now() + Duration::from_secs(100);
+        while Instant::now() < end {
+            if CAME.load(Ordering::Relaxed) == 1 {
+                // Longer than a second signal would take.
+                end = end.min(Instant::now() + Duration::from_millis(900));
+            }
+        }
+        println!("CAME {}", CAME.load(Ordering::Relaxed));
+    }
+
+    /// Checks how many signals the command's program counted.
+    fn counted(child: Child, signals: &str) {
+        let ran = common::end_of(child);
+        assert_eq!(ran.said("CAME "), [signals], "{ran:?}");
+    }
+
+    fn home() -> Here {
+        let here = Here::new();
+        directory(&here, "home", 0, 0o700);
+        here
+    }
+
     #[test]
-    fn a_signal_arrives_once() {
-        let name = case!({
-            for number in [libc::SIGTERM, libc::SIGINT] {
-                // SAFETY: the handler only counts.
-                unsafe { libc::signal(number, count as *const () as libc::sighandler_t) };
-            }
-            if std::env::var_os("APART").is_some() {
-                // SAFETY: no preconditions.
-                assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
-            }
-            say_ready();
-            // Without sleeping: the kernel merges two pending signals of the same number into one.
-            let mut end = Instant::now() + Duration::from_secs(100);
-            while Instant::now() < end {
-                if CAME.load(Ordering::Relaxed) == 1 {
-                    // Longer than a second signal would take.
-                    end = end.min(Instant::now() + Duration::from_millis(900));
-                }
-            }
-            println!("CAME {}", CAME.load(Ordering::Relaxed));
-        });
+    fn a_signal_to_the_command_arrives_once() {
+        let name = case!({ count_signals() });
         if !is_root(&name) {
             return;
         }
-        let here = Here::new();
-        directory(&here, "home", 0, 0o700);
-        // A signal to the command only.
+        let here = home();
         let (child, _) = started(&here, &mut here.run(&name, &["-f"]));
         signal(&child, libc::SIGTERM);
-        let ran = common::end_of(child);
-        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
-        // Signals to its process group.
-        for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
-            let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0));
-            // SAFETY: the process group of a child that was not waited for.
-            assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), number) }, 0);
-            let ran = common::end_of(child);
-            assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
-        }
-        // A signal to the group, which the program has left.
-        let (child, _) = started(&here, here.run(&name, &["-f"]).process_group(0).env("APART", "1"));
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), libc::SIGTERM) }, 0);
-        let ran = common::end_of(child);
-        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
+        counted(child, "1");
         // A signal to the program and one to the command are two signals.
         let (child, program) = started(&here, &mut here.run(&name, &["-f"]));
         // SAFETY: the program that was started.
         assert_eq!(unsafe { libc::kill(program, libc::SIGTERM) }, 0);
         std::thread::sleep(Duration::from_millis(400));
         signal(&child, libc::SIGTERM);
-        let ran = common::end_of(child);
-        assert_eq!(ran.said("CAME "), ["2"], "{ran:?}");
-        // Signals from the keys of a terminal.
+        counted(child, "2");
+    }
+
+    #[test]
+    fn a_signal_to_the_group_arrives_once() {
+        let name = case!({ count_signals() });
+        if !is_root(&name) {
+            return;
+        }
+        let run = |number, apart: bool| {
+            let here = home();
+            let mut command = here.run(&name, &["-f"]);
+            command.process_group(0).envs(apart.then_some(("APART", "1")));
+            let (child, _) = started(&here, &mut command);
+            // SAFETY: the process group of a child that was not waited for.
+            assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), number) }, 0);
+            counted(child, "1");
+        };
+        std::thread::scope(|scope| {
+            for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
+                scope.spawn({
+                    let run = &run;
+                    move || run(number, false)
+                });
+            }
+            // To a group that the program has left.
+            scope.spawn(|| run(libc::SIGTERM, true));
+        });
+    }
+
+    #[test]
+    fn a_signal_from_the_keys_arrives_once() {
+        let name = case!({ count_signals() });
+        if !is_root(&name) {
+            return;
+        }
+        let here = home();
         let (mut master, slave) = terminal();
         let mut command = here.run(&name, &["-f"]);
         let slave = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(slave);
@@ -511,8 +543,7 @@ mod cases {
         }
         let (child, _) = started(&here, &mut command);
         master.write_all(b"\x03").unwrap();
-        let ran = common::end_of(child);
-        assert_eq!(ran.said("CAME "), ["1"], "{ran:?}");
+        counted(child, "1");
         drop(master); // Not earlier: the terminal would have hung up.
     }
 
