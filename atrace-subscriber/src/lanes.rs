@@ -27,8 +27,8 @@ use crate::slots::{Free, Link, NONE_FREE};
 const FIRST_CHUNK: usize = 16;
 /// The maximum number of chunks of lanes.
 const CHUNKS: usize = 20;
-/// The number of lists of free lanes. Each name has a list of its own, until there are more names; a further name
-/// shares the list of another name.
+/// The number of lists of free lanes. A name gets a list of its own if one of the [`TRIES`] entries that are tried for
+/// it is free. Otherwise it shares the list of another name.
 const NAMES: usize = 256;
 /// The number of entries that are tried in the table of names.
 const TRIES: usize = 8;

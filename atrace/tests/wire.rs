@@ -11,7 +11,7 @@ use common::{Place, case, control};
 
 const TAG: AtraceTag = AtraceTag::App;
 
-/// Calls every function that writes events, in all its forms.
+/// Calls every function that writes events, with names of each type and without arguments.
 fn write_everything() {
     macro_rules! three {
         ($plain:ident($($before:literal,)? _ $(, $after:expr)?), $any:ident($(, $more:expr)*), $name:literal) => {
@@ -44,6 +44,8 @@ fn write_everything() {
     three!(atrace_int64(_, i64::MIN), atrace_counter(, i64::MIN), "int64");
     atrace_int64(TAG, "int64", i64::MAX);
     atrace_int64(TAG, "int64", -1);
+    atrace_f64(TAG, "float", -1.25);
+    atrace_f64(TAG, "float", f64::NAN);
     static COUNT: Name = Name::new("count");
     atrace_counter(TAG, &COUNT, i64::MIN);
     drop(begin_scoped_event(TAG, "scoped"));
@@ -55,7 +57,7 @@ fn write_everything() {
         .for_each(Slice::end);
 }
 
-const EVERYTHING: [&str; 54] = [
+const EVERYTHING: [&str; 55] = [
     "B|P|begin",
     "B|P|begin-1",
     "B|P|begin-2'c'",
@@ -87,6 +89,7 @@ const EVERYTHING: [&str; 54] = [
     "C|P|int64-2'c'|-9223372036854775808",
     "C|P|int64|9223372036854775807",
     "C|P|int64|-1",
+    "C|P|float|-1",
     "C|P|count|-9223372036854775808",
     "B|P|scoped",
     "E|P",

@@ -41,8 +41,7 @@ impl Frame {
         self.function.as_deref()
     }
 
-    /// Returns the path of the source file as it was passed to the compiler, or `None` if there is no debug
-    /// information.
+    /// Returns the path of the source file, usually an absolute path, or `None` if there is no debug information.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }

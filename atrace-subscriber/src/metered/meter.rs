@@ -76,9 +76,9 @@ struct Timed {
     short: Sum,
     /// The number of long calls among the samples in `short`.
     longs: AtomicU64,
-    /// The samples for which the processor time was read: the times of the long calls, and the number of
-    /// other calls.
+    /// The times of the long calls among the samples for which the processor time was read.
     long: Sum,
+    /// The number of the other calls among these samples.
     others: AtomicU64,
     /// Whether any of the measured calls was long (took at least [`LONG`]).
     has_long: AtomicBool,

@@ -32,7 +32,7 @@ pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     });
 }
 
-/// The generation of the process that has created `PAGE`, or has failed to create it.
+/// The generation of the process that has created `PAGE`, or for which there will certainly be no page.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static PAGE: OnceRef<Page> = OnceRef::new();
 

@@ -35,7 +35,7 @@ struct Found {
 pub(crate) struct Library(*mut c_void);
 
 impl Library {
-    /// All libraries that are loaded.
+    /// The program and all libraries whose symbols are visible to others.
     #[cfg(all(target_os = "android", not(target_feature = "crt-static")))]
     pub(crate) const LOADED: Self = Self(libc::RTLD_DEFAULT);
 

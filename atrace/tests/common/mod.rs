@@ -419,8 +419,8 @@ pub fn limited(command: &mut Command, of: Resource, soft: libc::rlim_t, hard: li
     unsafe { command.pre_exec(move || limit(of, soft, hard)) }
 }
 
-/// Returns a command that starts the same program with a single free descriptor. Loading the program needs that
-/// descriptor, so the library can open nothing when it is loaded.
+/// Returns a command that starts the same program with a single free descriptor. The library needs two when it is
+/// loaded, for the marker and for the properties, so it cannot trace then.
 pub fn without_descriptors(command: &Command) -> Command {
     // The shell has no other descriptors than these.
     let script = "exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null && ulimit -Sn 8 && exec \"$0\" \"$@\"";

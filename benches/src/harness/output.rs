@@ -116,7 +116,7 @@ impl Output {
     }
 }
 
-/// Redirects the output of this process and its children to a file until the `Aside` is dropped.
+/// Redirects stdout of this process and its children, and stderr if requested, to a file until the `Aside` is dropped.
 #[derive(Debug)]
 struct Aside {
     path: PathBuf,

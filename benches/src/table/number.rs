@@ -1,4 +1,4 @@
-//! Formats numbers for readers: three significant digits, and a suitable unit.
+//! Formats numbers for readers: with two or three significant digits, and with a suitable unit.
 
 /// Formats a time with its unit.
 pub(crate) fn time(ns: f64) -> String {
@@ -21,7 +21,8 @@ pub(crate) fn interval(median: f64, low: f64, high: f64, unit: &str) -> (String,
     (f(median), format!("{}{between}{}", f(low), f(high)), unit)
 }
 
-/// Formats a number with three significant digits.
+/// Formats a number without decimals from 100 on, with one from 10 on, with two from 0.1 on, with three from 0.001 on,
+/// and with five below.
 pub(crate) fn digits(x: f64) -> String {
     let places = places(x);
     format!("{x:.places$}")

@@ -32,7 +32,7 @@ pub struct Event {
     pub categories: Vec<String>,
     /// The number of the event's track, if that is not the thread's track.
     pub track: Option<u64>,
-    /// The value of a counter, or `None` for other events.
+    /// The value of an integer counter, or `None` for other events.
     pub value: Option<i64>,
     /// The arguments: names and values as text.
     pub args: Vec<(String, String)>,

@@ -13,9 +13,9 @@ use crate::row::Known;
 use crate::row::environment::date;
 use crate::table::{Cell, Table, workload};
 
-/// Generated tables, which are between two marks on the page. The marks contain the name of the tables.
+/// Generated tables, which are between two marks on the page. The first mark contains the name of the tables.
 pub(crate) struct Made {
-    /// The name of the tables, which the marks contain.
+    /// The name of the tables, which the first mark contains.
     pub(crate) name: &'static str,
     /// The bench that measures the rows, or `None` for all benches.
     bench: Option<&'static str>,

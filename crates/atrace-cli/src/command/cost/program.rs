@@ -55,7 +55,7 @@ pub(super) fn command(program: &[OsString], variables: &Variables) -> Command {
     command
 }
 
-/// Returns the error for a program that could not be started.
+/// Returns a function that makes the error for a program that could not be started.
 pub(super) fn not_started(program: &[OsString]) -> impl FnOnce(std::io::Error) -> Failure {
     let name = shown(program.first().map_or(&b""[..], |name| name.as_bytes())).to_string();
     move |e| {

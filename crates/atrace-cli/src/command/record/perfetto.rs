@@ -95,7 +95,7 @@ fn ended(why: impl Display) -> Failure {
 }
 
 /// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added.
-/// Programs that match such a pattern can only trace by ATrace. If the service can't record events of the kernel, these
+/// Programs that match such a pattern can only trace by ATrace, until they connect to the service. If the service can't record events of the kernel, these
 /// patterns are named in the output, and nothing is returned.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {

@@ -191,7 +191,7 @@ fn system() -> Vec<u8> {
     })
 }
 
-/// Returns packets with the name of a process and the names of its threads.
+/// Returns packets with the name of a process and the names of its threads, except the main thread.
 fn of_process(process: Process) -> Packets {
     let Some(status) = process.status() else { return Packets::new() };
     let tasks = fs::read_dir(process.path("task")).into_iter().flatten().flatten();
