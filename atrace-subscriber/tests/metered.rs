@@ -92,21 +92,25 @@ fn counts_are_exact_from_eight_threads_and_the_expensive_callsite_is_first() {
         return;
     }
     let dispatch = Dispatch::new(Metered::new(Plain::default()));
+    let run = |rounds: std::ops::Range<u64>| {
+        for round in rounds {
+            let span = info_span!("counted", round, later = tracing::field::Empty);
+            span.record("later", round);
+            span.in_scope(|| info!(target: "counted::event", "message"));
+            span.in_scope(|| ());
+            if round % 4 == 0 {
+                warn!(target: "counted::slow", round);
+            }
+            trace!(target: "counted::never", round);
+        }
+    };
+    // While one thread registers a callsite, `tracing` asks on the other threads whether the callsite is enabled.
+    tracing::dispatcher::with_default(&dispatch, || run(0..1));
     std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                tracing::dispatcher::with_default(&dispatch, || {
-                    for round in 0..ROUNDS {
-                        let span = info_span!("counted", round, later = tracing::field::Empty);
-                        span.record("later", round);
-                        span.in_scope(|| info!(target: "counted::event", "message"));
-                        span.in_scope(|| ());
-                        if round % 4 == 0 {
-                            warn!(target: "counted::slow", round);
-                        }
-                        trace!(target: "counted::never", round);
-                    }
-                });
+        for first in [1, 0, 0, 0, 0, 0, 0, 0] {
+            scope.spawn({
+                let (dispatch, run) = (&dispatch, &run);
+                move || tracing::dispatcher::with_default(dispatch, || run(first..ROUNDS))
             });
         }
     });

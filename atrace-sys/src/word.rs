@@ -223,9 +223,9 @@ pub struct Line(pub [AtomicU64; 8]);
 
 /// Allocates cache lines that are never freed. Their words are 0. The system provides the pages only when they are
 /// first used.
-pub fn zeroed_lines(count: usize) -> &'static [Line] {
+pub fn zeroed_lines<const COUNT: usize>() -> &'static [Line; COUNT] {
     // An allocator knows that new pages are zero only for small alignments. So there is one line more than needed.
-    let words = Box::leak(vec![0_u64; 8 * (count + 1)].into_boxed_slice());
+    let words = Box::leak(vec![0_u64; 8 * (COUNT + 1)].into_boxed_slice());
     // Miri recognises what is never freed by a static that refers to its beginning.
     #[cfg(miri)]
     {
@@ -234,7 +234,7 @@ pub fn zeroed_lines(count: usize) -> &'static [Line] {
     }
     // SAFETY: atomics have the size and the bits of their integers, an aligned part is returned, and nothing else refers to it.
     let (_, lines, _) = unsafe { words.align_to_mut::<Line>() };
-    lines.get(..count).unwrap_or_default()
+    lines.first_chunk().expect("an aligned part of so many lines")
 }
 
 #[cfg(test)]

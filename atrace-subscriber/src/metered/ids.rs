@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use atrace_sys::{Line, zeroed_lines};
 
-use super::thread::LANES;
+use super::thread::NONE;
 use crate::callsites::FIRST_NUMBERS;
 
 /// The number of small tables.
@@ -35,13 +35,12 @@ const NUMBER_BITS: u32 = 14;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!((FIRST_NUMBERS as u64) < NUMBER);
 
-/// The position of a word: its set, and its index in that set.
-#[derive(Clone, Copy)]
-pub(super) struct Place(usize, usize);
+/// The word that was found for an id, and the number of the callsite that it holds.
+pub(super) type Found<'a> = (&'a AtomicU64, usize);
 
 pub(super) struct Ids {
     /// The sets of all small tables, followed by the sets of the large table.
-    sets: &'static [Line],
+    sets: &'static [Line; TABLES * SMALL + LARGE],
     /// The lane of each small table's owner, plus 1, or 0 if the table has no owner.
     owners: [AtomicUsize; TABLES],
 }
@@ -55,7 +54,7 @@ impl std::fmt::Debug for Ids {
 impl Ids {
     pub(super) fn new() -> Self {
         let owners = [const { AtomicUsize::new(0) }; TABLES];
-        Self { sets: zeroed_lines(TABLES * SMALL + LARGE), owners }
+        Self { sets: zeroed_lines(), owners }
     }
 
     /// Returns the number of the small table of an id, and the id's sets in that table and in the large one. The id of
@@ -70,25 +69,15 @@ impl Ids {
         (table, [table * SMALL + id as usize % SMALL, TABLES * SMALL + large])
     }
 
-    /// Finds the word of an id. Returns its place, and the number of the callsite. The word is usually the first word
-    /// of its set.
+    /// Finds the word of an id, if it is the first word of its set in the small table, as it usually is.
     #[inline(always)]
-    pub(super) fn find(&self, id: u64) -> Option<(Place, usize)> {
-        let at = Self::sets(id).1[0];
-        match self.sets.get(at).and_then(|set| number_in(&set.0[0], id)) {
-            Some(number) => Some((Place(at, 0), number)),
-            None => self.find_further(id),
-        }
+    pub(super) fn find_first(&self, id: u64) -> Option<Found<'_>> {
+        found(&self.sets[Self::sets(id).1[0]].0[0], id)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn find_further(&self, id: u64) -> Option<(Place, usize)> {
-        let find = |at: usize| {
-            let mut words = self.sets[at].0.iter().enumerate();
-            words.find_map(|(way, word)| Some((Place(at, way), number_in(word, id)?)))
-        };
-        Self::sets(id).1.into_iter().find_map(find)
+    /// Finds the word of an id.
+    pub(super) fn find(&self, id: u64) -> Option<Found<'_>> {
+        Self::sets(id).1.into_iter().flat_map(|at| &self.sets[at].0).find_map(|word| found(word, id))
     }
 
     /// Adds an id. `lane` is the lane of the calling thread. A subscriber may give the same id to all spans of a
@@ -97,10 +86,12 @@ impl Ids {
     pub(super) fn add(&self, id: u64, callsite: usize, lane: usize) {
         let (table, [small, _]) = Self::sets(id);
         let (new, first) = (rest(id) | (callsite as u64 + 1), &self.sets[small].0[0]);
-        if self.owners[table].load(Ordering::Relaxed) == lane + 1 && first.load(Ordering::Relaxed) == 0 {
-            first.store(new, Ordering::Relaxed);
-        } else {
-            self.add_further(id, new, lane);
+        match first.load(Ordering::Relaxed) {
+            present if present == new => {}
+            0 if self.owners[table].load(Ordering::Relaxed) == lane + 1 => {
+                first.store(new, Ordering::Relaxed)
+            }
+            _ => self.add_further(id, new, lane),
         }
     }
 
@@ -115,14 +106,14 @@ impl Ids {
         let owner = &self.owners[table];
         let becomes_owner =
             || owner.compare_exchange(0, lane + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        let owns = owner.load(Ordering::Relaxed) == lane + 1 || lane < LANES && becomes_owner();
+        let owns = owner.load(Ordering::Relaxed) == lane + 1 || lane < NONE && becomes_owner();
         let _ = owns && put(small) || put(large);
     }
 
     /// Frees the word of a span that has been closed.
     #[inline(always)]
-    pub(super) fn remove(&self, Place(at, way): Place) {
-        self.sets[at].0[way].store(0, Ordering::Relaxed);
+    pub(super) fn remove(word: &AtomicU64) {
+        word.store(0, Ordering::Relaxed);
     }
 }
 
@@ -132,12 +123,12 @@ fn rest(id: u64) -> u64 {
     id >> SMALL_BITS << NUMBER_BITS
 }
 
-/// Returns the number of the callsite in a word, if the word has this id.
+/// Returns the word and the number of the callsite in it, if the word has this id.
 #[inline(always)]
-fn number_in(word: &AtomicU64, id: u64) -> Option<usize> {
+fn found(word: &AtomicU64, id: u64) -> Option<Found<'_>> {
     // A free word has no number, even for an id of which no bits remain.
     let number = (word.load(Ordering::Relaxed) ^ rest(id)).wrapping_sub(1);
-    (number < NUMBER).then_some(number as usize)
+    (number < NUMBER).then_some((word, number as usize))
 }
 
 #[cfg(test)]
@@ -154,10 +145,10 @@ mod tests {
         ids.add(7, 1, 0); // The same span again has no second entry.
         // The id is used again before the old span's entry has been removed.
         ids.add(7, 2, 0);
-        ids.remove(old);
+        Ids::remove(old);
         let (new, callsite) = ids.find(7).unwrap();
         assert_eq!(callsite, 2);
-        ids.remove(new);
+        Ids::remove(new);
         assert!(ids.find(7).is_none());
     }
 
@@ -172,7 +163,7 @@ mod tests {
         assert!(known.len() <= ALL && known.len() > ALL / 2, "{}", known.len());
         assert!(known.iter().all(|(id, callsite)| number(*id) == *callsite));
         for (id, _) in &known {
-            ids.remove(ids.find(*id).unwrap().0);
+            Ids::remove(ids.find(*id).unwrap().0);
         }
         assert!(all.clone().all(|id| ids.find(id).is_none()));
     }
@@ -186,10 +177,13 @@ mod tests {
                 ids.add(id(lane, slot), 10 * lane as usize + slot as usize, lane as usize);
                 // Of other threads than the owner, ids are in the large table.
                 ids.add(id(lane, 100 + slot), 7, lane as usize + 1);
-                ids.add(id(9, slot), 8, LANES + 5);
+                ids.add(id(9, slot), 8, NONE);
             }
         }
-        let find = |id| ids.find(id).map(|(Place(set, _), number)| (set < TABLES * SMALL, number));
+        let small = ids.sets[..TABLES * SMALL].as_ptr_range();
+        let find = |id| {
+            ids.find(id).map(|(word, number)| (small.contains(&std::ptr::from_ref(word).cast()), number))
+        };
         for lane in 0..4 {
             for slot in 1..5 {
                 assert_eq!(find(id(lane, slot)), Some((true, 10 * lane as usize + slot as usize)));
@@ -209,10 +203,10 @@ mod tests {
                     for round in 0..if cfg!(miri) { 20 } else { 20_000 } {
                         let id = 1 + thread + 4 * (round % 5);
                         // Some threads share their counters, and own no table.
-                        ids.add(id, id as usize, if thread < 2 { thread as usize } else { LANES });
+                        ids.add(id, id as usize, if thread < 2 { thread as usize } else { NONE });
                         let (place, callsite) = ids.find(id).unwrap();
                         assert_eq!(callsite as u64, id);
-                        ids.remove(place);
+                        Ids::remove(place);
                     }
                 });
             }

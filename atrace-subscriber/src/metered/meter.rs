@@ -34,7 +34,7 @@ use atrace_sys::{Line, OnceRef, timer, zeroed_lines};
 use tracing_core::{Interest, Metadata};
 
 use super::counter::{self, ONE_IN_MAX};
-use super::thread::{self, LANES, NONE, Thread};
+use super::thread::{self, LANE, LANES, NONE, Thread};
 use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
@@ -147,7 +147,9 @@ impl Timed {
         } else if reads {
             self.others.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.longs.fetch_add(u64::from(is_long), Ordering::Relaxed);
+            if is_long {
+                self.longs.fetch_add(1, Ordering::Relaxed);
+            }
             self.short.add(if is_long { 0 } else { ticks });
         }
     }
@@ -178,9 +180,9 @@ pub(super) struct State {
     ticks: Ticks,
     began: (Instant, u64, Option<u64>),
     one_in: AtomicU32,
-    /// The lines of counters of each callsite, by the callsite's number. Each callsite has one line for each
-    /// lane (the counters of one thread), and one for all threads without a lane.
-    lines: &'static [Line],
+    /// The lines of counters: for each lane (the counters of one thread), and then for all threads without a lane, a line
+    /// for each callsite, by the callsite's number.
+    lines: &'static [Line; LANE * (LANES + 1)],
     /// The samples of the callsites, by the callsites' numbers. The last entry is for unknown callsites.
     sites: Box<[OnceRef<Site>]>,
     /// Whether a callsite was registered with this meter, by the callsite's number.
@@ -216,7 +218,7 @@ impl Meter {
             ticks,
             began: (Instant::now(), ticks.now(), timer::process_time()),
             one_in: AtomicU32::new(ONE_IN),
-            lines: zeroed_lines((UNKNOWN + 1) * (LANES + 1)),
+            lines: zeroed_lines(),
             sites: (0..=UNKNOWN).map(|_| OnceRef::new()).collect(),
             registered: (0..UNKNOWN).map(|_| AtomicBool::new(false)).collect(),
             long: AtomicU64::new(u64::MAX),
@@ -259,7 +261,7 @@ pub(crate) fn billed<R>(
     #[inline(never)]
     fn begin(meter: Meter, metadata: Option<&'static Metadata<'static>>, call: Call) -> Option<Timing> {
         let metadata = metadata?;
-        if meter.0.passes(metadata, call) { None } else { meter.0.time(metadata, call) }
+        if meter.0.passes(metadata, call).is_some() { None } else { meter.0.time(metadata, call) }
     }
     #[cold]
     #[inline(never)]
@@ -288,27 +290,26 @@ impl State {
     /// Returns the line of counters of a callsite for a lane, or `None` if there is no such lane.
     #[inline(always)]
     fn line(&self, number: usize, lane: usize) -> Option<&'static Line> {
-        self.lines.get((number * (LANES + 1)).wrapping_add(lane))
+        self.lines.get(lane.wrapping_add(number))
     }
 
     pub(super) fn set_one_in(&self, one_in: u32) {
         self.one_in.store(one_in.clamp(1, ONE_IN_MAX), Ordering::Relaxed);
     }
 
-    /// Counts a call that is not timed. Returns false, and counts nothing, if the call may have to be timed.
+    /// Counts a call that is not timed, and returns the number of the callsite. Returns `None`, and counts nothing, if
+    /// the call may have to be timed.
     #[inline(always)]
-    pub(super) fn passes(&self, metadata: &'static Metadata<'static>, call: Call) -> bool {
-        let place = callsites::first_place(metadata);
+    pub(super) fn passes(&self, metadata: &'static Metadata<'static>, call: Call) -> Option<usize> {
+        let number = callsites::first_place(metadata);
         let address = std::ptr::from_ref(metadata).addr() as u64;
-        thread::with(|thread| match self.line(place, thread.lane.get()) {
-            Some(line) => {
-                line.0[ADDRESS].load(Ordering::Relaxed) == address && counter::passes(&line.0[place_of(call)])
-            }
-            None => false,
-        })
+        let line = self.line(number, thread::with(|thread| thread.lane.get()))?;
+        let passes =
+            line.0[ADDRESS].load(Ordering::Relaxed) == address && counter::passes(&line.0[place_of(call)]);
+        passes.then_some(number)
     }
 
-    /// Does the same as [`passes`](Self::passes), for the callsite with this number.
+    /// Does the same as [`passes`](Self::passes), for the callsite with this number. Returns whether it was counted.
     #[inline(always)]
     pub(super) fn number_passes(&self, number: usize, call: Call) -> bool {
         let line = thread::with(|thread| self.line(number, thread.lane.get()));
@@ -333,6 +334,7 @@ impl State {
     }
 
     /// Does the same as [`time`](Self::time), for the callsite with this number.
+    #[inline(always)]
     pub(super) fn time_number(&'static self, number: usize, call: Call) -> Option<Timing> {
         if self.number_passes(number, call) {
             return None;
@@ -343,11 +345,11 @@ impl State {
     #[cold]
     #[inline(never)]
     fn time_slowly(&'static self, thread: &Thread, number: usize, call: Call) -> Option<Timing> {
-        thread.prepare(self.ticks.now());
+        thread.prepare(self.began.1);
         let is_nested = thread.is_timing();
         let (place, one_in) = (place_of(call), self.one_in.load(Ordering::Relaxed));
         let left = |calls| if is_nested || calls + 1 < FIRSTS { 0 } else { thread.random_left(one_in) };
-        let counter = &self.line(number, thread.line())?.0[place];
+        let counter = &self.line(number, thread.first_line())?.0[place];
         let calls = counter::count(counter, left).or(is_nested.then_some(0))?;
         let timed = (!is_nested).then(|| &self.sites[number].get_or_make(Site::default).0[place]);
         let outer = (thread.nested.replace(0), thread.reads.get());
@@ -416,7 +418,7 @@ impl State {
 
     /// Returns the counter of the calls that [`try_calls`](Self::try_calls) makes.
     fn try_counter(&self) -> &'static AtomicU64 {
-        let line = UNKNOWN * (LANES + 1) + thread::with(Thread::line);
+        let line = thread::with(Thread::first_line) + UNKNOWN;
         &self.lines[line].0[place_of(Call::Enter)]
     }
 
@@ -456,7 +458,7 @@ impl State {
         let timed = &site.0[place];
         let firsts = timed.firsts.load(Ordering::Acquire);
         let (short, long) = (timed.short.sample(), timed.long.sample());
-        let lines = (0..=LANES).filter_map(|lane| self.line(number, lane));
+        let lines = (0..=LANES).filter_map(|lane| self.line(number, lane * LANE));
         Sampled {
             timed: firsts + short.number + long.number + timed.others.load(Ordering::Relaxed),
             calls: lines.map(|line| counter::calls(line.0[place].load(Ordering::Relaxed))).sum(),

@@ -49,10 +49,11 @@
 //! missing if a thread that has made calls has ended.) If the subscriber's maximum level excludes a callsite, the
 //! subscriber does not know the callsite. A callsite that the subscriber never wants is in the bill with zero.
 //!
-//! The memory of a meter is kept until the process ends: up to 0.7 MB, and 5 KB for each callsite (38 MB of addresses
-//! are reserved). A call allocates nothing; the registration of a callsite allocates. About 32,768 spans that are alive
-//! and about 5,000 callsites are recognised; all other calls count for the callsite "unknown". Each of 64 threads has
-//! its own counters; further threads share counters, which takes longer.
+//! The memory of a meter is kept until the process ends: up to 0.7 MB, 0.7 KB for each callsite, and up to 0.1 MB for
+//! each thread, or 0.6 MB if there are over 1,000 callsites (38 MB of addresses are reserved). A call allocates nothing;
+//! the registration of a callsite allocates. About 32,768 spans that are alive and about 5,000 callsites are recognised;
+//! all other calls count for the callsite "unknown". Each of 64 threads has its own counters; further threads share
+//! counters, which takes longer.
 //!
 //! A forked child inherits the counts of its parent, and does not write its parent's file.
 

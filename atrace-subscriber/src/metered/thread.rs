@@ -10,12 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use atrace_sys::{fork, thread, timer};
 
+use crate::callsites::FIRST_NUMBERS;
+
 /// The number of lanes: this many threads have counters of their own.
 pub(super) const LANES: usize = 64;
-/// The lane of a thread that has made no metered call yet, or is in a timed call. No lane and no line of counters has
-/// this number.
+/// The number of lines of counters in a lane: one for each callsite, and one for unknown callsites. A lane is denoted
+/// by the position of its first line.
+pub(super) const LANE: usize = FIRST_NUMBERS + 1;
+/// The lane of a thread that has made no metered call yet, or is in a timed call. No line has this position.
 pub(super) const NONE: usize = usize::MAX / 2;
-/// The lane of a thread that shares its counters with other threads. No line of counters has this number.
+/// The lane of a thread that shares its counters with other threads. No line has this position.
 const SHARED: usize = NONE + 1;
 
 /// The owner of each lane: the generation of the process and the number of the thread that has the lane, or 0 if the
@@ -26,9 +30,9 @@ static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The state of a thread. All meters share it.
 pub(super) struct Thread {
-    /// The number of the thread's lane; [`NONE`] during a timed call; [`SHARED`] if the thread shares its counters.
+    /// The thread's lane; [`NONE`] during a timed call; [`SHARED`] if the thread shares its counters.
     pub(super) lane: Cell<usize>,
-    /// The number of the thread's lane. It does not change during a timed call.
+    /// The thread's lane. It does not change during a timed call.
     own: Cell<usize>,
     /// The time of the calls that are nested in the timed call, in ticks.
     pub(super) nested: Cell<u64>,
@@ -61,14 +65,14 @@ impl Thread {
         if self.own.get() != NONE {
             return;
         }
-        self.own.set(free_lane());
+        self.own.set(free_lane().map_or(SHARED, |number| number * LANE));
         self.random.set(seed ^ std::ptr::from_ref(self).addr() as u64 | 1);
         self.end_timing();
     }
 
-    /// Returns the position of the thread's line of counters among all lines of a callsite.
-    pub(super) fn line(&self) -> usize {
-        self.own.get().min(LANES)
+    /// Returns the position of the first line of the counters that the thread uses also during a timed call.
+    pub(super) fn first_line(&self) -> usize {
+        self.own.get().min(LANES * LANE)
     }
 
     pub(super) fn is_timing(&self) -> bool {
@@ -93,7 +97,7 @@ impl Thread {
 }
 
 #[cold]
-fn free_lane() -> usize {
+fn free_lane() -> Option<usize> {
     let generation = fork::generation().number() << 32;
     let own = generation | u64::from(thread::number().unwrap_or(1));
     let take = |at: &usize, from| {
@@ -106,10 +110,10 @@ fn free_lane() -> usize {
         has_ended(owner) && take(at, owner)
     };
     if let Some(free) = (0..LANES).find(|at| take(at, 0)) {
-        return free;
+        return Some(free);
     }
     IS_LOST.store(true, Ordering::Relaxed);
-    (0..LANES).find(ended).unwrap_or(SHARED)
+    (0..LANES).find(ended)
 }
 
 /// Returns the processor time of all threads that have made metered calls, in nanoseconds. Returns `None` if

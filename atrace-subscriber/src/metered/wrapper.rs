@@ -5,8 +5,8 @@ use std::any::TypeId;
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Dispatch, Event, Interest, LevelFilter, Metadata, Subscriber};
 
-use super::ids::{Ids, Place};
-use super::meter::{Timing, UNKNOWN, number_of};
+use super::ids::{Found, Ids};
+use super::meter::{UNKNOWN, number_of};
 use super::thread;
 use super::{Bill, Call, Meter};
 
@@ -22,14 +22,14 @@ pub struct Metered<S> {
     subscriber: S,
     meter: Meter,
     /// The callsites of the spans, by the spans' ids.
-    ids: &'static Ids,
+    ids: Ids,
 }
 
 impl<S: Subscriber> Metered<S> {
     /// Wraps a subscriber, and begins its bill. This takes about a millisecond, because the cost of metering itself is
     /// measured.
     pub fn new(subscriber: S) -> Self {
-        Self { subscriber, meter: Meter::new("the subscriber"), ids: Box::leak(Box::new(Ids::new())) }
+        Self { subscriber, meter: Meter::new("the subscriber"), ids: Ids::new() }
     }
 
     /// Times one of `one_in` calls. The default is 128. A timed call takes some hundred nanoseconds longer than other
@@ -52,15 +52,25 @@ impl<S: Subscriber> Metered<S> {
         self.meter.bill()
     }
 
-    /// Calls `body` and meters it as a call for this callsite. Most calls are not timed; the path for them saves no
-    /// registers.
+    /// Calls `body` and meters it as a call for this callsite. Returns also the number of the callsite. Most calls are
+    /// not timed; the path for them saves no registers.
     #[inline(always)]
-    fn call<R>(&self, metadata: &'static Metadata<'static>, call: Call, body: impl Fn(&S) -> R) -> R {
+    fn call<R>(
+        &self,
+        metadata: &'static Metadata<'static>,
+        call: Call,
+        body: impl Fn(&S) -> R,
+    ) -> (R, usize) {
         let state = self.meter.0;
-        if state.passes(metadata, call) {
-            return body(&self.subscriber);
+        match state.passes(metadata, call) {
+            Some(number) => (body(&self.subscriber), number),
+            None => slowly(move || {
+                let timing = state.time(metadata, call);
+                let result = body(&self.subscriber);
+                drop(timing);
+                (result, number_of(metadata))
+            }),
         }
-        timed(move || state.time(metadata, call), move || body(&self.subscriber))
     }
 
     /// Stores the number of the callsite of a new span.
@@ -69,33 +79,26 @@ impl<S: Subscriber> Metered<S> {
         self.ids.add(id.into_u64(), number, thread::with(|thread| thread.lane.get()));
     }
 
-    /// Returns the number of a span's callsite, and the place where the number is stored.
+    /// Does the same as [`call`](Self::call), for a span that has an id. Returns also what was found by the id, before
+    /// the call.
     #[inline(always)]
-    fn span(&self, id: &Id) -> (usize, Option<Place>) {
-        self.ids.find(id.into_u64()).map_or((UNKNOWN, None), |(place, number)| (number, Some(place)))
-    }
-
-    /// Does the same as [`call`](Self::call), for a span that has an id.
-    #[inline(always)]
-    fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> R {
-        self.number_call(self.span(id).0, call, body)
-    }
-
-    #[inline(always)]
-    fn number_call<R>(&self, number: usize, call: Call, body: impl Fn(&S) -> R) -> R {
-        let state = self.meter.0;
-        if state.number_passes(number, call) {
-            return body(&self.subscriber);
+    fn span_call<R>(&self, id: &Id, call: Call, body: impl Fn(&S) -> R) -> (R, Option<Found<'_>>) {
+        let (state, id) = (self.meter.0, id.into_u64());
+        match self.ids.find_first(id) {
+            Some(found) if state.number_passes(found.1, call) => (body(&self.subscriber), Some(found)),
+            _ => slowly(move || {
+                let found = self.ids.find(id);
+                let _timing = state.time_number(found.map_or(UNKNOWN, |(_, number)| number), call);
+                (body(&self.subscriber), found)
+            }),
         }
-        timed(move || state.time_number(number, call), move || body(&self.subscriber))
     }
 }
 
 #[cold]
 #[inline(never)]
-fn timed<R>(begin: impl FnOnce() -> Option<Timing>, body: impl FnOnce() -> R) -> R {
-    let _timing = begin();
-    body()
+fn slowly<R>(call: impl FnOnce() -> R) -> R {
+    call()
 }
 
 impl<S: Subscriber> Subscriber for Metered<S> {
@@ -110,7 +113,14 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.number_call(number_of(metadata), Call::Check, |subscriber| subscriber.enabled(metadata))
+        let (state, number) = (self.meter.0, number_of(metadata));
+        if state.number_passes(number, Call::Check) {
+            return self.subscriber.enabled(metadata);
+        }
+        slowly(move || {
+            let _timing = state.time_number(number, Call::Check);
+            self.subscriber.enabled(metadata)
+        })
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -119,8 +129,8 @@ impl<S: Subscriber> Subscriber for Metered<S> {
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let metadata = attributes.metadata();
-        let id = self.call(metadata, Call::New, |subscriber| subscriber.new_span(attributes));
-        self.note(&id, number_of(metadata));
+        let (id, number) = self.call(metadata, Call::New, |subscriber| subscriber.new_span(attributes));
+        self.note(&id, number);
         id
     }
 
@@ -133,7 +143,7 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn event_enabled(&self, event: &Event<'_>) -> bool {
-        self.call(event.metadata(), Call::Check, |subscriber| subscriber.event_enabled(event))
+        self.call(event.metadata(), Call::Check, |subscriber| subscriber.event_enabled(event)).0
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -149,11 +159,10 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn clone_span(&self, id: &Id) -> Id {
-        let (callsite, place) = self.span(id);
-        let clone = self.number_call(callsite, Call::Clone, |subscriber| subscriber.clone_span(id));
+        let (clone, found) = self.span_call(id, Call::Clone, |subscriber| subscriber.clone_span(id));
         // A subscriber may give a clone an id of its own.
-        if place.is_some() && clone != *id {
-            self.note(&clone, callsite);
+        if let Some((_, number)) = found.filter(|_| clone != *id) {
+            self.note(&clone, number);
         }
         clone
     }
@@ -164,12 +173,11 @@ impl<S: Subscriber> Subscriber for Metered<S> {
     }
 
     fn try_close(&self, id: Id) -> bool {
-        // Once the subscriber has closed the span, it may give its id to another one.
-        let (callsite, place) = self.span(&id);
-        let is_closed =
-            self.number_call(callsite, Call::Close, |subscriber| subscriber.try_close(id.clone()));
-        if let Some(place) = place.filter(|_| is_closed) {
-            self.ids.remove(place);
+        let (is_closed, found) =
+            self.span_call(&id, Call::Close, |subscriber| subscriber.try_close(id.clone()));
+        // What was found before the call: the subscriber may already have given the id to another span.
+        if is_closed && let Some((place, _)) = found {
+            Ids::remove(place);
         }
         is_closed
     }
