@@ -60,7 +60,7 @@ pub(crate) unsafe fn call(number: c_long, [a, b, c, d, e, f]: [isize; 6]) -> isi
     let _errno = super::ErrnoGuard::new();
     // SAFETY: the caller's contract.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if result < 0 { -(super::errno::errno() as isize) } else { result as isize }
+    if result == -1 { -(super::errno::errno() as isize) } else { result as isize }
 }
 
 /// The body of a bare thread. Its argument is the one that was passed to [`start`].

@@ -194,7 +194,23 @@ const FSTAT: c_long = if cfg!(target_arch = "x86_64") { 5 } else { 80 };
 #[cfg(bare)]
 const FTRUNCATE: c_long = if cfg!(target_arch = "x86_64") { 77 } else { 46 };
 
-/// Converts the result of a system call: a negated errno becomes an error.
+/// Converts the result of a system call: a negated errno becomes an error. All other numbers are results, also negative
+/// ones: half of the addresses of a 32-bit process are.
 pub(crate) fn answer(result: isize) -> Result<isize> {
-    if result < 0 { Err(Errno(-result as i32)) } else { Ok(result) }
+    const ERRNO_MAX: isize = 4095;
+    if (-ERRNO_MAX..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_not_an_error() {
+        assert_eq!(answer(-1), Err(Errno(1)));
+        assert_eq!(answer(-4095), Err(Errno(4095)));
+        for result in [0, 1, -4096, isize::MIN] {
+            assert_eq!(answer(result), Ok(result));
+        }
+    }
 }
