@@ -10,8 +10,9 @@
 //!
 //! A chunk goes through these states: the producer takes a free chunk ([`take`]) and completes it ([`complete`]); the
 //! service reads it ([`begin_reading`]) and frees it ([`free`]). When the service frees the last chunk of a page, it
-//! clears the whole word of the page, so that the page can be divided anew. Each side changes only the bits of its
-//! own chunk, by atomic read-modify-write operations.
+//! clears the whole word of the page, so that the page can be divided anew. The producer that takes the first chunk of
+//! a page sets the layout. Otherwise each side changes only the bits of its own chunk. All changes are atomic
+//! read-modify-write operations.
 //!
 //! A faulty or hostile process may have written any value to a word. So a word is used only to choose among chunks that
 //! exist.
@@ -95,8 +96,8 @@ pub const fn chunks_of(word: u32) -> u32 {
     }
 }
 
-/// For the producer: takes a free chunk of a page with this layout, and first divides the page if necessary.
-/// Returns the chunk's index.
+/// For the producer: takes a free chunk of a page with this layout, and first divides the page if necessary. Returns
+/// the chunk's index, or `None` if the page has another layout or no free chunk.
 pub fn take(header: &AtomicU32, layout: Layout) -> Option<u32> {
     let mut word = header.load(Ordering::Relaxed);
     loop {

@@ -1,9 +1,10 @@
 //! Encodes typed arguments of an event, in a buffer on the stack.
 //!
 //! Arguments are encoded before the thread is pinned and before shared memory is touched, because formatting a value
-//! runs code of the program. That code may write events, panic or fork. The buffer has a fixed size (`ARGS_MAX`). A
-//! text that does not fit is cut and ends in `…`; arguments that do not fit are left out, and their number is the
-//! value of an additional argument, `left_out`.
+//! runs code of the program. That code may write events, panic or fork. Only arguments of any length ([`put_scalar`],
+//! [`put_text`]) are encoded later: they need no formatting and no buffer. The buffer has a fixed size (`ARGS_MAX`). A
+//! text that does not fit is cut and ends in `…`; arguments that do not fit are left out, and their number is the value
+//! of an additional argument, `left_out`.
 
 #![expect(unsafe_code, reason = "the buffer on the stack is not initialised before use")]
 
@@ -27,8 +28,9 @@ const VALUE_MAX: usize = 1000;
 pub const WHOLE_MAX: usize = 64 << 10;
 /// A bit of [`Encoder::left_out`]: a text was cut.
 const IS_CUT: u32 = 1 << 31;
-/// The maximum length in bytes of the name of a track, and of the name of an event that has arguments or other data
-/// besides the name.
+/// The maximum length in bytes of the name of a track, and of the name that an event of
+/// [`traced`](crate::producer::traced) has in place of its callsite's name. The name of a long event is cut to this
+/// length, too, if the event may not take several chunks.
 pub const TRACK_NAME_MAX: usize = 1024;
 /// The maximum length of the name of an argument, in bytes.
 pub(crate) const NAME_MAX: usize = 64;
@@ -126,7 +128,7 @@ impl Encoder {
         ARGS_MAX - LEFT_OUT_ROOM - self.len
     }
 
-    /// Reserves the next `len` bytes and returns them, or `None` if there is no room.
+    /// Returns the next `len` bytes of the buffer, or `None` if there is no room.
     #[inline(always)]
     fn next(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {
         self.bytes.get_mut(self.len..self.len + len)
@@ -229,8 +231,8 @@ impl Encoder {
         self.text(key, |encoder| _ = encoder.write_str(value));
     }
 
-    /// Adds a formatted value. If the formatting panics, the value is the text that was written before,
-    /// followed by `<panicked>`.
+    /// Adds a formatted value. If the formatting panics, the value is the text that was written before, followed by
+    /// `<panicked>` if there is room.
     ///
     /// Returns false if the formatting panicked.
     #[inline]
@@ -271,7 +273,7 @@ impl Encoder {
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }
     }
 
-    /// Returns whether no argument was left out and no text was cut.
+    /// Returns whether no argument was left out and no value was cut. Must be called before [`finish`](Self::finish).
     pub const fn is_whole(&self) -> bool {
         self.left_out == 0
     }

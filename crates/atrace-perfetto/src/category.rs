@@ -1,5 +1,5 @@
-//! Categories: each tag is one of Perfetto's categories, under AOSP's short name for the tag. Sessions choose tags by
-//! these names.
+//! Categories: for Perfetto each tag is a category, with the name that AOSP's `libs/tracing_perfetto` has for it.
+//! Sessions choose tags by these names.
 //!
 //! Source: AOSP, `libs/tracing_perfetto`, and Perfetto's `track_event_config.proto`.
 

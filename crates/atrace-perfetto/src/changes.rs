@@ -9,7 +9,7 @@ static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
 /// The callback usually runs on the socket thread, which may have no thread-locals. It also runs on the thread of a
 /// recording when the recording ends, and on a thread that starts the socket thread, even in an event. So the callback
 /// must not allocate, take a lock, panic, or run code of the program. At most two callbacks can be registered, because
-/// two crates call this function; registering the same callback again does nothing.
+/// two modules of the crate `atrace` call this function; registering the same callback again does nothing.
 pub fn on_change(body: &'static fn()) {
     // The first free entry, or the one that holds this callback already.
     for place in &ON_CHANGE {

@@ -1,13 +1,13 @@
-//! Timestamps of `CLOCK_BOOTTIME` without a system call: they are computed from the processor's counter (the
+//! Timestamps of `CLOCK_BOOTTIME` without a system call: they are computed from the processor's counter (on x86-64, the
 //! TSC).
 //!
 //! # Scaling
 //!
-//! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the anchor's
-//! time plus the ticks since then, multiplied by the speed. The kernel adjusts the speed of its clock but not the speed
-//! of the counter, so the socket thread, or the thread of a recording, makes a new anchor about each second. If the
-//! counter is more than two seconds past the anchor, or before the anchor (because the thread was descheduled or the
-//! machine slept), a timestamp is read from the system's clock instead.
+//! An *anchor* is a value of the counter, the time at that moment, and the counter's speed. A timestamp is the sum of
+//! the anchor's time and the product of the speed and the ticks since then. The kernel adjusts the speed of its clock
+//! but not the speed of the counter, so during a session the socket thread, or the thread of a recording, makes a new
+//! anchor about each second. If the counter is more than two seconds past the anchor, or before the anchor (for example
+//! because the thread was descheduled or the machine slept), a timestamp is read from the system's clock instead.
 //!
 //! # Reading an anchor
 //!
@@ -50,8 +50,9 @@ impl Anchors {
         Self { made: AtomicU32::new(0), anchors: [const { [const { AtomicU64::new(0) }; 4] }; 2] }
     }
 
-    /// Returns the time of the counter value that `ticks` returns, or `None` if there is no recent anchor. `ticks` is
-    /// called only if there is an anchor, because without an anchor the process may not be allowed to read the counter.
+    /// Returns the time of the counter value that `ticks` returns, or `None` if there is no recent anchor or the anchor
+    /// changes meanwhile. `ticks` is called only if there is an anchor, because without an anchor the process may not
+    /// be allowed to read the counter.
     #[inline(always)]
     fn scale(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
         let made = self.made.load(Ordering::Acquire);
@@ -90,8 +91,9 @@ impl Anchors {
 /// clock over some seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
-    /// Two pairs of a counter value and a time. The speed is measured between the older pair and the present.
+    /// A counter value and its time. The speed is measured between this pair and the present.
     older: Option<(u64, u64)>,
+    /// The pair that becomes the older pair next.
     newer: (u64, u64),
     per_tick: u64,
 }
@@ -100,10 +102,10 @@ impl Speed {
     /// When the newer pair of a counter value and a time has this age, it becomes the older pair.
     const BASE_NS: u64 = 4_000_000_000;
 
-    /// Updates the speed with a pair of a counter value and a time. Returns 0 while the speed is unknown.
+    /// Updates the speed with a pair of a counter value and a time. Returns the speed, or 0 while it is unknown.
     ///
-    /// If the speed changes by more than the kernel ever adjusts its clock (0.1 %), the machine has slept, and the
-    /// measurement starts anew.
+    /// If the speed changes by more than 0.1 %, which is more than NTP adjusts the kernel's clock, the machine has
+    /// probably slept, and the measurement starts anew.
     fn learn(&mut self, ticks: u64, ns: u64) -> u64 {
         let Some((older_ticks, older_ns)) = self.older else { return self.forget(ticks, ns) };
         let since = ns.wrapping_sub(older_ns);
@@ -222,8 +224,8 @@ mod tests {
         assert_eq!(speed.learn(19_200_000 * 60, 90_000_000_000), 0);
     }
 
-    /// Tests that a timestamp lies between two times of the system's clock that are read before and after it, whatever
-    /// the counter does.
+    /// Tests that a timestamp lies between two times of the system's clock that are read before and after it, or at
+    /// most 50 µs outside, whatever the counter does.
     #[test]
     #[cfg_attr(miri, ignore = "no clock of the time since the start of the machine")]
     fn now_is_the_systems_time() {

@@ -63,8 +63,8 @@ fn count(shared: &Shared) {
 
 /// Moves the count of lost events to shared memory, if there is any.
 ///
-/// A thread that has counted an event calls this, and so does the socket thread after it has set the shared
-/// memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
+/// [`lose`] and [`lose_end`] call this after they have counted an event, and the socket thread calls it after it has
+/// set the shared memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
 /// write.
 #[inline(never)]
 pub(crate) fn publish(shared: &Shared) {

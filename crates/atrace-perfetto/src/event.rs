@@ -117,20 +117,23 @@ pub enum Amount {
     Real(f64),
 }
 
-/// The maximum length of a text of an event, in bytes. Such a text fits into an empty chunk that fills a page
-/// ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's start.
+/// The maximum length in bytes of a text that is written in one packet of one chunk. Such a text fits into an empty
+/// chunk that fills a page ([`Layout::Whole`](crate::abi::Layout::Whole)), together with the definitions at the chunk's
+/// start.
 pub(crate) const TEXT_MAX: usize = 6 << 10;
 
 /// A track of this process. `producer.rs` has its constructors.
 #[derive(Clone, Copy, Debug)]
 pub struct Track<'a> {
     pub(crate) uuid: u64,
-    /// The number of the process's track, below which this track is shown.
+    /// The number of the track below which this track is shown: the process's track or, for the counter of a thread's
+    /// processor time, the thread's track.
     pub(crate) parent: u64,
     pub(crate) name: &'a str,
     pub(crate) is_counter: bool,
     /// Whether a writer remembers that it has described the track, so that it does not describe the track before each
-    /// event. This is so for counters, and for the tracks of [`traced`](crate::producer::traced).
+    /// event. This is so for the program's counters, and for the tracks of [`traced`](crate::producer::traced) and
+    /// [`end_traced`](crate::producer::end_traced).
     pub(crate) is_kept: bool,
 }
 
@@ -139,8 +142,8 @@ pub struct Track<'a> {
 pub struct Event<'a> {
     /// The type of the event.
     pub kind: Type,
-    /// The tags of the event, which are its categories. Every session that wants at least one of the tags gets
-    /// the event. The packet of an end names no categories.
+    /// The tags of the event, which are its categories. Only sessions that want at least one of the tags get the event.
+    /// The packet of an end names no categories.
     pub tags: u64,
     /// The track of the event. `None` means the calling thread's track.
     pub track: Option<Track<'a>>,

@@ -1,5 +1,5 @@
-//! Counts how much of an arena (the shared memory) threads have taken, in chunks, since its reader last read it. The
-//! reader can sleep until the threads have taken half of the arena.
+//! Counts how much of an arena (the shared memory) threads have taken since its reader last read it. The reader can
+//! sleep until the threads have taken half of the arena.
 //!
 //! A reader that looks at fixed intervals is too late if a burst of events follows a silence. So the thread whose new
 //! chunk brings the sum to half of the arena wakes the reader. If the reader is awake, waking it takes no system call.

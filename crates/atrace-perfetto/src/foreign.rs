@@ -1,8 +1,9 @@
 //! The shared memory of another process's producer, as a tracing service sees it.
 //!
 //! The producer may write anything to this memory at any moment. So the file is mapped only if it is sealed and its
-//! size can't change; each word is loaded once; and packets are copied before they are parsed. Indices that come from
-//! the producer are checked here: the functions return `None` for a page or chunk that does not exist.
+//! size can't change; a word is not loaded again after it was checked; and packets are copied before they are parsed.
+//! Indices that come from the producer are checked here: for a page or chunk that does not exist, the functions return
+//! `None` or do nothing.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -84,7 +85,7 @@ impl Foreign {
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`map`](Self::map).
+    /// Returns EINVAL if the page size or the size of the memory is not valid, or an error of the system.
     pub fn make(size: usize, page: usize) -> io::Result<(Self, OwnedFd)> {
         let file = sealed_file(c"atrace-producer", size)?;
         Ok((Self::at(file.as_raw_fd(), size, page)?, file.into()))
@@ -121,7 +122,8 @@ impl Foreign {
         self.word(page as usize * self.page).filter(|_| page < self.pages)
     }
 
-    /// Returns how many events a producer of this library has counted as lost. The count wraps at `u32::MAX`.
+    /// Returns how many events a producer of this library has counted as lost for this reason. The count wraps at
+    /// `u32::MAX`.
     pub fn lost(&self, loss: Loss) -> u32 {
         let word = self.word(loss.word(self.page)).filter(|_| (loss as u32) < self.pages);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
@@ -149,7 +151,7 @@ impl Foreign {
         })
     }
 
-    /// Returns the offset and the size of a chunk.
+    /// Returns the offset and the size of a chunk, or `None` if there is no such chunk.
     fn place(&self, page: u32, chunk: u32) -> Option<(usize, usize)> {
         let chunks = self.chunks(page)?;
         let size = abi::chunk_size(self.page, chunks.max(1));
@@ -165,13 +167,13 @@ impl Foreign {
         Some(Head { number, writer, packets, flags })
     }
 
-    /// Returns the header of a chunk.
+    /// Returns the header of a chunk, or `None` if there is no such chunk.
     pub fn head(&self, page: u32, chunk: u32) -> Option<Head> {
         self.head_at(self.place(page, chunk)?.0)
     }
 
     /// Replaces the content of `bytes` with a copy of a chunk's packets. Returns the chunk's header, which is read
-    /// first.
+    /// first, or `None` if there is no such chunk.
     pub fn copy(&self, page: u32, chunk: u32, bytes: &mut Vec<u8>) -> Option<Head> {
         let (offset, size) = self.place(page, chunk)?;
         let head = self.head_at(offset)?;
@@ -185,7 +187,8 @@ impl Foreign {
     /// Frees a chunk that the service has read. This takes a limited time, whatever the producer does meanwhile.
     pub fn free(&self, page: u32, chunk: u32) {
         let Some(header) = self.header(page).filter(|_| chunk < abi::CHUNKS_MAX) else { return };
-        // The next thread takes the chunk before it writes the header. Until then the header must not look like its.
+        // The next thread takes the chunk before it writes the header. Until it has written the header, the header must
+        // not count any packets.
         if let Some(word) = self.place(page, chunk).and_then(|(offset, _)| self.word(offset + 4)) {
             word.store(0, Ordering::Relaxed);
         }

@@ -1,8 +1,9 @@
 //! Hashes of texts.
 //!
-//! A track's number is derived from the hash of its name and a seed of the process. The functions are `const`, so that
-//! the compiler can hash constant names. The hash folds the 128-bit product of the state and each word of the text, as
-//! wyhash and rapidhash do. The hash does not resist an attacker who looks for collisions.
+//! A track's number is derived from the hash of its name and a seed, which depends on the process and on the track's
+//! key. The functions are `const`, so that the compiler can hash constant names. For each word of the text, the hash
+//! multiplies the state, changed by the word, by a constant, and folds the 128-bit product, similarly to wyhash and
+//! rapidhash. The hash does not resist an attacker who looks for collisions.
 
 use atrace_sys::text::cut;
 
@@ -10,7 +11,8 @@ use crate::args::TRACK_NAME_MAX;
 
 pub(crate) const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes a word into a state: multiplies the two, and returns the exclusive-or of both halves of the product.
+/// Mixes a word into a state: multiplies the exclusive-or of the two by [`FACTOR`], and returns the exclusive-or of
+/// both halves of the product.
 pub(crate) const fn mix(state: u64, word: u64) -> u64 {
     let product = (state ^ word) as u128 * FACTOR as u128;
     product as u64 ^ (product >> 64) as u64

@@ -10,20 +10,20 @@
 //! # Lifetime
 //!
 //! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
-//! gone, and in a forked child, the arena is *retired*: anonymous memory is mapped over it. Late writes then go to
-//! memory that no other process sees. If no thread has a chunk of the arena any more, the arena becomes a spare: the
-//! next file of the same size is mapped at its addresses. So if the service restarts a thousand times, only one arena
-//! takes address space.
+//! gone or the recording has ended, and in a forked child, the arena is *retired*: anonymous memory is mapped over it.
+//! Late writes then go to memory that no other process sees. If it was not retired by a fork and no thread has a chunk
+//! of it any more, the arena becomes a spare, one of at most four: the next file of the same size is mapped at its
+//! addresses. So if the service restarts a thousand times, only one arena takes address space.
 //!
 //! All arenas are in a linked list. The fork handler needs the list.
 //!
 //! # Chunks
 //!
 //! [`Arena::open`] takes a free chunk by compare-and-swap. The thread that opened it writes packets; [`Chunk::publish`]
-//! counts each packet. The count in the header always includes one packet that is not finished, because readers of an
-//! unfinished chunk skip its last packet. So after a crash all finished packets can be read. [`Chunk::complete`] turns
-//! that packet into an empty one, marks the chunk complete, and pushes it to the list of completed chunks
-//! (`handed.rs`).
+//! counts each packet. As long as the chunk is not complete, the count in the header includes one packet that is not
+//! finished, because readers of an unfinished chunk skip its last packet. So after a crash all finished packets can be
+//! read. [`Chunk::complete`] turns that packet into an empty one, marks the chunk complete, and pushes it to the list
+//! of completed chunks (`handed.rs`).
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
@@ -51,8 +51,8 @@ pub struct Arena {
     /// Two pages at which a search for a free chunk starts. For a whole chunk (one that fills a page), the search
     /// starts behind the page of the last whole chunk that was taken. For a small chunk, it starts at the page of the
     /// last small chunk that was taken. After each collection of the completed chunks ([`Arena::take_handed`]), the
-    /// search for a whole chunk starts at page 0 again. So the lowest pages, and as few as possible, are in use: pages
-    /// that are never touched take no memory.
+    /// search for a whole chunk starts at page 0 again. So mostly the lowest pages are in use: pages that are never
+    /// touched take no memory.
     hints: [AtomicU32; 2],
     is_retired: AtomicBool,
     /// The arena that was made before this arena, or `None`: the link of the list of all arenas.
@@ -122,8 +122,8 @@ static LAST: OnceRef<Arena> = OnceRef::new();
 static SPARES: [OnceRef<Arena>; 4] = [const { OnceRef::new() }; 4];
 
 impl Arena {
-    /// Makes a sealed memory file of `pages` pages and maps it. If the system refuses a file of this size, the file has
-    /// at most 1 MiB. Returns the arena and the descriptor of the file.
+    /// Makes a sealed memory file of `pages` pages and maps it. If the process may not make a file of this size
+    /// (`RLIMIT_FSIZE`), the file has at most 1 MiB. Returns the arena and the descriptor of the file.
     ///
     /// # Errors
     ///
@@ -219,7 +219,8 @@ impl Arena {
         }
     }
 
-    /// Maps anonymous memory over the arena. From now on, no other process sees data that is written to it.
+    /// Maps anonymous memory over the arena. If this succeeds, no other process sees data that is written to it from
+    /// now on.
     ///
     /// Async-signal-safe.
     pub fn retire(&self) {
@@ -264,8 +265,8 @@ impl Arena {
         self.memory.get(start + 4)
     }
 
-    /// Takes a free chunk of this layout. Returns the index of its page, and the index of the chunk in the
-    /// page; or `None` if no chunk is free.
+    /// Takes a free chunk of this layout. Returns the index of its page, and the index of the chunk in the page; or
+    /// `None` if no such chunk is free or the arena is retired.
     #[inline(never)]
     fn take(&'static self, layout: Layout) -> Option<(u32, u32)> {
         if self.is_retired.load(Ordering::Relaxed) {
@@ -317,7 +318,7 @@ impl Arena {
     }
 
     /// Opens a chunk for a writer. The chunk has this layout or, if no such chunk is free, the other layout. Returns
-    /// `None` if no chunk is free.
+    /// `None` if no chunk is free or the arena is retired.
     #[inline(never)]
     pub fn open(&'static self, layout: Layout, writer: u16, number: u32, buffer: u32) -> Option<Chunk> {
         let other = if layout == Layout::Whole { Layout::Small } else { Layout::Whole };
@@ -376,8 +377,8 @@ impl Arena {
         to.get(..size).filter(|_| size > 0)
     }
 
-    /// Copies bytes from an offset within the pages on, up to the end of the pages. No thread or process may be writing
-    /// these bytes.
+    /// Fills `to` with the bytes from the offset `from` on, as far as they are within the pages. No thread or process
+    /// may be writing these bytes.
     fn copy(&self, from: usize, to: &mut [u8]) {
         let len = to.len().min((self.pages as usize * PAGE).saturating_sub(from));
         // SAFETY: the bytes are within the arena, and they don't change.
@@ -403,8 +404,8 @@ impl Arena {
     }
 
     /// Calls `each` with each finished, non-empty packet of a chunk, and with the packet's flags, as long as the
-    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. The
-    /// caller makes sure that so many packets are finished: the function reads the packets in place, and only a finished
+    /// packets lie within the chunk. `finished` holds the number of finished packets and the chunk's flags. The caller
+    /// makes sure that so many packets are finished: the function reads the packets in place, and only a finished
     /// packet does not change. Returns the offset behind the last finished packet.
     fn packets(&self, start: usize, chunks: u32, finished: u16, mut each: impl FnMut(&[u8], u16)) -> usize {
         let (mut at, end) = (start + CHUNK_HEADER, start + abi::chunk_size(PAGE, chunks));
@@ -589,7 +590,7 @@ fn packet_len(most: usize, byte: impl Fn(usize) -> Option<u8>) -> Option<(usize,
 
 /// A chunk that a thread writes, or no chunk. Zeroes are a valid value, which means "no chunk".
 ///
-/// Only the chunk's own thread writes packets to it.
+/// Only the chunk's own thread writes packets to it, or the thread that completes the chunk in place of its own thread.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
@@ -657,7 +658,7 @@ impl Chunk {
     #[inline(never)]
     pub fn complete(&mut self) {
         if let Some(length) = self.word::<AtomicU8>(self.at) {
-            // The packet that was counted in advance becomes an empty one: in the reserved byte, or one before it.
+            // The packet that was counted in advance becomes an empty one, in the reserved byte or in a byte before it.
             length.store(0, Ordering::Relaxed);
         }
         self.hand_over();

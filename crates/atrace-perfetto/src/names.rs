@@ -18,7 +18,7 @@ impl Names {
         self.all().nth(place).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
     }
 
-    /// Returns the index of a name.
+    /// Returns the index of a name, or `None` if the name is not in the list.
     pub(crate) fn place(&self, name: &[u8]) -> Option<usize> {
         self.all().position(|word| word == name)
     }

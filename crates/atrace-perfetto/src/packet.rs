@@ -2,12 +2,12 @@
 //!
 //! # Format
 //!
-//! A packet is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the time since
-//! the previous packet, in nanoseconds. If the caller gives the event a time, the packet has that time and names the
+//! The packet of an event is its length and a `TracePacket`, which contains a `TrackEvent`. The time of a packet is the
+//! time since the previous packet, in nanoseconds. If [`Event::time`] is not 0, the packet has that time and names the
 //! clock of that time instead, because a negative difference would turn the clock of the sequence back. Lengths are
-//! varints that are filled in after the content is written, so their size is fixed in advance: one byte on the fast
-//! path (`IS_SHORT`: names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require
-//! the shortest form of a varint, so two bytes may also hold a small length.
+//! varints that are filled in after the content is written, so their size is fixed in advance: one byte if `IS_SHORT`
+//! is true (names of up to [`SHORT`] bytes and no arguments), otherwise two bytes. Protobuf does not require the
+//! shortest form of a varint, so two bytes may also hold a small length.
 //!
 //! A callsite's constant data is interned: [`intern`] writes the data in a separate packet, and events then have the
 //! callsite's number instead of its texts. The encoded number of every callsite has the same size.
@@ -16,8 +16,8 @@
 //!
 //! A writer checks once that the chunk has room for the largest possible packet of the event ([`Event::room`]), and
 //! then writes without checks. Readers see a packet once [`Chunk::publish`] has counted it. There is one encoder,
-//! [`event`], for all kinds of events; it is inlined, and each caller gets code only for the fields that its events
-//! have.
+//! [`event`], for all kinds of events except long ones ([`whole_event`]); it is inlined, and each caller gets code only
+//! for the fields that its events have.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto`, `interned_data.proto`,
 //! `debug_annotation.proto`.
@@ -176,7 +176,7 @@ pub(crate) fn event<const IS_SHORT: bool, const HAS_ONE: bool>(
     true
 }
 
-/// Does the same as [`event`] for any event, but is not inlined. All slower paths call this function.
+/// Does the same as [`event`] for any event, but is not inlined. The slower paths call this function.
 #[inline(never)]
 pub(crate) fn any_event(chunk: &mut Chunk, since: u64, any: &Event<'_>, more: &[u8]) -> bool {
     event::<false, false>(chunk, since, any, more)
@@ -241,7 +241,7 @@ pub(crate) const LEVELS: &[u8] = b"\x49\x68\x02\x62\x45\
     \xea\x01\x09\x08\x04\x12\x05DEBUG\
     \xea\x01\x09\x08\x05\x12\x05TRACE";
 
-/// The packet that reports that events after it were lost, with its length. The packet has the field
+/// The packet that reports a loss of events at the end of a chunk, with its length. The packet has the field
 /// `previous_packet_dropped`, whose value says that the shared memory was full.
 pub(crate) const LOST: &[u8] = b"\x04\xd0\x02\x81\x02";
 
@@ -676,7 +676,7 @@ mod tests {
         }
     }
 
-    /// Tests events with all combinations of the parts that an event may have.
+    /// Tests events with many combinations of a name, a callsite, a flow, an argument and a time.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn what_an_event_has_is_whole() {

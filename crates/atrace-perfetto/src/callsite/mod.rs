@@ -1,8 +1,8 @@
 //! Callsites: the places in the program that write events, and the constant data of each place.
 //!
-//! The constant data (name, target, source location, names of arguments) is *interned*: each sequence of packets
-//! contains the data once, and again whenever the sequence defines its incremental state anew; an event contains only
-//! the callsite's number.
+//! The constant data (name, target, source location, names of arguments) is *interned*: each sequence of packets with
+//! events of a callsite contains the callsite's data once, and again after the sequence has begun its incremental state
+//! anew. An event contains the callsite's number instead of the data.
 //!
 //! A callsite gets a unique number on first use (`number.rs`). The address of the callsite can't serve as the number:
 //! after `dlclose` another callsite may have the same address. There are numbers for 16,352 callsites. If a program has

@@ -3,15 +3,15 @@
 //! In a process that asked for the connection, the thread tries again after pauses that double. In a process that only
 //! seeks a service, the thread tries once after it has lost the connection, and then sleeps until the *serial* changes.
 //! The serial is a word in the property store of the process's user; `atrace record` changes it once it listens. The
-//! thread does not poll.
+//! thread polls only if the system denies the sleep.
 //!
 //! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So the thread
 //! misses no service.
 //!
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must not
 //! connect: the kernel may end the process for a system call that is no longer allowed, whether this thread or an event
-//! for Perfetto makes the call. So the caller that starts the thread waits until the thread has made its first attempt
-//! and has recorded how the process was confined at that time.
+//! for Perfetto makes the call. So if there is no service, [`seek`](crate::producer::seek) waits, for at most 100 ms,
+//! until the thread has made its first attempt and has recorded how the process was confined at that time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,7 +58,7 @@ const PATIENCE: u64 = 100_000_000;
 /// The pause between two checks of [`wait_for_first`].
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Waits until the socket thread sleeps after its first attempt, which found no service.
+/// Waits until the socket thread sleeps after its first attempt, which found no service; for at most [`PATIENCE`].
 pub(crate) fn wait_for_first() {
     let until = clock::asked() + PATIENCE;
     let has_begun = || BEGUN.load(Ordering::Acquire) == generation().number();
@@ -73,7 +73,7 @@ pub(super) struct Attempts {
     pause: u64,
     /// The serial before this attempt.
     seen: u32,
-    /// The system calls that the process had given up before this attempt. `None` if this is not checked: the thread
+    /// The seccomp filters that the process had when the thread started. `None` if this is not checked: the thread
     /// shares the process's descriptors, or the process asked for the connection.
     confinement: Option<Confinement>,
 }

@@ -8,16 +8,16 @@
 //! in memory changes, which means that there may be a service. The thread opens and closes sessions when the service
 //! requests this (`sessions.rs`), and reports the complete chunks to the service (`requests.rs`): every 4 ms while
 //! there are complete chunks, then at intervals that double up to 50 ms. An event wakes the thread when threads have
-//! written half of the memory since the last report, and, in a session whose threads wait for room, when a thread waits
+//! taken half of the memory since the last report, and, in a session whose threads wait for room, when a thread waits
 //! (`filling.rs`). The socket thread can't sleep on the socket and on such a wake at once. So during a session it
-//! checks the socket at the same intervals as the chunks. Without a session it sleeps until the service sends a
+//! checks the socket at the same intervals as the chunks. Without a session it soon sleeps until the service sends a
 //! message.
 //!
 //! # Rules
 //!
 //! No code of the program runs on the socket thread. The socket thread may be a *bare* thread, started by an event
 //! without the C library ([`spawn_bare`](atrace_sys::thread::spawn_bare)). So the code of this module never allocates,
-//! panics or uses a thread-local: buffers are mapped, and messages are encoded in place.
+//! panics or uses a thread-local: buffers are mapped or on the stack.
 //!
 //! The C library's `setuid()` does not change the rights of a bare thread. A bare thread that has rights (capabilities)
 //! therefore wakes once a second, even without a session, and ends when the process has given up these rights. The next
@@ -49,15 +49,16 @@ use crate::wire::{FRAME_MAX, Method, PREFIX};
 use crate::writer::{self, POOL};
 use atrace_sys::{Descriptor, process, thread};
 
-/// The shortest time between two checks of the completed chunks and the socket, in milliseconds.
+/// The shortest timeout of the sleep between two checks of the completed chunks and the socket, in milliseconds.
 const SHORTEST: u64 = 4;
-/// The longest time between two checks of the completed chunks and the socket, in milliseconds.
+/// The longest timeout of that sleep during a session, in milliseconds.
 const LONGEST: u64 = 50;
 /// The interval at which a thread with rights checks whether the process still has these rights, in
 /// milliseconds.
 const RIGHTS: u64 = 1000;
 
-/// The names of the service's methods that this client uses. The constants after this list are its indices.
+/// The names of the service's methods that this client uses. The constants after this list, except [`NEEDED`] and
+/// [`METHODS_COUNT`], are its indices.
 const METHODS: Names = Names(
     "InitializeConnection RegisterDataSource CommitData GetAsyncCommand RegisterTraceWriter UnregisterTraceWriter \
     NotifyDataSourceStarted NotifyDataSourceStopped Sync",
@@ -95,7 +96,7 @@ struct Session {
     /// The number by which the service identifies the session.
     instance: u64,
     buffer: u32,
-    /// The number of threads whose writer for this session is registered with the service.
+    /// The number of thread slots, from the first one on, whose writer for this session is registered with the service.
     known: usize,
     phase: Phase,
 }
@@ -149,10 +150,11 @@ struct Terms {
     request: u64,
     /// The numbers of the methods, by their index in the list. A number is 0 if the service lacks the method.
     methods: [Method; METHODS_COUNT],
-    /// The numbers of the two requests of the greeting whose replies this process needs. The reply to the request
-    /// `last` ends the greeting.
+    /// The number of the request `InitializeConnection`, or 0 before it.
     initialize: u64,
+    /// The number of the request `GetAsyncCommand`, whose replies are the service's commands; or 0 before it.
     commands: u64,
+    /// The number of the request whose reply ends the greeting, or 0 before it.
     last: u64,
     is_settled: bool,
     /// Whether this process has offered memory on this connection.
@@ -316,8 +318,8 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// Tests that there is a method name for every index. An index without a name would match a service's method with
-    /// an empty name.
+    /// Tests that there is a method name for every index. A method without a name would never be found among the
+    /// service's methods.
     #[test]
     fn every_place_of_a_method_has_a_name() {
         for place in 0..METHODS_COUNT {

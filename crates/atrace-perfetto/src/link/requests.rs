@@ -1,5 +1,5 @@
 //! Requests to the service and the service's replies: the greeting, commits, and the sending and receiving of messages.
-//! Requests are collected and sent together.
+//! Requests are collected and sent together, except for commits that contain the bytes of a chunk.
 //!
 //! The greeting has these steps: a request that binds the service, whose reply has the numbers of the methods;
 //! `InitializeConnection`; `GetAsyncCommand`, whose replies are the service's commands; `RegisterDataSource`; `Sync`,
@@ -91,7 +91,7 @@ impl Link {
                     arena.give_back(); // SetupTracing will bring memory.
                 }
                 if sends_bytes && self.arena.is_none() {
-                    // It won't. This process alone has this memory.
+                    // `SetupTracing` will not bring memory. No other process has this memory.
                     self.use_arena(Arena::make(self.pages()?).map_err(Standing::memory)?.0);
                     self.terms.sends_bytes = true;
                     startup::set_sends(true);
@@ -121,8 +121,8 @@ impl Link {
         self.terms.commands != 0
     }
 
-    /// Returns whether the service has not yet answered `InitializeConnection`, the request with which the
-    /// descriptor of the memory is sent.
+    /// Returns whether `InitializeConnection`, the request with which the descriptor of the memory is sent, was sent
+    /// and the service has not accepted it.
     pub(super) fn is_initializing(&self) -> bool {
         self.terms.initialize != 0 && !self.is_greeted()
     }
@@ -134,8 +134,8 @@ impl Link {
         self.terms.initialize != 0 && self.offers != self.terms.has_offered
     }
 
-    /// Uses the memory that the service provides. If that is not possible, the next connection offers memory of the
-    /// same size, unless this connection has already offered memory.
+    /// Uses the memory that the service provides. If that is not possible, the next connection offers memory, of the
+    /// same size if possible, unless this connection has already offered memory.
     pub(super) fn take_memory(&mut self, page_size: u64) -> Result<(), Standing> {
         let file = self.received.take().ok_or(Standing::UNABLE);
         let size = file.as_ref().ok().and_then(|file| sealed_size(file.as_raw_fd()).ok());

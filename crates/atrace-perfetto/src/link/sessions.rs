@@ -4,9 +4,9 @@
 //!
 //! 1. `Free`: no session is in the slot, until the service starts one.
 //! 2. `Open`: threads write for the session. Their writers are registered in advance.
-//! 3. `Draining`, after the service has stopped the session: no thread begins to write an event for the
-//!    session. The chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is reclaimed
-//!    later.
+//! 3. `Draining`, after the service has stopped the session or the connection has ended: no thread begins to write an
+//!    event for the session. The chunks of threads that are not pinned are reclaimed; a pinned thread's chunk is
+//!    reclaimed later.
 //! 4. `Drained`: all chunks were reclaimed. The socket thread commits the chunks and unregisters the writers. Then the
 //!    slot is free again.
 //!
@@ -108,8 +108,8 @@ impl Link {
     /// The slot of a session stays in use while a thread is in the middle of an event for it. If `is_again` is true, an
     /// event that waits for the service's answer continues to wait, for the answer on the next connection.
     pub(super) fn close_all(&mut self, is_again: bool) {
-        // From here on, losses are counted for the next service. This comes first, so that an event always finds a
-        // session or the count.
+        // From here on, losses are counted for the next service. All tags are presumed before the sessions are closed,
+        // so that an event always finds a session or is counted.
         early::set_arena(None);
         if places(&mut self.sessions, Phase::Open).next().is_some() {
             // The sessions may still exist when the connection is made again.
@@ -183,8 +183,8 @@ impl Link {
         Ok(())
     }
 
-    /// Unregisters the writers of sessions that have ended. The service then takes a writer's last data, even if the
-    /// writer's thread is in the middle of an event.
+    /// Unregisters the writers of sessions that have ended and in which no thread has a chunk any more, and frees the
+    /// slots of these sessions.
     #[inline(never)]
     pub(super) fn unregister_writers(&mut self) -> Result<(), Standing> {
         while let Some(number) = self.first(Phase::Drained, THREADS) {

@@ -10,8 +10,9 @@ use crate::names::Names;
 
 /// The maximum length in bytes of a name in a packet whose lengths have one byte.
 pub(crate) const SHORT: usize = 96;
-/// The maximum length in bytes of each text of a callsite that is interned. Longer texts are cut.
+/// The maximum length of a callsite's name in a packet, in bytes. A longer name is cut.
 pub(super) const SITE_NAME_MAX: usize = 512;
+/// The maximum length of a callsite's target, and of its source file, in a packet, in bytes. Longer texts are cut.
 pub(super) const SITE_TEXT_MAX: usize = 256;
 
 /// The name of the argument that holds an event's level.
@@ -287,7 +288,8 @@ pub(super) const fn pair(number: u32) -> [u8; 2] {
 }
 
 /// Returns the fields by which an event refers to an interned callsite, in two parts. The first part has
-/// `category_iids` and `source_location_iid`, and the second part has the debug annotation `level` with its value.
+/// `category_iids`, `source_location_iid` and the key of the debug annotation `level`; the second part has the rest of
+/// that annotation.
 #[inline(always)]
 pub(super) fn known(number: u32, level: u8) -> ([u8; 8], [u8; 6]) {
     let number = u64::from(u16::from_le_bytes(pair(number)));

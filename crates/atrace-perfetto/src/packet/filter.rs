@@ -22,8 +22,9 @@ pub(crate) const KEPT_MAX: usize = SITE_ROOM + FLOWS * FLOW_ROOM;
 
 /// Returns the event as a session with these filters gets it. `kept` is a buffer for the arguments that remain.
 ///
-/// If the session excludes arguments, only the flows (arrows to other events) of an event remain. The level of a
-/// callsite counts as an argument. If the callsite has no number, its target and location are also left out.
+/// If the session excludes arguments, only the flows (arrows to other events) of an event remain, at most [`FLOWS`] of
+/// those in [`Event::args`]. The level of a callsite counts as an argument. If the callsite has no number, its target
+/// and location are also left out.
 #[inline(never)]
 pub(crate) fn filtered<'a>(event: &Event<'a>, filters: u32, kept: &'a mut [u8; KEPT_MAX]) -> Event<'a> {
     let mut event = *event;

@@ -2,8 +2,8 @@
 //! when these packets are written.
 //!
 //! The state consists of three packets: one with the clock and the default track, one that describes the thread's
-//! track, and one that describes the process's track. A fourth packet names categories before the first event that has
-//! them. All fields except names have a fixed size, so a few stores write the state.
+//! track, and one that describes the process's track. Further packets name categories, each before the first event that
+//! has them. All fields except names have a fixed size, so a few stores write the state.
 //!
 //! Source: Perfetto's `trace_packet.proto`, `trace_packet_defaults.proto`, `clock_snapshot.proto`,
 //! `thread_descriptor.proto`, `process_descriptor.proto`.
@@ -33,8 +33,8 @@ const OWN_CLOCK: u8 = 64;
 /// Writes the state of the calling thread's sequence. Returns false if there is no room.
 ///
 /// `process` is the number of the process's track, and `now` is the starting time of the sequence's own clock.
-/// `is_first` means that this is the sequence's first packet in the session. `is_lost` means that packets before
-/// the state were lost because the shared memory was full.
+/// `is_first` means that this is the sequence's first packet in the session. `is_lost` means that events before the
+/// state were lost; the packet then says that the shared memory was full.
 #[inline(never)]
 pub(crate) fn write(chunk: &mut Chunk, process: u64, now: u64, is_first: bool, is_lost: bool) -> bool {
     if chunk.room() < ROOM {
@@ -242,8 +242,8 @@ mod tests {
         arena.retire();
     }
 
-    /// Tests that any set of categories can be named, even all categories at once. A reader could not understand an
-    /// event with a category that was not named.
+    /// Tests that sets of categories can be named, even all categories at once. A reader could not understand an event
+    /// with a category that was not named.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn any_categories_are_named() {

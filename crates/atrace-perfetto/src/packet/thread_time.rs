@@ -1,6 +1,6 @@
 //! The processor time of a thread, as the value of a counter that is shown below the thread's track. If a session asks
-//! for the processor time, each event of the thread has the counter's present value. From these values, readers compute
-//! how long a thread ran during a slice.
+//! for the processor time, each event on the thread's track has the counter's present value. From these values, readers
+//! compute how long a thread ran during a slice.
 //!
 //! Source: Perfetto's `track_event.proto`, `counter_descriptor.proto`.
 
@@ -17,8 +17,8 @@ pub(crate) const SAMPLE_MAX: usize = 23;
 /// The maximum size of a sample and the description of its counter, in bytes.
 pub(crate) const SAMPLE_ROOM: usize = SAMPLE_MAX + 42 + NAME.len();
 
-/// Returns the track of the counter for the calling thread's processor time. `process` is the number of the
-/// process's track, from which the number of the thread's track is computed, the parent of the counter's track.
+/// Returns the track of the counter for the calling thread's processor time. The parent of the counter's track is the
+/// thread's track, whose number is computed from `process`, the number of the process's track.
 pub(crate) fn track(process: u64) -> Track<'static> {
     let parent = process ^ u64::from(thread::number().unwrap_or_default());
     let uuid = super::track(seeded(parent, u64::from_le_bytes(*b"cpu time")));

@@ -1,4 +1,4 @@
-//! Packets of any length, which may span several chunks.
+//! Packets of long events, which may span several chunks.
 //!
 //! A packet is divided into parts, one for each chunk, and each part has a length of its own. A chunk's flags show
 //! whether its last packet continues in the writer's next chunk, and whether its first packet began in the previous
@@ -33,12 +33,11 @@ const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
 const HEAD_MAX: usize = 24 + 96;
 
 /// Writes a long event: its name, up to [`WHOLE_MAX`] bytes, and all of its arguments. `sample` are the fields of the
-/// thread's processor time. `take` takes a further chunk.
-/// Returns true if there were enough chunks. Otherwise returns false; the chunks that were taken are then complete and
-/// empty, and `chunk` is "no chunk". Returns `None`, and writes nothing, if the event is too long for [`CHUNKS_MAX`]
-/// chunks.
+/// thread's processor time. `take` takes a further chunk. Returns `Some(true)` if there were enough chunks. Otherwise
+/// returns `Some(false)`; the chunks that were taken are then complete and empty, and `chunk` is "no chunk". Returns
+/// `None`, and writes nothing, if the event is too long for `chunk` and [`CHUNKS_MAX`] further chunks.
 ///
-/// The event must have a name (its own, or that of its callsite), and must have neither metadata nor a value. The
+/// The event must have a name (its own, or that of its callsite), and no metadata, value, flow number or time. The
 /// chunk must have room for [`PART_MIN`] bytes.
 #[inline(never)]
 pub(crate) fn whole_event(
