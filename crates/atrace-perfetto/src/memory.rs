@@ -11,8 +11,8 @@
 //!
 //! An arena is never unmapped, because a thread may be in the middle of an event at any time. When the connection is
 //! gone or the recording has ended, and in a forked child, the arena is *retired*: anonymous memory is mapped over it.
-//! Late writes then go to memory that no other process sees. If it was not retired by a fork and no thread has a chunk
-//! of it any more, the arena becomes a spare, one of at most four: the next file of the same size is mapped at its
+//! Late writes then go to memory that no other process sees. If an arena was not retired by a fork and no thread has a
+//! chunk of it any more, it becomes a spare, one of at most four: the next file of the same size is mapped at its
 //! addresses. So if the service restarts a thousand times, only one arena takes address space.
 //!
 //! All arenas are in a linked list. The fork handler needs the list.
@@ -71,7 +71,7 @@ type Head = [AtomicU16; 2];
 /// The reason why events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// No chunk was free.
+    /// No chunk was free, or the event ends a slice whose begin was lost.
     Room,
     /// The thread was in the middle of another event, or had no slot.
     Inside,
@@ -255,12 +255,12 @@ impl Arena {
         }
     }
 
-    /// Returns the private data of a chunk, which lies behind the pages.
+    /// Returns the private data of a chunk, which lies behind the pages, or `None` if there is no such chunk.
     fn private(&self, index: u32) -> Option<&Private> {
         self.memory.get(self.private + index as usize * size_of::<Private>())
     }
 
-    /// Returns the second word of the header of the chunk that starts at this offset.
+    /// Returns the second word of the header of the chunk that starts at this offset, if the offset is valid.
     fn head(&self, start: usize) -> Option<&Head> {
         self.memory.get(start + 4)
     }
@@ -685,7 +685,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the value at an address within the chunk.
+    /// Returns the value at an address within the chunk, or `None` if this is "no chunk".
     fn word<T: Shared>(&self, at: *mut u8) -> Option<&T> {
         let memory = &self.arena?.memory;
         memory.get(at.addr() - memory.at(0).addr())

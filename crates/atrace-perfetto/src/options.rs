@@ -8,7 +8,7 @@ use crate::proto::{Reader, Value};
 
 /// Events are written without arguments (`filter_debug_annotations`).
 pub(crate) const NO_ARGUMENTS: u32 = 1;
-/// Names that are not constant are replaced (`filter_dynamic_event_names`).
+/// Names that are not constants of a callsite are replaced (`filter_dynamic_event_names`).
 pub(crate) const NO_NAMES: u32 = 2;
 /// The options by which parts of an event are left out or replaced.
 pub(crate) const FILTERS: u32 = NO_ARGUMENTS | NO_NAMES;

@@ -17,8 +17,8 @@
 //! A thread uses its writers while it is *pinned* ([`Pool::enter`]). The thread that serves a session (the socket
 //! thread, or the thread of a recording) uses a writer in two cases: after the session was closed, if the writer's
 //! thread is not pinned ([`Pool::reclaim`]); and after the writer's thread has ended, after pinning the slot itself
-//! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once.
-//! Neither thread ever waits for the other. If a signal handler on a pinned thread writes an event, the thread is not
+//! ([`Pool::look_for_ended`]). [`presence`](super::presence) explains why two threads never use a writer at once. The
+//! writer's thread never waits for this. If a signal handler on a pinned thread writes an event, the thread is not
 //! pinned twice: this nested event is lost and counted.
 //!
 //! A slot is given back when its thread ends, by the destructor of a thread key. For some threads no such destructor
@@ -82,7 +82,7 @@ pub const COMPARE: u64 = 1 << 61;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Session {
-    /// Identifies the session that is in this slot, and whether it is open.
+    /// Identifies the session that is in this slot, and shows whether the session is open.
     pub(crate) epoch: Epoch,
     /// The service's number of the buffer for the session's chunks.
     pub(crate) buffer: AtomicU32,
@@ -128,8 +128,8 @@ pub(crate) struct Shared {
     /// An upper bound of the slots in use: all slots that are taken have smaller indices. The bound never decreases
     /// within a process.
     pub(crate) threads: AtomicU32,
-    /// The number of lost events: those that found no free chunk, those of threads without a slot, and those
-    /// nested in another event.
+    /// The number of lost events: those that found no free chunk, ends of slices whose begins were lost, events of
+    /// threads without a slot, and events nested in another event.
     pub(crate) lost: AtomicU64,
     /// The presumed tags: they count as wanted while the service has not yet reported which sessions exist.
     pub(crate) presumed: AtomicU64,
@@ -202,8 +202,9 @@ impl Shared {
         }
     }
 
-    /// Sets `tags` to the union of all sessions' tags and the presumed tags, and sets the bit [`COMPARE`] if necessary.
-    /// If two threads call this at once, the thread that stores last has seen the changes of both threads.
+    /// Sets `tags` to the union of all sessions' tags and the presumed tags, and sets the bits [`ASK`] and [`COMPARE`]
+    /// if the kernel can't wipe memory in a child. If two threads call this at once, the thread that stores last has
+    /// seen the changes of both threads.
     #[inline(never)]
     fn publish_tags(&self) {
         loop {
@@ -251,9 +252,9 @@ struct Layout<W> {
     shared: Shared,
     /// Fills the wiped part of the mapping up to its size.
     _unused: [u8; WIPED - size_of::<Shared>()],
-    /// The generation of the process to which the slots belong; and an upper bound of all slots that were ever
-    /// taken, in this process or an ancestor.
+    /// The generation of the process to which the slots belong.
     owner: AtomicU64,
+    /// An upper bound of all slots that were ever taken, in this process or an ancestor.
     ever: AtomicU32,
     threads: [Thread; THREADS],
     writers: [[WriterCell<W>; THREADS]; SESSIONS],
@@ -288,7 +289,8 @@ impl<W: Plain + 'static> Pool<W> {
         self.layout().map(|layout| &layout.shared)
     }
 
-    /// Makes the mapping. A thread with a slot calls `at_end` with the slot when it ends.
+    /// Makes the mapping, unless it exists. When a thread with a slot ends, it calls `at_end` with the slot, if a
+    /// destructor notices the end.
     ///
     /// # Errors
     ///
@@ -416,7 +418,7 @@ impl<W: Plain + 'static> Pool<W> {
     /// Calls `each` with each writer of a closed session and the session's first epoch, except for writers of pinned
     /// threads. Returns true if no thread was pinned, so that nothing is left to reclaim.
     ///
-    /// The thread that closed the session must call this.
+    /// Only one thread at a time may call this for a session.
     #[inline(never)]
     pub(crate) fn reclaim(&self, session: usize, each: fn(&mut W, u32)) -> bool {
         let Some(layout) = self.layout() else { return true };
@@ -459,8 +461,8 @@ fn enter_first<'a>(
     entered
 }
 
-/// Makes a slot that was taken the calling thread's slot, unless the thread's slot is no longer `before`, and pins the
-/// thread.
+/// Gives the calling thread the slot that it has taken, unless the thread's present slot is no longer `before`, because
+/// a signal handler has given it another one. Then pins the thread.
 fn enter_slot<'a>(
     shared: &Shared,
     ever: &AtomicU32,
@@ -599,7 +601,8 @@ mod tests {
         drop(inside);
         assert_eq!(status_of(child), 0);
 
-        // So does a thread that forked just before it was pinned: the thread that closes a session finds its slot.
+        // A thread that forked just before it was pinned keeps its slot, and the thread that closes a session finds
+        // this slot.
         // SAFETY: as above.
         let child = unsafe { libc::fork() };
         if child == 0 {

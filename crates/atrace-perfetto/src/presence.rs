@@ -13,7 +13,7 @@
 //! A thread is *pinned* ([`Presence`]) while it writes an event, as in crossbeam-epoch. A session is open while its
 //! [`Epoch`] is odd. A thread writes for a session only if it is pinned and has seen the odd epoch after it was pinned.
 //! The socket thread first makes the epoch even, and then takes the chunk of each thread that is not pinned. If a
-//! thread is pinned, the socket thread checks again later. Neither thread waits for the other.
+//! thread is pinned, the socket thread checks again later. This protocol never makes the writer's thread wait.
 //!
 //! Each of the two threads stores a word of its own and then loads the other thread's word. At least one of the two
 //! threads must see the other's store. This is the core of Dekker's algorithm for mutual exclusion, which needs a
@@ -48,7 +48,8 @@ pub(crate) struct Presence(pub(crate) AtomicU32);
 pub(crate) enum Found {
     /// The thread is pinned now.
     Entered,
-    /// The thread was already pinned: the caller is a signal handler in the middle of an event.
+    /// The thread was already pinned: the caller is a signal handler in the middle of an event, or the thread has left
+    /// an event by `longjmp`.
     Nested,
     /// The slot is free, so it does not belong to the caller. This happens in a forked child, which has freed
     /// its parent's slots.

@@ -3,8 +3,8 @@
 //! # Connecting
 //!
 //! The process has one socket thread (`link`). [`connect`] starts it as an ordinary thread. The first event starts the
-//! thread if the program has only announced events with [`expect_events`], or in a forked child whose parent was
-//! connected. That event must not allocate or take a lock, so it starts a bare thread, by the system call `clone`
+//! thread if the program has only announced events with [`expect_events`], or in a forked child whose parent had a
+//! socket thread. That event must not allocate or take a lock, so it starts a bare thread, by the system call `clone`
 //! without the C library. [`seek`] also starts an ordinary thread, which sleeps while there is no service. `LINKED`
 //! holds the generation of the process that has a thread, so exactly one caller starts it.
 //!
@@ -15,17 +15,19 @@
 //!
 //! 1. `write_fast`: one session is open, and nothing special has to be written before the event. This path is inlined
 //!    into each public function for a common kind of event, so the compiler drops the code for the parts that the event
-//!    does not have. Builds for size (`cfg(small)`) have no fast path.
+//!    does not have. Long names take a path of their own for one session (`long_text`). Builds for size (`cfg(small)`)
+//!    have no fast path.
 //! 2. `write_several`: the same for several sessions, for the begins, ends and instants of a thread. The time is read
 //!    once, and the same encoder writes the packet in place for each session. An event that is encoded once and then
-//!    copied takes longer: a processor can't load bytes that were just written by several smaller stores.
+//!    copied takes longer: a processor has to wait before it can load bytes that were just written by several smaller
+//!    stores.
 //! 3. [`write()`]: any number of sessions, and any event. It runs whenever the fast paths can't write the event. If the
 //!    service has not answered yet, so that the existing sessions are unknown, the event waits for the answer, or is
 //!    lost and counted (`startup.rs`).
 //!
 //! A program calls [`write()`], or the function for the kind of event that it writes often: [`text`], [`named`],
 //! [`on_track`], [`count`], [`traced`], [`end`] or [`end_traced`]. Each of these functions is compiled for the fields
-//! that its events have, tries the fast paths, and ends in [`write()`].
+//! that its events have, tries the fast paths, and calls [`write()`] if they can't write the event.
 //!
 //! # Threading
 //!
@@ -58,8 +60,7 @@ pub use crate::startup::is_linked;
 use crate::startup::{self, LINKED};
 use crate::writer::{self, POOL, PROCESS_TRACK, Writer, WriterSlot, process_track};
 
-/// Whether the first event should connect to the service. This is set in this process or inherited from its
-/// parent.
+/// Whether [`expect_events`] was called, in this process or an ancestor.
 static IS_EXPECTED: AtomicBool = AtomicBool::new(false);
 /// The state of the connection, as [`Standing::packed`] encodes it.
 static STANDING: AtomicU64 = AtomicU64::new(0);
@@ -67,8 +68,8 @@ static STANDING: AtomicU64 = AtomicU64::new(0);
 /// safely.
 static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 
-/// Starts the socket thread, unless this process has a socket thread. This function allocates, so an event must not
-/// call it.
+/// Starts the socket thread, unless this process has a socket thread. Returns false if the thread can't be started.
+/// This function allocates, so an event must not call it.
 fn start() -> bool {
     let _undisturbed = Undisturbed::new();
     link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
@@ -99,7 +100,8 @@ pub fn seek(serial: &'static AtomicU32) {
     }
 }
 
-/// Returns whether a service may be running, because a file exists at the address of its socket.
+/// Returns whether a service may be running: whether a file exists at the address of its socket, or the address is
+/// abstract.
 pub fn is_service_there() -> bool {
     let named = || ENVIRONMENT.get().and_then(|environment| environment.socket.as_deref());
     prepare().is_some() && socket::has_producers(named())
@@ -144,8 +146,8 @@ pub fn can_be_used() -> bool {
     prepare().is_some()
 }
 
-/// Returns the tags that sessions want. If the process should connect at its first event and has not connected yet,
-/// this call connects.
+/// Returns the tags that sessions want, or all tags while the existing sessions are not known. If the process should
+/// connect at its first event and has not connected yet, this call connects.
 #[inline(always)]
 pub fn tags() -> u64 {
     let Some(shared) = POOL.shared() else { return 0 };
@@ -317,10 +319,12 @@ fn report_standing(standing: Standing) {
     }
 }
 
-/// Writes an event for each session that wants it. Returns `None` if no session got the event.
+/// Writes an event for each session that wants it. Returns `None` if no session got the event. But if the begin of a
+/// slice of the thread is lost for lack of room, or because the sessions are not known, it counts as written: the
+/// caller then also passes the end, which counts as lost.
 ///
-/// If the service has not reported yet which sessions exist, waits for its report; if it does not come in time, the
-/// event is lost. A long event may take several chunks of the memory.
+/// If no session is open and the service has not reported yet which sessions exist, waits for its report; if it does
+/// not come in time, the event is lost. A long event may take several chunks of the memory.
 #[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut inside = POOL.enter()?;
@@ -397,7 +401,7 @@ fn write_fast<const IS_SHORT: bool>(
         if (event.time == 0 || writer.is_before(now))
             && writer.event_fast::<IS_SHORT>(slot.epoch, &Event { time: 0, ..event }, now)
         {
-            // An instant on a track, too: its encoding also asks only whether the event is an end.
+            // This includes instants on a track: the encoder, too, only distinguishes ends from other events.
             let is_counted = event.kind != Type::End && event.track.is_some_and(|track| !track.is_counter);
             return Some(Written::ByPerfetto { begun: if is_counted { behind(slot.session) } else { 0 } });
         }
@@ -473,7 +477,7 @@ fn wanted(session: &Session, event: &Event<'_>) -> Option<u32> {
 
 /// Writes an instant or the begin of a slice of the calling thread.
 ///
-/// Inlined, because a caller that ignores the result jumps to the function for the length of the name.
+/// Inlined, so that a caller that ignores the result can jump directly to the function for the length of the name.
 #[inline(always)]
 pub fn text(kind: Type, tags: u64, name: &str) -> Option<Written> {
     if name.len() > packet::SHORT { long_text(kind, tags, name) } else { short_text(kind, tags, name) }
@@ -534,8 +538,8 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
 }
 
 /// Writes an instant or the begin of a slice for a tracer's callsite, with encoded arguments, on a track or on the
-/// calling thread. If `name` is `None`, the event has the callsite's name. If `time` is not 0, an event on a track has
-/// that time, otherwise the present time.
+/// calling thread. If `name` is `None`, the event has the callsite's name; otherwise `name` must have at most
+/// [`TRACK_NAME_MAX`] bytes. If `time` is not 0, an event on a track has that time, otherwise the present time.
 #[inline(never)]
 pub fn traced(
     kind: Type,
@@ -574,7 +578,7 @@ pub fn traced(
 /// [`traced`] returned in [`Written`]. If `time` is not 0, the slice ends at that time, otherwise now.
 #[inline(never)]
 pub fn end_traced(tags: u64, track: &Track<'_>, site: &Site<'_>, time: u64, begun: u32, args: &[u8]) {
-    // An end says nothing of its callsite or its track. The callsite's names are needed for the arguments.
+    // The packet of an end does not refer to the callsite. The callsite's names are needed for the arguments.
     let track = Track { is_kept: true, ..*track };
     let make = |site| Event { track: Some(track), site, args, begun, time, ..Event::new(Type::End, tags) };
     _ = if args.is_empty() {
@@ -684,8 +688,8 @@ mod tests {
         false
     }
 
-    /// Tests a slice that begins between two moments: a session gets its number, and the session gets its first event.
-    /// The session must not get the slice's end.
+    /// Tests a slice that begins after another session has got its number, but before that session can get events. That
+    /// session must not get the slice's end.
     #[test]
     #[cfg_attr(miri, ignore = "maps memory files")]
     fn a_slice_ends_only_in_the_sessions_that_got_its_begin() {

@@ -2,7 +2,7 @@
 //!
 //! A message is a sequence of fields. A field is a key (the field's number and the encoding of its value) and the
 //! value. Both types work on memory of the caller and check all bounds. Each type has one kind of failure: a writer
-//! with too little room returns `None` at its end; a reader stops at the first byte that is not a valid field.
+//! with too little room returns `None` at its end; a reader stops at the first invalid field.
 //!
 //! Source: protobuf.dev, "Encoding".
 

@@ -30,8 +30,8 @@ use crate::{category, changes, producer};
 /// The number of pages of the memory through which the threads pass packets to the recording's thread: 32 MiB, or less
 /// if a file size limit forbids that. Pages that are never touched take no memory.
 const PAGES: u32 = 4096;
-/// The maximum number of bytes that are written to the file at once. The buffer is allocated at the start, so that the
-/// recording goes on if memory runs out.
+/// The size of the buffer for bytes that are written to the file at once. The buffer is allocated at the start, so that
+/// the recording goes on if memory runs out, unless a packet spans several chunks.
 const AT_ONCE: usize = 256 << 10;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(250);
@@ -159,14 +159,14 @@ impl Drop for Recording {
     }
 }
 
-/// How long [`finish`](Recording::finish) waits for threads that are in the middle of an event, in
+/// How long the end of a recording, and [`begin`], wait for threads that are in the middle of an event, in
 /// milliseconds.
 const DRAIN_MS: u32 = 100;
 
 /// Reclaims the chunks of the closed session, so that the session slot is free.
 ///
-/// A thread that stays in the middle of an event, because it was stopped or has left the event by `longjmp`, keeps
-/// its last chunk; the session slot then stays in use.
+/// A thread that stays in the middle of an event, because it was stopped or has left the event by `longjmp`, keeps its
+/// last chunk; the session slot then stays in use, and this function returns an error.
 fn free_place() -> io::Result<()> {
     for _ in 0..DRAIN_MS {
         if POOL.reclaim(OWN_SESSION, writer::Writer::finish) {

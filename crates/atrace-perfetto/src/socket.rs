@@ -29,7 +29,8 @@ pub fn producers(named: Option<&OsStr>) -> (&OsStr, Trust) {
     named.map_or_else(|| usual(PRODUCERS), |name| (name, Trust::Any))
 }
 
-/// Returns whether a service may be listening for producers, because a file exists at the address.
+/// Returns whether a service may be listening for producers: whether a file exists at the address, or the address is
+/// abstract.
 pub(crate) fn has_producers(named: Option<&OsStr>) -> bool {
     may_be_there(producers(named).0)
 }

@@ -2,7 +2,7 @@
 //!
 //! These are the first events of a process, and the events that are written while a lost connection is being restored.
 //! During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
-//! [`producer::write`](crate::producer::write), which finds no open session.
+//! [`producer::write`](crate::producer::write), which finds no open session of the service.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if
 //! [`be_patient`] was called). An event in a signal handler does not wait, because the handler may have interrupted a
@@ -33,7 +33,8 @@ const PATIENT_NS: u64 = 5_000_000_000;
 static PATIENCE: AtomicU64 = AtomicU64::new(USUAL_NS);
 /// The time at which the process began to connect to the service, or 0 before that.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The generation of the process to which the service has reported the existing sessions: this process or an ancestor.
+/// The generation of the process that last learned which sessions exist, or that there is no service: this process or
+/// an ancestor.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
 /// The generation of the process that has a socket thread, or is about to have one.
@@ -49,7 +50,7 @@ pub(crate) fn be_patient() {
     PATIENCE.store(PATIENT_NS, Ordering::Relaxed);
 }
 
-/// Begins to connect to the service. An event may call this.
+/// Presumes that all tags are wanted, because the process begins to connect to the service. An event may call this.
 pub(crate) fn begin(shared: &Shared) {
     BEGUN.store(clock::asked(), Ordering::Relaxed);
     shared.presume(category::ALL);
@@ -146,8 +147,8 @@ fn wait_for_sent(shared: &Shared) {
     }
 }
 
-/// Runs when the process exits. Waits until the service can read the counts of lost events, and has the last
-/// events.
+/// Runs when the process exits or the library is unloaded. Waits, for a limited time, until the service can read the
+/// counts of lost events, and has the last events.
 extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
     if shared.early.load(Ordering::Relaxed) != 0 {

@@ -67,7 +67,8 @@ impl TraceFile {
         Self { file, written: 0 }
     }
 
-    /// Writes encoded packets. If the write fails, none of the packets is in the file.
+    /// Writes encoded packets. If the write fails, the file is cut, so that none of the packets is in it; after that,
+    /// no more packets may be written.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! Unmatched ends: ends of slices that could not be written when the slice ended, because there was no room. The thread
 //! has to write such an end later if the begin of the slice is in the trace.
 //!
-//! While no chunk is free, a thread can't write. If a slice whose begin was written ends during this time, its end must
-//! be written later. Otherwise all later slices of the thread would nest in that slice. If the begin of a slice was
-//! lost, the end must not be written, because it would close another slice.
+//! A thread whose chunk is full can't write while no other chunk is free. If a slice whose begin was written ends
+//! during this time, its end must be written later. Otherwise all later slices of the thread would nest in that slice.
+//! If the begin of a slice was lost, the end must not be written, because it would close another slice.
 //!
 //! As long as no begin is lost, the number of open slices (in the writer) suffices. From the first lost begin on, there
 //! is a bit for each slice that begins; the bit is set if the slice's begin was written. If more than 64 such slices

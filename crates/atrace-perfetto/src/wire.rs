@@ -134,8 +134,8 @@ pub enum Body<'a> {
     Other,
 }
 
-/// Splits the first frame off the received bytes. Returns the frame and its size in bytes, or `Ok(None)` if
-/// the frame is not complete.
+/// Splits the first frame off the received bytes. Returns the frame, and the number of bytes that the frame and the
+/// length before it take; or `Ok(None)` if the frame is not complete.
 ///
 /// # Errors
 ///

@@ -6,8 +6,8 @@
 //! A reader decodes a packet with the help of earlier packets in the same sequence. The earlier packets define the
 //! clock, the default track, and the numbers of interned categories and names; together they are the *incremental
 //! state*. The writer stores which definitions its sequence has. It writes the state anew in every eighth chunk, after
-//! a loss, and when the service asks for it. So even if a ring buffer has overwritten the oldest chunks, a reader
-//! understands the rest.
+//! a loss, and when the service asks for it. So if a ring buffer has overwritten the oldest chunks, a reader
+//! understands the packets from the next state on.
 //!
 //! # Paths
 //!
@@ -27,8 +27,8 @@
 //!
 //! # Threading
 //!
-//! A writer is used by its thread while the thread is pinned, and by the socket thread after the session was closed;
-//! see `presence.rs`. A writer itself has no atomics or locks.
+//! A writer is used by its thread while the thread is pinned, and by the thread that serves the session after the
+//! session was closed or the writer's thread has ended; see `presence.rs`. A writer itself has no atomics or locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,7 +53,8 @@ pub(crate) static POOL: Pool<Writer> = Pool::new();
 /// The number (`uuid`) of the process's track.
 pub(crate) static PROCESS_TRACK: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number (`uuid`) of the process's track, which is the parent of all other tracks.
+/// Returns the number (`uuid`) of the process's track, which is the parent of the process's other tracks, except the
+/// counters of processor time.
 pub(crate) fn process_track() -> u64 {
     PROCESS_TRACK.load(Ordering::Relaxed)
 }
@@ -68,9 +69,8 @@ const SLOW_NS: u64 = 50_000_000;
 const BACK_OFF_NS: u64 = 2_000_000;
 /// How long an event waits for a chunk, in a session that requests such waits, in nanoseconds.
 const STALL_NS: u64 = 1_000_000_000;
-/// The size of the cache of described tracks: those of counters, of lives and of a
-/// tracer's asynchronous slices. The cache is direct-mapped, and indexed
-/// by the track's number.
+/// The size of the cache of described tracks that are kept ([`Track::is_kept`]). The cache is direct-mapped, and
+/// indexed by the track's number.
 const REMEMBERED: usize = 8;
 
 /// The state with which a thread writes for one session. A value of zeroes is a writer that was
@@ -98,7 +98,7 @@ pub(crate) struct Writer {
     chunks_of_state: u32,
     /// Whether events were lost and no packet has reported the loss yet.
     has_lost: bool,
-    /// Whether the last packet of the chunk reports a loss of events after this chunk.
+    /// Whether the last packet of the last chunk reports a loss of events after this packet.
     has_reported: bool,
     /// Whether the chunk is full and no other chunk was free. The first lost event then completes the chunk.
     is_last: bool,
@@ -136,8 +136,8 @@ pub(crate) struct WriterSlot {
 impl Writer {
     /// Completes the chunk if it belongs to the session with this first epoch.
     ///
-    /// A thread calls this when it ends, because another thread will get its slot. The socket thread calls
-    /// this after the session was closed.
+    /// A thread calls this when it ends, because another thread will get its slot. The thread that serves the session
+    /// calls this after the session was closed.
     pub(crate) fn finish(&mut self, epoch: u32) {
         if self.epoch == epoch {
             self.complete();
@@ -162,7 +162,7 @@ impl Writer {
     /// has all other definitions that the event needs, no end is unmatched, and the chunk has room. Otherwise writes
     /// nothing and returns false; the caller then calls [`event`](Self::event).
     ///
-    /// Like [`packet::event`], this function is inlined. It can't describe the track of a counter.
+    /// Like [`packet::event`], this function is inlined. It can't describe a track that is kept ([`Track::is_kept`]).
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn event_fast<const IS_SHORT: bool>(
@@ -204,9 +204,9 @@ impl Writer {
 
     /// Writes any event, after all definitions that the reader needs for it.
     ///
-    /// Returns false if the event is lost or the session is not open. But if the event is the begin of a slice on the
-    /// thread's own track, returns true even if the begin is lost: the caller then sends the end of the slice, too,
-    /// because [`UnmatchedEnds`] has to count that end.
+    /// Returns false if the event is lost, if it is an end that has to be written later, or if the session is not open.
+    /// But if the event is the begin of a slice on the thread's own track, returns true even if the begin is lost: the
+    /// caller then sends the end of the slice, too, because [`UnmatchedEnds`] has to count that end.
     #[inline(never)]
     pub(crate) fn event_slow(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         if !Epoch::is_open(slot.epoch) {
@@ -366,9 +366,9 @@ impl Writer {
         true
     }
 
-    /// Writes the definitions that an event needs, and the part of the event that remains after the session's filters. If
-    /// the session asks for the processor time, an event on the thread's track contains it. No unmatched ends may be
-    /// pending.
+    /// Writes the definitions that an event needs, and the part of the event that remains after the session's filters.
+    /// If the session asks for the processor time, an event on the thread's track contains it. No unmatched end that
+    /// comes before the event may be pending.
     ///
     /// A long event is written whole, in several chunks if necessary. It is cut in a signal handler, which may have
     /// little time and a small stack; for a session with filters; and if it is too long for 33 chunks.
@@ -426,8 +426,8 @@ impl Writer {
         packet::sample(self.thread_time, bytes).unwrap_or_default()
     }
 
-    /// Writes a long event whole, and the definitions that it needs. Returns `None`, and does not write the event, if it
-    /// is too long for that.
+    /// Writes a long event whole, and the definitions that it needs. Returns `Some(false)` if there were not enough
+    /// chunks. Returns `None`, and does not write the event, if it is too long for that.
     fn write_whole(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> Option<bool> {
         let track = event.track.as_ref();
         if !self.define(slot, event, packet::PART_MIN, now) || !self.describe(track) {
@@ -450,8 +450,9 @@ impl Writer {
         Some(is_written && self.wrote(since, 0))
     }
 
-    /// Makes sure that there are `room` bytes of room, and as many as the processor time takes, and writes the
-    /// definitions that an event needs, except for the description of its track.
+    /// Makes sure that there are `room` bytes of room, and room for the processor time and the description of the
+    /// track. Then writes the definitions that an event needs, except for that description. Returns false if there is
+    /// no room.
     fn define(&mut self, slot: &WriterSlot, event: &Event<'_>, room: usize, now: u64) -> bool {
         let track = event.track.as_ref().map_or(0, |track| track.room());
         let site = event.site.filter(|site| site.has_number());
@@ -590,8 +591,8 @@ fn take_chunk(slot: &WriterSlot, layout: Layout, chunk: u32) -> Option<Chunk> {
 }
 
 /// Waits until `open` returns a chunk, if the session requests such waits: for at most [`STALL_NS`], and only as long
-/// as the session is open. An event in a signal handler does not wait, because the handler may have interrupted the
-/// thread that has to free chunks.
+/// as the session is open. An event in a signal handler does not wait, because the handler may have interrupted a
+/// thread on which the freeing of chunks depends.
 #[cold]
 fn stall(slot: &WriterSlot, open: impl Fn() -> Option<Chunk>) -> Option<Chunk> {
     if slot.session.options.load(Ordering::Relaxed) & STALL == 0 || process::is_in_handler() {
@@ -613,8 +614,8 @@ pub(crate) fn finish(session: &Session, writer: &mut Writer) {
     writer.finish(session.epoch.first());
 }
 
-/// Adds `events` to the count of events that were lost for lack of room. The service reads this count. A negative
-/// number corrects the count.
+/// Adds `events` to the count of events that were lost for lack of room. `atrace record` reads this count; Perfetto's
+/// service does not. A negative number corrects the count.
 fn count_lost(session: &Session, events: i32) {
     if let Some(arena) = session.arena() {
         arena.count_lost(Loss::Room, events);

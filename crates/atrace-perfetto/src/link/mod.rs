@@ -139,7 +139,7 @@ struct Link {
     /// Whether the next connection offers memory of this process to the service.
     offers: bool,
     /// The number of pages of the memory that the next connection offers, if the service's own memory can't be used in
-    /// this process; otherwise 0.
+    /// this process; otherwise, or if that memory's size is not known, 0.
     replaced: usize,
 }
 

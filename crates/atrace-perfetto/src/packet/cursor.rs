@@ -97,7 +97,7 @@ impl Cursor {
         }
     }
 
-    /// Writes a text. A short text is written without a call of `memcpy`.
+    /// Writes a text. Except in builds for size, a short text is written without a call of `memcpy`.
     #[inline(always)]
     pub(super) unsafe fn any_text(&mut self, text: &[u8]) {
         // SAFETY: the caller has room for the text.
