@@ -6,7 +6,7 @@
 //!
 //! The parts, from an event down to the memory:
 //!
-//! - [`producer`]: the interface for tracers: the connection, and a function for each kind of event;
+//! - [`producer`]: the interface for tracers: the connection, and the functions that write events;
 //! - [`event`], [`args`], [`callsite`], [`category`], [`hash`]: the parts of an event;
 //! - `writer`: the state with which one thread writes for one session; `unmatched` and `interned` are parts of
 //!   this state;

@@ -28,7 +28,7 @@ impl Number {
 
 /// Metadata of a callsite, which the tracer that writes the events provides. The metadata must never change.
 pub trait About: std::fmt::Debug {
-    /// Returns the part of the program to which the callsite belongs, as a module path.
+    /// Returns the part of the program to which the callsite belongs, usually as a module path.
     fn target(&self) -> &str;
     /// Returns the source file and the line, or `None` if they are not known.
     fn place(&self) -> Option<(&str, u32)>;

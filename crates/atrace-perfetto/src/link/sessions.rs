@@ -10,8 +10,9 @@
 //! 4. `Drained`: all chunks were reclaimed. The socket thread commits the chunks and unregisters the writers. Then the
 //!    slot is free again.
 //!
-//! At most about 50 ms after the service has stopped a session, the socket thread reports that the session has ended,
-//! even if a thread is still in the middle of an event. The slot then stays `Draining` until the thread continues.
+//! At most about 50 ms after it has received the request to stop a session, the socket thread reports that the session
+//! has ended, even if a thread is still in the middle of an event. The slot then stays `Draining` until the thread
+//! continues.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
