@@ -36,7 +36,7 @@ pub enum Arg<'a> {
     Flow(u64),
 }
 
-/// The operations of an encoder on the arguments of an event. The encoder is called through a trait object, so that a
+/// The arguments of an event, which can be written as text and encoded. They are passed as a trait object, so that a
 /// program without arguments does not contain the code that formats and encodes them.
 pub(crate) trait Arguments {
     /// Appends the arguments to a name as text.

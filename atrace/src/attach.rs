@@ -7,8 +7,9 @@
 //! `atrace record` sets a property there (`debug.atrace.service`) as soon as it listens for programs. The thread wakes
 //! and connects. If a service runs already, the thread connects at once.
 //!
-//! Until the first session (recording by the service), the events of the process go to its sink, at the same cost as
-//! without this module. From the first session on, the backend is chosen for each event (`refresh.rs`).
+//! If no service runs yet, the events of the process go to its sink until the first session (recording by the service),
+//! at the same cost as without this module. From the first session on, the backend is chosen for each event
+//! (`refresh.rs`).
 //!
 //! # When not
 //!

@@ -17,7 +17,7 @@
 //! this case, so inlined code tests this case first ([`goes_to_sessions_only`]). A function that is not inlined
 //! ([`select_slow`]) handles all other cases.
 //!
-//! Many functions here are split in two, with `inline` attributes that depend on `debug_assertions`. An event may be
+//! Many functions here are split in two, and some `inline` attributes depend on `debug_assertions`. An event may be
 //! written on the stack of a signal handler, whose stack is small. So a function must not reserve stack for buffers
 //! that only some of its callers need.
 
@@ -51,6 +51,7 @@ pub fn only_atrace(tag: AtraceTag) -> AtraceTag {
 
 /// Returns `tag` with the restriction that its events go to Perfetto's memory only, or [`AtraceTag::Never`] if this
 /// process can't be a producer, for lack of memory or because the crate was built without the feature `perfetto`.
+/// Prepares the process to be a producer, and therefore may allocate.
 pub fn only_perfetto(tag: AtraceTag) -> AtraceTag {
     // The bit is looked at only where the backend is chosen for each event.
     if first::enable_perfetto() { (tag - ONLY_ATRACE) | ONLY_PERFETTO } else { AtraceTag::Never }
@@ -168,11 +169,11 @@ fn select_slow(tag: AtraceTag) -> Option<Backend> {
     }
 }
 
-/// Writes an event if its tag is enabled, and returns the backend that wrote the event. Call this only after the
-/// gate's check, whose result is `glance`, has found that the tag may be enabled.
+/// Writes an event if its tag is enabled. Returns the backend that wrote the event, or `None` if no backend did. Call
+/// this only after the gate's check, whose result is `glance`, has found that the tag may be enabled.
 ///
-/// If the name is text that is not a constant, inlined code builds the message for the marker; functions handle all
-/// other cases. (Events with constant names usually go to Perfetto.)
+/// Inlined code builds the message for the marker, except for a constant name: events with constant names usually go to
+/// Perfetto.
 #[inline(always)]
 pub(crate) fn emit<N: Source>(glance: Glance, tag: AtraceTag, event: Event<'_, N>) -> Option<Written> {
     if refresh::is_enabled(glance, tag) { emit_enabled(first::present(), tag, event) } else { None }

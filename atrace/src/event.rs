@@ -1,11 +1,11 @@
 //! One event, before it is encoded for a backend.
 //!
-//! Each public function builds an [`Event`] and passes it to `backend.rs`. The event then becomes a message for ATrace
-//! or a packet for Perfetto. Building and encoding are inlined into one function for each kind of event, so the
-//! compiler drops the code for the parts that a kind of event does not have.
+//! The functions of `events.rs`, and most others that write events, build an [`Event`] and pass it to `backend.rs`. The
+//! event then becomes a message for ATrace or a packet for Perfetto. Building and encoding are inlined into one
+//! function for each kind of event, so the compiler drops the code for the parts that a kind of event does not have.
 //!
 //! The name of an event has one of the types of [`Source`]: a text, a constant, or a value that writes the name into the
-//! message. Where the name exists as text, the event has the type `Event<Text>`.
+//! message. If the name exists as text, [`Event::as_text`] returns the event with the type `Event<Text>`.
 
 use atrace_sys::process;
 
@@ -17,8 +17,8 @@ use crate::name::{Source, Text};
 #[derive(Clone, Copy)]
 pub(crate) struct Event<'a, N = Text<'a>> {
     pub(crate) kind: Kind,
-    /// The name of the track. `None` means the calling thread's track or, for an async slice without a named
-    /// track, the track of that slice.
+    /// The name of the track. `None` means the calling thread's track or, for a counter or an async slice without a
+    /// named track, the track of that counter or slice.
     pub(crate) track: Option<&'a str>,
     /// The name, or `None` if the kind has no name.
     pub(crate) name: Option<N>,

@@ -13,8 +13,8 @@ use crate::message::Kind;
 use crate::name::EventName;
 use crate::{AtraceTag, refresh};
 
-/// Reads the properties now, instead of at the first event. Also opens the marker, if opening failed when the library
-/// was loaded.
+/// Reads the properties now, instead of at the first event. Also tries again to open the backend, if opening failed for
+/// a temporary reason when the library was loaded.
 ///
 /// On a host, this function also lets `atrace record` find the process. If a Perfetto service runs, this function
 /// connects to the service as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps until the same user
@@ -63,8 +63,8 @@ pub fn atrace_is_tag_enabled(tag: AtraceTag) -> bool {
 /// Disables tracing in this process, whatever the properties say, or makes the process follow the properties
 /// again.
 ///
-/// Android's zygote disables its own tracing with this function. A forked child inherits whether tracing is
-/// disabled.
+/// Android's zygote disables its own tracing with libcutils' function of this name. A forked child inherits whether
+/// tracing is disabled.
 pub fn atrace_set_tracing_enabled(enabled: bool) {
     refresh::set_enabled(enabled);
     crate::watch::tags_may_have_changed();
@@ -72,9 +72,10 @@ pub fn atrace_set_tracing_enabled(enabled: bool) {
 
 /// Reads the properties and the name of the process again, and checks whether the marker is still open.
 ///
-/// A call is needed in two cases: the process was renamed, or a property `debug.atrace.app_*` was changed and
+/// A call is needed if the process was renamed, or if a property `debug.atrace.app_*` was changed and
 /// `debug.atrace.tags.enableflags` was not set after it. As in libcutils, an event notices only that
-/// `debug.atrace.tags.enableflags` was set.
+/// `debug.atrace.tags.enableflags` was set. ([Descriptors](crate#descriptors) and [Confinement](crate#confinement) name
+/// two other cases.)
 pub fn atrace_update_tags() {
     refresh::update();
     crate::watch::tags_may_have_changed();
@@ -125,8 +126,8 @@ event! {
     /// Begins a slice named `name` on the calling thread. The matching [`atrace_end`] on this thread ends the
     /// slice.
     ///
-    /// Writes `B|pid|name`. Slices of a thread nest. Prefer [`begin_scoped_event`](crate::begin_scoped_event), whose
-    /// value ends the slice when it is dropped.
+    /// The message for ATrace is `B|pid|name`. Slices of a thread nest. Prefer
+    /// [`begin_scoped_event`](crate::begin_scoped_event), whose value ends the slice when it is dropped.
     ///
     /// # Examples
     ///
@@ -159,7 +160,7 @@ event! {
 event! {
     /// Ends the youngest open slice of the calling thread.
     ///
-    /// Writes `E|pid`. Pass the tag of the matching [`atrace_begin`].
+    /// The message for ATrace is `E|pid`. Pass the tag of the matching [`atrace_begin`].
     #[doc(alias = "atrace_end_body")]
     fn atrace_end() => Event::END
 }
@@ -167,9 +168,9 @@ event! {
 event! {
     /// Begins an async slice, which may overlap other slices and end on any thread.
     ///
-    /// Writes `S|pid|name|cookie`. The end must have the same name and cookie. If several async slices of the process
-    /// have the same name and are open at the same time, their cookies must differ; otherwise a reader of the trace
-    /// takes them for one slice.
+    /// The message for ATrace is `S|pid|name|cookie`. The end must have the same name and cookie. If several async
+    /// slices of the process have the same name and are open at the same time, their cookies must differ; otherwise a
+    /// reader of the trace takes them for one slice.
     #[doc(alias = "atrace_async_begin_body")]
     fn atrace_async_begin(name: &str, cookie: i32) =>
         Event::new(Kind::AsyncBegin(cookie.into()), name)
@@ -184,7 +185,7 @@ event! {
 event! {
     /// Ends the async slice with this name and cookie.
     ///
-    /// Writes `F|pid|name|cookie`.
+    /// The message for ATrace is `F|pid|name|cookie`.
     #[doc(alias = "atrace_async_end_body")]
     fn atrace_async_end(name: &str, cookie: i32) =>
         Event::new(Kind::AsyncEnd(cookie.into()), name)
@@ -200,9 +201,9 @@ event! {
 event! {
     /// Begins an async slice on the track named `track_name`.
     ///
-    /// Writes `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The cookie must be unique
-    /// among the slices that are open on the track. A viewer shows each track as a row. Async slices without a track
-    /// share one row for each name.
+    /// The message for ATrace is `G|pid|track_name|name|cookie`. The end must have the same track and cookie. The
+    /// cookie must be unique among the slices that are open on the track. A viewer shows each track as a row. Async
+    /// slices without a track share one row for each name.
     #[doc(alias = "atrace_async_for_track_begin_body")]
     fn atrace_async_for_track_begin(track_name: &str, name: &str, cookie: i32) =>
         Event::new(Kind::TrackBegin(cookie.into()), name).on(track_name)
@@ -219,7 +220,7 @@ event! {
 event! {
     /// Ends the async slice on this track with this cookie.
     ///
-    /// Writes `H|pid|track_name|cookie`.
+    /// The message for ATrace is `H|pid|track_name|cookie`.
     #[doc(alias = "atrace_async_for_track_end_body")]
     fn atrace_async_for_track_end(track_name: &str, cookie: i32) =>
         Event::of(Kind::TrackEnd(cookie.into())).on(track_name)
@@ -228,7 +229,7 @@ event! {
 event! {
     /// Marks a moment on the calling thread.
     ///
-    /// Writes `I|pid|name`.
+    /// The message for ATrace is `I|pid|name`.
     #[doc(alias = "atrace_instant_body")]
     fn atrace_instant(name: &str) => Event::new(Kind::Instant, name)
 }
@@ -241,7 +242,7 @@ event! {
 event! {
     /// Marks a moment on the track named `track_name`.
     ///
-    /// Writes `N|pid|track_name|name`.
+    /// The message for ATrace is `N|pid|track_name|name`.
     #[doc(alias = "atrace_instant_for_track_body")]
     fn atrace_instant_for_track(track_name: &str, name: &str) =>
         Event::new(Kind::TrackInstant, name).on(track_name)
@@ -256,7 +257,7 @@ event! {
 event! {
     /// Sets the counter named `name` to `value`.
     ///
-    /// Writes `C|pid|name|value`.
+    /// The message for ATrace is `C|pid|name|value`.
     #[doc(alias = "atrace_int_body")]
     fn atrace_int(name: &str, value: i32) => Event::new(Kind::Int(value.into()), name)
 }
@@ -264,7 +265,8 @@ event! {
 event! {
     /// Sets the counter named `name` to a 64-bit `value`.
     ///
-    /// Writes `C|pid|name|value`. Perfetto stores counters as doubles, so values beyond 2^53 are rounded.
+    /// The message for ATrace is `C|pid|name|value`. Perfetto stores counters as doubles, so values beyond 2^53 are
+    /// rounded.
     #[doc(alias = "atrace_int64_body")]
     fn atrace_int64(name: &str, value: i64) => Event::new(Kind::Int64(value), name)
 }

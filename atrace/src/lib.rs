@@ -13,18 +13,21 @@
 //!
 //! While tracing is off, an event compares three words and branches: less than a nanosecond, without a call. While
 //! tracing is on, an event for ATrace costs one `write(2)` of a message on the stack, plus a few nanoseconds. An event
-//! never allocates. The functions that write events never panic, block, raise a signal or change errno, whatever the
-//! name, the state of the trace buffer or the content of the properties. Only an event for [Perfetto's
-//! service](#perfettos-service) may wait: for the service, if it is the first event of its process, and for room in the
-//! shared memory, if a session asks for that.
+//! does not allocate, except in the cases [below](#signal-handlers). The functions that write events do not panic,
+//! block, raise a signal or change errno, whatever the text of the name, the state of the trace buffer or the content
+//! of the properties. There are two exceptions: a closure that writes a name may panic, and the program may [reuse the
+//! number of the marker's descriptor](#descriptors). Only an event for [Perfetto's service](#perfettos-service) may
+//! wait: for the service, if it is one of the first events of its process, and for room in the shared memory, if a
+//! session asks for that.
 //!
 //! # When is tracing on?
 //!
-//! Tracing is switched from outside of the process, by system properties: Android's, or, on a Linux host, those of a
-//! small property store that this crate provides (one per user, see [`control`]). An event is written if one of its
-//! tags is enabled:
+//! Tracing is switched by system properties, usually from outside of the process. These are Android's or, on a Linux
+//! host, those of a small property store that this crate provides (one per user, see [`control`]). An event is written
+//! if one of its tags is enabled:
 //!
 //! - [`AtraceTag::App`] is enabled if one of the patterns `debug.atrace.app_0` … matches the name of the process;
+//! - [`AtraceTag::Always`] is enabled even if no tag was switched on;
 //! - any other tag is enabled if its bit is set in `debug.atrace.tags.enableflags`.
 //!
 //! The first event after a switch of tracing notices the switch. [`atrace_is_tag_enabled`] returns whether a tag is
@@ -39,22 +42,23 @@
 //! | Linux host | `trace_marker`, which usually only root may open; if it can't be opened, tracing is off and [`sink()`] says why |
 //! | other systems | none |
 //!
-//! Environment variables change these rules, except in a process with elevated rights (`AT_SECURE`). If a variable
-//! has an invalid value, tracing is off in the process, and one message on stderr says so.
+//! Environment variables change these rules, except in a process with elevated rights (`AT_SECURE`). If one of the
+//! first three variables has an invalid value, tracing is off in the process, and one message on stderr says so.
 //!
 //! | variable | value |
 //! |---|---|
 //! | `ATRACE_BACKEND` | `marker`, `cutils`, `cutils:/path/libcutils.so`, `ndk`, `ndk:/path/libandroid.so`, `perfetto` (only Perfetto's service), `none` |
-//! | `ATRACE_MARKER` | a path; or `fd:N:DEV:INO`, the inherited descriptor N, which must be open on the file with that device and inode. Only files of tracefs, regular files and character devices |
+//! | `ATRACE_MARKER` | a path; or `fd:N:DEV:INO`, the inherited descriptor N, which must be open on the file with that device and inode. Only files of tracefs, regular files and character devices that are not terminals |
 //! | `ATRACE_PROPERTIES` | the file of another property store (hosts) |
 //! | `ATRACE_SHMEM_KB` | the size of the memory that is shared with Perfetto's service, in KiB: 64 to 32768. Without it, the service makes the memory, of the size that the session asks for, by default 1024; under `atrace run` it is 32768. Pages that are never used take no memory. All that a program writes before the service has emptied it must fit; otherwise events are lost |
 //! | `ATRACE_STATE` | `none`: the process publishes no state (hosts) |
 //!
-//! The backend is chosen and opened once, when the program or library is loaded, before `main`. So a variable that
-//! the program sets for itself comes too late. An event opens no file, except that it reopens the marker if the
-//! program has closed it. If the backend could not be opened for lack of descriptors or memory, these functions try
-//! again: [`atrace_init`], [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`],
-//! [`atrace_set_tracing_enabled`], and a [watch](watch::watch) once a second.
+//! The backend is chosen and opened once: before `main`, or by the `dlopen` that loads the library. So a variable that
+//! the program sets for itself after that comes too late. An event opens no file, with two exceptions: it reopens the
+//! marker if the program has closed it, and it creates the memory file described below, if there is none yet. If the
+//! backend could not be opened for lack of descriptors or memory, these functions try again: [`atrace_init`],
+//! [`atrace_get_enabled_tags`], [`sink()`], [`atrace_update_tags`], [`atrace_set_tracing_enabled`],
+//! [`perfetto::connect`], [`perfetto::record_to`], and a [watch](watch::watch) once a second.
 //!
 //! On a host, a process that traces publishes its *state* for `atrace doctor`: the backend, the enabled tags and
 //! reasons of failures ([`state_page`] lists them). The state is one page of a memory file (`memfd_create`), whose
@@ -63,11 +67,12 @@
 //! descriptor.
 //!
 //! An old libcutils lacks some functions: the end of a slice before Android 8, instants and tracks before Android 13.
-//! An event whose function is missing is written to `trace_marker`, in libcutils' format. libandroid supports only
-//! [`AtraceTag::App`], and neither instants nor tracks: an instant becomes a slice without duration, and a slice on a
-//! track becomes an async slice with the name of the track. libandroid has async slices and counters since Android 10;
-//! on older versions, async slices and counters are dropped. libandroid itself checks again, at each event, whether
-//! tracing is on. So the end of a slice is missing if tracing is switched off before the end.
+//! An event whose function is missing is written to `trace_marker`, in libcutils' format, if the process may open that
+//! file. libandroid supports only [`AtraceTag::App`], and neither instants nor tracks: an instant becomes a slice
+//! without duration, and a slice on a track becomes an async slice with the name of the track. libandroid has async
+//! slices and counters since Android 10; on older versions, async slices and counters are dropped. libandroid itself
+//! checks again, at each event, whether tracing is on. So the end of a slice is missing if tracing is switched off
+//! before the end.
 //!
 //! # Perfetto's service
 //!
@@ -80,10 +85,10 @@
 //! The same functions write events for ATrace and for Perfetto. [`atrace_is_tag_enabled`] and watches consider the tags
 //! of both backends, and [`atrace_set_tracing_enabled`] disables both backends.
 //!
-//! For Perfetto, names keep all their bytes. A name or a string argument that is passed as `&str` may have 64 KiB, and
-//! an event about 256 KiB; longer ones are cut ([Arguments](#arguments) has the lower limits of other events). The end
-//! of a slice is dropped if the begin was not recorded in the same session. An event is lost and counted if it is
-//! written by a signal handler that interrupts another event of its thread.
+//! For Perfetto, names keep all their bytes. A name or a string argument that is passed as `&str` may have 64 KiB (the
+//! name of a track or a counter 1 KiB), and an event about 256 KiB; longer ones are cut ([Arguments](#arguments) has
+//! the lower limits of other events). An [`atrace_end`] is dropped if its begin was not recorded in the same session.
+//! An event is lost and counted if it is written by a signal handler that interrupts another event of its thread.
 //!
 //! With `ATRACE_BACKEND=perfetto` the first event of the process connects. If a service runs, the event waits until the
 //! service has reported which sessions exist, at most 5 s. An event does not wait in a signal handler, that is, on a
@@ -92,17 +97,17 @@
 //!
 //! # Descriptors
 //!
-//! The descriptor of the marker stays open. Its number is the highest one that the soft limit allows, at most 4095. A
-//! program may close descriptors that it did not open; files that it opens then get the lowest free numbers, so none
-//! of them gets the marker's number.
+//! The descriptor of the marker stays open. Its number is the highest free one that the soft limit allows, at most
+//! 4095. A program may close descriptors that it did not open; files that it opens then get the lowest free numbers,
+//! which rarely include the marker's number.
 //!
 //! If the program has closed the marker, the next event opens it again and is not lost. But if the program has opened
 //! another file meanwhile, and this file got the marker's number, events are written into the file until the library
 //! notices:
 //!
-//! - The library checks the descriptor at the first event of a thread, and at each 256th event after that. So at most
-//!   255 events of a thread are written to the wrong file (on Android, 256 events of a stack), and as many events of
-//!   a forked child;
+//! - The library checks the descriptor at the first event of a thread, and at each 256th event after that. (On Android,
+//!   the events are counted for each MiB of a stack, and threads may share a count.) So at most 255 events of a thread
+//!   are written to the wrong file, and as many events of a forked child;
 //! - the library checks the descriptor at each switch of tracing;
 //! - the library checks the descriptor at once if a message was not written whole, as happens with a socket without
 //!   a peer, a full non-blocking pipe, or a file that is open for reading only.
@@ -173,13 +178,13 @@
 //!
 //! The functions that end in `_args` take typed arguments and flows ([`Arg`]). For ATrace, arguments become text after
 //! the name. In Perfetto's memory the arguments keep their types, and a string may have 64 KiB. Lower limits apply to
-//! events in a signal handler, before the service has reported its sessions, or in a session that leaves out arguments
-//! or names: 1,000 bytes for a string, 2 KiB for all arguments of an event together, and 1 KiB for the event's name. A
-//! string that is cut ends in `…`, and an argument `left_out` has the number of arguments for which there was no room.
-//! A name that is formatted, or written by a closure, has at most 1023 bytes.
+//! events in a signal handler, or in a session that leaves out arguments or names: 1,000 bytes for a string, 2 KiB for
+//! all arguments of an event together, and 1 KiB for the event's name. A string that is cut ends in `…`, and an
+//! argument `left_out` has the number of arguments for which there was no room. A name that is formatted, or written by
+//! a closure, has at most 1023 bytes.
 //!
-//! A name may also be a [`Name`], a constant that is sent to Perfetto's service once. [`trace_name!`] and
-//! [`trace_method!`] make such a constant.
+//! A name may also be a [`Name`], a constant that each thread sends to Perfetto's service only once in many events.
+//! [`trace_name!`] and [`trace_method!`] make such a constant.
 //!
 //! # Tracers
 //!

@@ -13,16 +13,16 @@
 //!   and memory.
 //! - The sink is chosen: the environment is read, and the marker and the properties, or a library, are opened.
 //! - With `ATRACE_BACKEND=perfetto`, memory is prepared with which the first event can connect to the service.
-//! - The memory file of the state page is prepared.
+//! - The variable `ATRACE_STATE` is read, so that an event can create the state page without reading the environment.
 //!
-//! If the sink could not be opened, some functions that write no events (`atrace_init`, `sink`, `atrace_update_tags`, a
-//! watch …) try again to open the sink.
+//! If the sink could not be opened for a temporary reason, some functions that write no events (`atrace_init`, `sink`,
+//! `atrace_update_tags`, a watch …) try again to open the sink.
 //!
 //! # When
 //!
-//! The work is done before `main`: the system's loader calls the functions that the section `.init_array` lists (System
-//! V ABI, "Initialization and Termination Functions"), one library after the other. If another library is initialised
-//! before this one, the events that the other library's initialisation writes are lost.
+//! The work is done before `main`, or in `dlopen`: the system's loader calls the functions that the section
+//! `.init_array` lists (System V ABI, "Initialization and Termination Functions"), one library after the other. If
+//! another library is initialised before this one, the events that the other library's initialisation writes are lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -4,7 +4,7 @@
 /// `my_crate::Type::method`.
 ///
 /// The argument is the tag. While the tag is off, the macro costs only the check. The macro works even if the crate was
-/// renamed in `Cargo.toml`. The name is sent to Perfetto's service only once.
+/// renamed in `Cargo.toml`. Each thread sends the name to Perfetto's service only once in many events.
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ macro_rules! trace_method {
 /// Traces the rest of the function (or block) as a slice with a constant name and arguments.
 ///
 /// The macro calls [`begin_scoped_event_args`](crate::begin_scoped_event_args) with a static [`Name`](crate::Name),
-/// so the name is sent to Perfetto's service only once.
+/// so each thread sends the name to Perfetto's service only once in many events.
 ///
 /// # Examples
 ///

@@ -1,5 +1,5 @@
-//! Names of events: [`EventName`], and constant names, which are *interned*: Perfetto's service gets the text once, and
-//! later only a number.
+//! Names of events: [`EventName`], and constant names, which are *interned*: each thread sends the text to Perfetto's
+//! service once, and later usually only a number.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::producer::{Number, hash};
 pub(crate) use self::source::{Source, Text};
 
 /// A constant name. Each thread sends the text to Perfetto's service once, and again only after many events. An event
-/// contains only a number that stands for the name.
+/// for Perfetto contains only a number that stands for the name.
 ///
 /// Define a `Name` as a `static`, and pass a reference to any function that takes an [`EventName`].
 /// [`trace_name!`](crate::trace_name) creates such a static by itself. Events for ATrace contain the whole text.
@@ -61,7 +61,7 @@ impl Interned {
 /// | type | the name is |
 /// |---|---|
 /// | `&str`, `&String` | this text |
-/// | `&'static` [`Name`] | a constant, which each thread sends to Perfetto's service once |
+/// | `&'static` [`Name`] | a constant, which each thread sends to Perfetto's service only once in many events |
 /// | [`fmt::Arguments`], from `format_args!` | formatted directly into the message. If formatting a value panics, `<panicked>` takes the place of the rest, and the program continues (where panics unwind) |
 /// | a closure `FnOnce(&mut NameWriter<'_>)` | what the closure writes, piece by piece. If it panics, the panic goes on to the caller, and no event is written |
 ///
@@ -120,7 +120,7 @@ impl<'a> Text<'a> {
         self.interned.map(|interned| &interned.number)
     }
 
-    /// Returns the hash of the name.
+    /// Returns the hash of the name, or 0 for a constant name that was made by [`Interned::new`].
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         self.interned.map_or_else(|| hash::of_name(self.text), |interned| interned.hash)

@@ -107,7 +107,7 @@ impl Mask {
         (found != 0).then_some(Glance(found))
     }
 
-    /// Returns whether a session of Perfetto's wants one of the tags. Perfetto's producer changes the word when a
+    /// Returns whether a session of Perfetto's may want one of the tags. Perfetto's producer changes the word when a
     /// session begins or ends, without changing a serial.
     #[inline(always)]
     pub(crate) fn is_in_session(self) -> bool {
@@ -153,8 +153,8 @@ pub(crate) fn forget() {
     GATE.claim();
 }
 
-/// Returns the serial and the tags that were last published in the local word, or `None` while a thread has
-/// claimed the word in order to read the properties.
+/// Returns the serial that was last published in the local word, and the tags that are enabled in the local or the
+/// foreign word. Returns `None` while a thread has claimed the local word in order to read the properties.
 pub(crate) fn published() -> Option<(u32, AtraceTag)> {
     let local = GATE.local.load(Ordering::Acquire);
     let tags = tags_of(local, GATE.foreign.get().load(Ordering::Relaxed));
@@ -165,7 +165,8 @@ fn tags_of(local: u64, foreign: u64) -> AtraceTag {
     if local & PARKED != 0 || foreign & AtraceTag::NotReady.bits() != 0 {
         AtraceTag::NotReady
     } else {
-        // In a forked child that has not connected to Perfetto's service yet, the word's tags mean nothing.
+        // With `ASK`, the process connects to Perfetto's service at its first event. Until then, the word's tags mean
+        // nothing.
         let foreign = if foreign & ASK == 0 { foreign } else { 0 };
         AtraceTag::from_bits_retain((local | foreign) & TAGS)
     }

@@ -4,7 +4,7 @@
 //! local     serial, 32 bits | parked, 1 | claimed, 1 | unused, 2 | tags, 28 bits
 //! serial →  the current serial, a word of the property store
 //! foreign → enabled tags that somebody else maintains: libcutils' mask if events go through libcutils;
-//!           else the tags of Perfetto's sessions once the process may connect; else zero
+//!           else the tags of Perfetto's sessions once the backend is chosen for each event; else zero
 //! ```
 //!
 //! # Claims
@@ -38,7 +38,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) const SERIAL_SHIFT: u32 = 32;
 pub(crate) const CLAIMED: u64 = 1 << 30;
 
-/// The words that the fast path loads. The words are in one struct, so that an event computes only one address.
+/// The words that the fast path loads, and the number of claims. The words are in one struct, so that an event computes
+/// only one address.
 #[repr(align(32))]
 pub(crate) struct Gate {
     pub(crate) serial: AtomicRef<AtomicU32>,
@@ -49,7 +50,7 @@ pub(crate) struct Gate {
 }
 
 /// A serial: a reference to its word, and the value that the word had before the properties were read. The word
-/// changes whenever the properties may have changed.
+/// changes whenever the properties must be read again.
 #[derive(Clone, Copy)]
 pub(crate) struct Serial {
     /// The word, or `None` if there is no word to load. Without a word nothing can be published, and every
@@ -87,8 +88,8 @@ impl Gate {
     /// publishes the tags.
     ///
     /// `find` returns two values: the bits to publish, or `None` if they must not be published; and the result for
-    /// the caller. `read` returns the result, and whether the bits were published. `nothing` is the word to which
-    /// `serial` refers at first.
+    /// the caller. `read` returns the result, and whether the bits were published. `nothing` is the word to which the
+    /// field `serial` refers at first.
     pub(crate) fn read<T>(
         &self,
         nothing: &'static AtomicU32,

@@ -2,12 +2,13 @@
 //!
 //! Suspect bytes are control characters (below 0x20, and 0x7f), `<`, and `|` if the caller asks for it.
 //!
-//! - *Short texts*, less than 32 bytes, are copied as two pieces of a fixed size, which may overlap. The same pieces
+//! - *Short texts*, less than 32 bytes, are copied as two pieces of equal size, which may overlap. The same pieces
 //!   are tested, 16 bytes at a time.
-//! - *Long texts* are copied in vectors, in one pass. For each lane the pass computes three values: the minimum of the
-//!   bytes, the minimum of the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of the
-//!   bytes as signed numbers. There was a suspect byte in a lane exactly if the first value is below 0x20, the second
-//!   is 0, or the third is 0x7f. So the pass needs no branch for each byte.
+//! - *Long texts* are copied in one pass: on a processor with AVX2 in vectors, otherwise in a loop that the compiler
+//!   can vectorise. With AVX2, the pass computes three values for each lane: the minimum of the bytes, the minimum of
+//!   the bytes xor `<` (and, if `|` is suspect, of the bytes xor `|`), and the maximum of the bytes as signed numbers.
+//!   There was a suspect byte in a lane exactly if the first value is below 0x20, the second is 0, or the third is
+//!   0x7f. So the pass needs no branch for each byte.
 
 use std::mem::MaybeUninit;
 
@@ -116,7 +117,7 @@ fn are_suspect(first: [u8; 16], others: &[[u8; 16]], bar: bool) -> bool {
     others.iter().fold(suspect(first), |found, chunk| found | suspect(*chunk))
 }
 
-/// Returns whether one of the eight bytes of `word` is suspect. The tests set the high bit of each byte that is
+/// Returns whether one of the eight bytes of `word` is suspect. The tests set the high bit of each byte that is not
 /// suspect; no carry goes from one byte to the next, so the result is exact. (Cf. H. S. Warren, "Hacker's Delight",
 /// "Find first 0-byte".)
 #[cfg(any(test, not(target_arch = "x86_64")))]
@@ -198,7 +199,7 @@ unsafe fn copy_avx2<const BAR: bool>(from: *const u8, to: *mut MaybeUninit<u8>, 
     };
     let mut at = 0;
     if len >= 4 * WIDTH {
-        // Continues at an aligned address, so that no store touches two cache lines.
+        // Continues at an aligned address, so that only the first and the last store may touch two cache lines.
         step(0);
         at = WIDTH - to.addr() % WIDTH;
     }
@@ -259,7 +260,7 @@ mod tests {
             let mut text: Vec<u8> = (0..length).map(|at| b"a~\x80\xff "[at % 5]).collect();
             for bar in [false, true] {
                 check(copy, &text, bar, false);
-                // Only one suspect byte, repeated: the copies must not cancel each other.
+                // Only one byte value, repeated: equal suspect bytes must not cancel each other.
                 for value in [0, 0x7f, b'<', b'|'] {
                     check(copy, &vec![value; length], bar, length > 0 && is_suspect(value, bar));
                 }

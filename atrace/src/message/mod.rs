@@ -28,7 +28,7 @@
 //! that do not fit into the message are not read.
 //!
 //! The encoder is inlined into one function for each kind of event. In an unoptimised build such a function would
-//! need 7 KiB of stack, more than a signal handler has. So with `debug_assertions` its parts are not inlined.
+//! need 7 KiB of stack, more than a signal handler may have. So with `debug_assertions` its parts are not inlined.
 
 #![expect(
     unsafe_code,
@@ -61,7 +61,7 @@ const BEHIND_TRACK: usize = 1 + 4 + 1 + 11;
 
 /// The kind of a message. Some kinds have a number, with which the message ends.
 ///
-/// All numbers have one type, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are
+/// All numbers have 64 bits, so that a `Kind` is passed in registers. Cookies and the values of [`Int`](Self::Int) are
 /// in the range of an `i32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -216,8 +216,8 @@ impl Message {
         self.as_str()
     }
 
-    /// Replaces an empty text at `start` by `?`. If the text is the last one of the line (`last`), a text that consists
-    /// of spaces counts as empty, too, because the reader of the trace trims spaces at the end of a line.
+    /// Replaces an empty text at `start` by `?`. If the text is the last one of the line (`last`) and consists of
+    /// spaces, `?` replaces its last space, because the reader of the trace trims spaces at the end of a line.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_empty(&mut self, start: usize, last: bool) {
@@ -393,10 +393,10 @@ fn replaced(byte: u8, replacement: Replacement) -> u8 {
     }
 }
 
-/// Writes the name of an event directly into its message.
+/// Writes the name of an event: directly into its message for ATrace, or into a buffer for Perfetto.
 ///
-/// Bytes are replaced, and a long name is cut: see [Names](crate#names). When the message is full, further text is
-/// ignored, and the functions of [`fmt::Write`] return an error, so that `write!` of a huge value stops early.
+/// A long name is cut and, for ATrace, bytes are replaced: see [Names](crate#names). When the message is full, further
+/// text is ignored, and the functions of [`fmt::Write`] return an error, so that `write!` of a huge value stops early.
 pub struct NameWriter<'a> {
     message: &'a mut Message,
     /// The length of the message at which its name begins. A piece of text that is appended at this length is the
@@ -407,9 +407,8 @@ pub struct NameWriter<'a> {
     /// length.
     limit: usize,
     replacement: Replacement,
-    /// Whether the name has a piece that was not scanned yet, or in which a byte was found that must be replaced. A
-    /// formatter writes many small pieces, and scanning each of them costs several times as much as scanning all of
-    /// them at the end.
+    /// Whether the name has a piece that was not scanned yet, or in which a suspect byte was found. A formatter writes
+    /// many small pieces, and scanning each of them costs several times as much as scanning all of them at the end.
     unchecked: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A formatter writes many small pieces. Scanning each of them for bytes that must be replaced would cost several
 //! times as much as scanning the whole name at its end. So the functions here set [`NameWriter::unchecked`], and
-//! [`Message::encode`] scans the name.
+//! [`Message::encode`] scans the name. (Only `write_str` scans the first piece of a name while it copies that piece.)
 
 use std::fmt;
 
@@ -113,7 +113,7 @@ impl Default for TextBuffer {
 }
 
 impl TextBuffer {
-    /// Calls `write` to write the text, and returns the text.
+    /// Calls `write` to write the text, and returns the text. A second call continues the text of the first.
     #[inline(always)]
     pub fn write(&mut self, write: impl FnOnce(&mut NameWriter<'_>)) -> &str {
         self.0.plain(write)

@@ -137,7 +137,7 @@ fn after_a_cut_nothing_more_is_written() {
     let name = |writer: &mut NameWriter<'_>| {
         writer.push_str(&"x".repeat(1014));
         assert!(!writer.is_full());
-        writer.push_str("€€"); // There is room for half of it.
+        writer.push_str("€€"); // There is room for two bytes, less than one character.
         assert!(writer.is_full());
         writer.push_str("y");
         writer.push_int(1);
