@@ -34,7 +34,7 @@ fn names() -> Vec<Name> {
         let other = begin.replace('|', "/");
         Name { given: given.into(), begin: begin.into(), last: other.clone(), inner: other }
     };
-    // Two bytes a character, so that the limit may fall within one; `|`, the pid and `|` come before it.
+    // Two bytes a character, so that the limit may fall within one; `B|`, the pid and `|` come before the name.
     let head = 2 + std::process::id().to_string().len() + 1;
     let room = |behind: usize| "é".repeat((1023 - head - behind) / 2);
     vec![
@@ -142,7 +142,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns a long name as it is shown on the track `row`: shortened to leave room for the track and a `|`.
+/// Returns a long name as it is shown on the track `row`: shortened to leave room for the track, a `|` and the cookie.
 fn row(name: &str) -> String {
     cut_for_track(name, "row")
 }

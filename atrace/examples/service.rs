@@ -91,7 +91,7 @@ async fn connection(stream: TcpStream, service: Arc<Service>) -> std::io::Result
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
         let number = parse(&line);
-        // An await may change the thread: what spans it is an async slice, told from others by its number.
+        // An await may change the thread, so a slice that spans an await is async. Its number identifies it.
         atrace_async_for_track_begin_args(TAG, "requests", format_args!("request {number}"), number, &[]);
         let answer = answer(number, &service).await;
         atrace_async_for_track_end(TAG, "requests", number);
@@ -116,7 +116,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     atrace_int(TAG, "answered", service.answered.fetch_add(1, Ordering::Relaxed) + 1);
     match rendered {
         Ok(Some(text)) => text,
-        // A slice shows how long, an instant that.
+        // A slice shows how long something took, an instant that something happened.
         _ => {
             atrace_instant_args(TAG, format_args!("request {number} failed"), &[]);
             "failed\n".to_owned()

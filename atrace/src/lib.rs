@@ -181,7 +181,7 @@
 //! events in a signal handler, or in a session that leaves out arguments or names: 1,000 bytes for a string, 2 KiB for
 //! all arguments of an event together, and 1 KiB for the event's name. A string that is cut ends in `…`, and an
 //! argument `left_out` has the number of arguments for which there was no room. A name that is formatted, or written by
-//! a closure, has at most 1023 bytes.
+//! a closure, has at most 1023 bytes, and a [`Name`] in Perfetto's memory at most 512.
 //!
 //! A name may also be a [`Name`], a constant that each thread sends to Perfetto's service only once in many events.
 //! [`trace_name!`] and [`trace_method!`] make such a constant.

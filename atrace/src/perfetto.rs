@@ -41,8 +41,8 @@ pub fn connect() {
 /// A recording needs no service and no special rights. The file gets the events of all tags, except tags that are
 /// enabled for ATrace and do not prefer Perfetto (property `debug.atrace.prefer_sdk`). A thread collects its events in
 /// a chunk of at most 8 KiB. The events of a chunk are in the file up to 250 ms after the chunk is full, at the latest
-/// when the guard is dropped. If the process is killed, the events of the last chunk of each thread are missing. A
-/// forked child is not recorded.
+/// when the guard is dropped. If the process is killed, the events that are not in the file yet are missing. A forked
+/// child is not recorded.
 ///
 /// # Examples
 ///

@@ -27,8 +27,8 @@ use crate::AtraceTag;
 /// Whether this build of the crate can write events for Perfetto's service.
 pub(crate) const EXISTS: bool = true;
 
-/// Returns the tags that Perfetto's sessions want. In a forked child, the first call connects the child to
-/// the service.
+/// Returns the tags that Perfetto's sessions want. In a process that connects at its first event (a forked child, or
+/// with `ATRACE_BACKEND=perfetto`), the first call connects.
 #[inline(always)]
 pub(crate) fn tags() -> AtraceTag {
     AtraceTag::from_bits_retain(atrace_perfetto::producer::tags())

@@ -94,10 +94,10 @@ pub(crate) fn preferred() -> AtraceTag {
     AtraceTag::from_bits_retain(PREFERRED.load(Ordering::Relaxed))
 }
 
-/// Makes the next event read the tags again. The socket thread calls this when the tags that sessions want, or the
-/// state of the connection, have changed.
+/// Adapts the gate and the state page to a change of the tags that sessions want, or of the state of the connection.
+/// Usually the socket thread calls this (see `on_change` in `atrace-perfetto`).
 fn sessions_changed() {
-    // The first session of a process that only looked for one (`attach.rs`).
+    // The first session of a process that has only looked for a service (`attach.rs`).
     if !first::is_perfetto_enabled()
         && producer::tags_word().is_some_and(|tags| tags.load(Ordering::Relaxed) != 0)
     {

@@ -102,7 +102,7 @@ impl Slice {
     /// begin was not written.
     ///
     /// For Perfetto the result is also a slice if the begin was [lost](crate::perfetto::Status::lost) because the
-    /// memory was full. In that case the end is lost, too.
+    /// memory was full, or because the service had not reported its sessions yet. In that case the end is lost, too.
     #[inline(always)]
     pub fn begin(tag: AtraceTag, name: impl EventName) -> Option<Self> {
         Self::begin_with(tag, name, &[])

@@ -3,8 +3,8 @@
 //!
 //! [`state_page`] lists the lines. The process writes it again after it has read the properties, when events
 //! can't be written (after 1, 2, 4, 8 … failures), when a subscriber's filter is added or removed, and when Perfetto's
-//! sessions or the connection change. So an event writes the page only if the event is the first one after a switch of
-//! tracing, or if the event itself can't be written.
+//! sessions or the connection change. So an event usually writes the page only if the event is the first one after a
+//! switch of tracing, or if the event itself can't be written.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -68,7 +68,7 @@ pub(crate) fn publish() {
 /// | `dropped` | how many events could not be written, and the last errno |
 /// | `library`, `lacks` | the library that events go to; a function that the library does not have |
 /// | `properties` | the property store |
-/// | `serial`, `tags` | the serial of the flags property when it was last read, and the tags enabled since, in hexadecimal |
+/// | `serial`, `tags` | the serial of the flags property (or of the whole store, if that property does not exist) when it was last read, and the tags enabled since, in hexadecimal |
 /// | `perfetto` | the state of the connection to Perfetto's service, if the process may connect; a system error is `errno N` |
 /// | `filters` | how many [watches of tracers](crate::watch::watch_backends) there are |
 ///

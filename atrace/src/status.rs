@@ -43,7 +43,8 @@ impl Status {
         self.sessions
     }
 
-    /// Returns the tags that the open sessions want.
+    /// Returns the tags that the open sessions want. Returns no tags if the process has not asked for a connection to
+    /// the service.
     pub fn tags(&self) -> AtraceTag {
         self.tags
     }

@@ -18,9 +18,9 @@ bitflags! {
     ///
     /// The bits are those of libcutils (`cutils/trace.h`). A set may contain bits for which there is no constant.
     /// [`Always`](Self::Always) is enabled even if no tag was switched on, unless the property
-    /// `debug.atrace.tags.enableflags` is not a number or the process has disabled tracing; [`Never`](Self::Never) is
-    /// never enabled. [`App`](Self::App) follows the properties `debug.atrace.app_*`. The property
-    /// `debug.atrace.tags.enableflags` switches the other tags.
+    /// `debug.atrace.tags.enableflags` is not a number, the process has disabled tracing, or events go through
+    /// libandroid; [`Never`](Self::Never) is never enabled. [`App`](Self::App) follows the properties
+    /// `debug.atrace.app_*`. The property `debug.atrace.tags.enableflags` switches the other tags.
     ///
     /// # Examples
     ///
@@ -36,8 +36,8 @@ bitflags! {
         /// No tag. An event with this tag is never written.
         #[doc(alias = "ATRACE_TAG_NEVER")]
         const Never = c::ATRACE_TAG_NEVER;
-        /// A tag whose events are written for ATrace whenever this process has a [sink](crate::sink()), even if no tag
-        /// was switched on.
+        /// A tag whose events are written for ATrace even if no tag was switched on, if this process has a
+        /// [sink](crate::sink()). [`AtraceTag`] lists the exceptions.
         #[doc(alias = "ATRACE_TAG_ALWAYS")]
         const Always = c::ATRACE_TAG_ALWAYS;
         /// Graphics.
@@ -128,7 +128,7 @@ bitflags! {
         /// tracing is disabled in this process.
         #[doc(alias = "ATRACE_TAG_NOT_READY")]
         const NotReady = c::ATRACE_TAG_NOT_READY;
-        /// All bits that `debug.atrace.tags.enableflags` and the app patterns can switch.
+        /// The bits of all tags.
         #[doc(alias = "ATRACE_TAG_VALID_MASK")]
         const ValidMask = c::ATRACE_TAG_VALID_MASK;
     }

@@ -1,8 +1,8 @@
 //! Switches tracing on and off by setting properties, as the command `atrace` does on Android.
 //!
 //! A switch of tracing reaches every process that reads the same properties: on Android all processes, on a host the
-//! processes of the same user. The functions of [`Control`] return a [`Switched`], which lists the properties that were
-//! set. Dropping the [`Switched`] undoes the changes.
+//! processes of the same user. The functions of [`Control`] that switch tracing return a [`Switched`], which lists the
+//! properties that were set. Dropping the [`Switched`] undoes the changes.
 //!
 //! ```no_run
 //! use atrace::control::Control;
@@ -23,9 +23,10 @@
 //! killed in the middle of a change, the list of patterns is still valid, but other processes may notice the change
 //! only at the next change.
 //!
-//! *Android* has no lock for its properties. Only one thread of a process changes properties at a time. After a change,
-//! the process checks twice, 10 ms apart, whether another process has undone the change. If so, it sets the properties
-//! again, up to eight times. Setting `debug.atrace.*` needs the rights of the shell or of root.
+//! *Android* has no lock for its properties. Only one thread of a process changes properties at a time. After it has
+//! added a pattern or changed the mask of tags, it checks twice, 10 ms apart, whether another process has undone the
+//! change. If so, it sets the properties again, up to eight times. Setting `debug.atrace.*` needs the rights of the
+//! shell or of root.
 
 mod access;
 mod error;
@@ -152,16 +153,16 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// Returns an error if the pattern is empty, is longer than 91 bytes or contains a NUL, or if a property can't be
-    /// set.
+    /// Returns an error if the pattern is empty, is longer than 91 bytes or contains a NUL, if there are 1024 patterns
+    /// already, or if a property can't be set.
     pub fn enable(&self, pattern: &str) -> Result<Switched, Error> {
         self.enable_pattern(pattern.as_bytes().to_vec())
     }
 
     /// Enables the pattern as [`enable`](Self::enable) does, if the list contains the pattern at most `beside` times.
     ///
-    /// No other process can change the list between the check and the change. So even if several processes call this
-    /// function at once, they add the pattern only until the list contains it `beside` + 1 times.
+    /// On a host, no other process can change the list between the check and the change. So even if several processes
+    /// call this function at once, they add the pattern only until the list contains it `beside` + 1 times.
     ///
     /// # Errors
     ///
@@ -214,7 +215,7 @@ impl Control {
         self.disable_where(usize::MAX, |other| other == pattern.as_bytes())
     }
 
-    /// Removes the last of the entries that contain the app pattern `pattern` from the list. This undoes one call of
+    /// Removes the app pattern `pattern` from the list once: its last entry. This undoes one call of
     /// [`enable`](Self::enable), perhaps the call of another process.
     ///
     /// # Errors

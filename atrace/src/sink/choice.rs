@@ -84,9 +84,9 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
 }
 
-/// The variables that select a sink. If one of these variables is set and no sink can be opened, an error is printed,
-/// unless a later attempt may succeed. If none of them is set, it is normal that there is no sink, because only root
-/// may open the marker.
+/// The variables that select a sink or its properties. If one of these variables is set and no sink can be opened, an
+/// error is printed, unless a later attempt may succeed. If none of them is set, it is normal that there is no sink,
+/// because only root may open the marker.
 const VARIABLES: [&str; 3] = ["ATRACE_BACKEND", "ATRACE_MARKER", "ATRACE_PROPERTIES"];
 
 /// Chooses the sink by the rules in the crate's documentation.

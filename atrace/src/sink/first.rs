@@ -1,9 +1,9 @@
 //! The reference that an event loads first. It refers to the sink or, if the backend has to be chosen for each event,
 //! to the value [`Sink::PerEvent`].
 //!
-//! While a process is not a producer of Perfetto's service, the reference leads to the process's sink, so choosing a
-//! backend costs an event nothing. In a producer, the reference leads to [`Sink::PerEvent`], and `backend.rs` chooses
-//! the backend for each event.
+//! As long as no event can go to Perfetto, the reference leads to the process's sink, so choosing a backend costs an
+//! event nothing. After that, the reference leads to [`Sink::PerEvent`], and `backend.rs` chooses the backend for each
+//! event.
 
 use atrace_sys::AtomicRef;
 
@@ -49,7 +49,7 @@ pub(crate) fn is_per_event(sink: &'static Sink) -> bool {
     producer::EXISTS && std::ptr::eq(sink, &PER_EVENT)
 }
 
-/// Returns whether this process or an ancestor was prepared to be a producer.
+/// Returns whether events of this process may go to Perfetto: the backend is chosen for each event.
 #[inline]
 pub fn is_perfetto_enabled() -> bool {
     producer::EXISTS && matches!(FIRST.get(), Sink::PerEvent)

@@ -6,7 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SinkKind {
-    /// No backend: tracing is off in this process.
+    /// No sink of ATrace, and no connection to Perfetto's service was asked for. Only a
+    /// [recording](crate::perfetto::record_to) of the process itself gets events.
     None,
     /// The kernel's ring buffer, through `trace_marker`.
     Tracefs,

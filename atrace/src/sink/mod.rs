@@ -122,7 +122,7 @@ impl Sink {
         !matches!(self, Self::Unchosen | Self::Off(_) | Self::PerEvent)
     }
 
-    /// Checks whether the marker's descriptor still refers to the file that was opened.
+    /// Checks whether the marker's descriptor still refers to the file that was opened. If not, opens the marker again.
     pub(crate) fn check(&self) {
         if let Some(marker) = self.marker() {
             marker.check();

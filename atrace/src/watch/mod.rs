@@ -46,7 +46,7 @@ use crate::producer;
 use crate::sink::{choice, first};
 use crate::{AtraceTag, refresh, state};
 
-/// A callback. Its arguments are the tags of its last call, and the tags that are enabled now.
+/// A callback. Its arguments are the tags that were last reported, and the tags that are enabled now.
 type Callback = Arc<dyn Fn(BackendTags, BackendTags) + Send + Sync>;
 
 /// A guard that keeps a callback registered. Dropping it ends the watch.
@@ -63,7 +63,7 @@ pub struct Watch {
 
 impl Watch {
     /// Returns the tags that were last reported to the callbacks. If nothing was reported yet, returns the tags that
-    /// were enabled when the watch began.
+    /// were enabled when the first watch began.
     ///
     /// Each later change is reported. So a caller that starts from these tags misses no change. Call this only in the
     /// process that began the watch.
@@ -100,9 +100,10 @@ impl Drop for Watch {
 /// before the callback returns, only the last change is reported. The callback is called only for changes, not for the
 /// tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
-/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started and the
-/// callback is never called. If the sink could not be opened for lack of descriptors or memory, the thread tries again
-/// each second.
+/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started, and only the
+/// functions above call the callback. So a process without a sink should first call
+/// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to). If the sink
+/// could not be opened for lack of descriptors or memory, the thread tries again each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -130,8 +131,8 @@ pub fn watch(callback: impl Fn(AtraceTag) + Send + Sync + 'static) -> io::Result
 /// threads stay as fast as before.
 ///
 /// The callback must not use descriptors (read, write, open, close) and must not start threads: the thread has an empty
-/// descriptor table of its own. On kernels before 5.9 the thread is an ordinary thread, with the descriptors of the
-/// process.
+/// descriptor table of its own. On kernels before 5.9, and on Android before version 13, the thread is an ordinary
+/// thread, with the descriptors of the process.
 ///
 /// # Errors
 ///
@@ -196,7 +197,8 @@ pub(crate) fn start_ticks() {
 }
 
 /// Calls the tracer's tick, if a session wants events and the last tick was long enough ago: the thread wakes for
-/// other reasons as well, and there may be two threads. Returns the time until the next tick.
+/// other reasons as well, and there may be two threads. Returns the time until the next tick, or `None` if no session
+/// wants events.
 fn tick() -> Option<Duration> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let is_wanted = |word: &AtomicU64| word.load(Ordering::Relaxed) & AtraceTag::ValidMask.bits() != 0;
@@ -218,7 +220,7 @@ thread_local! {
 }
 
 /// The maximum number of times that a function that switches tracing checks whether the callbacks on another thread
-/// have ended. All checks together take at most a second.
+/// have ended. All checks together take little more than a second.
 const LOOKS: u32 = 5000;
 
 /// Calls the callbacks if the tags have changed. Call this after a change that the properties do not show. If another
@@ -238,8 +240,8 @@ pub(crate) fn tags_may_have_changed() {
     }
 }
 
-/// Wakes the watching threads when the tags that sessions want have changed. The socket thread calls this function,
-/// which itself calls no callback.
+/// Wakes the watching threads when the tags that sessions want have changed. Usually the socket thread calls this
+/// function, which itself calls no callback.
 fn sessions_changed() {
     for thread in [&ORDINARY, &DETACHED] {
         if let Some(watchers) = thread.present.get() {
@@ -395,7 +397,7 @@ impl Watchers {
     }
 }
 
-/// Waits until the sink is chosen, and returns the sink's properties.
+/// Waits until the sink is chosen or the thread must stop, and returns the sink's properties.
 fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
     while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
         std::thread::sleep(Duration::from_secs(1));
