@@ -19,8 +19,8 @@ use crate::raw::{self, Call, Callsite, Kind};
 #[derive(Clone, Debug, Default)]
 pub struct Bill {
     pub(crate) subject: String,
-    /// The processor time of the process in nanoseconds, without the time that metering has taken. If it is unknown,
-    /// this is the elapsed time.
+    /// The processor time of the process in nanoseconds, without the time that metering has taken. If the processor
+    /// time is unknown, the elapsed time is used instead.
     pub(crate) whole_ns: f64,
     pub(crate) is_processor_time: bool,
     /// The processor time of the threads that made no call, if it is known.

@@ -48,7 +48,7 @@ pub(crate) fn best(bill: &Bill) -> Vec<Directive> {
     found
 }
 
-/// Returns whether `EnvFilter` accepts the target. (`EnvFilter` is stricter than `Targets`.)
+/// Returns whether `EnvFilter` certainly accepts the target. (`EnvFilter` is stricter than `Targets`.)
 fn is_valid(target: &str) -> bool {
     !target.is_empty() && target.chars().all(|char| char.is_ascii_alphanumeric() || "_:-".contains(char))
 }

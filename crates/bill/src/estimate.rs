@@ -79,8 +79,8 @@ impl Sampled {
             1 => Estimate { sum: self.long.sum, half: self.long.sum },
             _ => self.long.mean(),
         };
-        // A few were seen by chance: two more and two fewer, as for the interval of a proportion (A. Agresti, B. A. Coull,
-        // "Approximate Is Better than Exact", 1998).
+        // The number of long calls in the sample varies by chance. So two long calls and two others are added, as for
+        // the interval of a proportion (A. Agresti, B. A. Coull, "Approximate Is Better than Exact", 1998).
         let [few, many] = [self.longs as f64 + 2.0, number + 4.0];
         let of_share = if self.longs > 0 { Z * (few / many * (1.0 - few / many) / many).sqrt() } else { 0.0 };
         Estimate { sum: all * share * one.sum, half: all * (of_share * one.sum).hypot(share * one.half) }

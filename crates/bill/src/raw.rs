@@ -48,7 +48,7 @@ pub struct Process<'a> {
     pub processor_ns: Option<u64>,
     /// The processor time of the threads that made no call, if the system reports it.
     pub others_ns: Option<u64>,
-    /// The time since the meter was made.
+    /// The elapsed time since the meter was made, in nanoseconds.
     pub elapsed_ns: u64,
     /// The time that metering adds to a call that is not timed.
     pub untimed_ns: f64,
@@ -73,7 +73,7 @@ pub enum Kind {
 pub struct Callsite<'a> {
     /// The kind of the callsite.
     pub kind: Kind,
-    /// The level of the callsite, from 1 (`error`) to 5 (`trace`).
+    /// The level of the callsite, from 1 (`error`) to 5 (`trace`), or 0 if the callsite is unknown.
     pub level: u8,
     /// The number of fields, without the message of an event.
     pub fields: u32,
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(read_process, process);
         assert_eq!(callsites[0], (callsite, Call::ALL.map(measured)));
         assert_eq!(callsites[1].0, Callsite::default());
-        // A cut file ends after a callsite, or is refused.
+        // A cut file ends after the process or after a callsite, or is refused.
         let whole = |end: &usize| read(&bytes[..*end]).is_some();
         assert_eq!((0..bytes.len()).filter(whole).count(), 2);
         // No byte makes the reader fail otherwise.

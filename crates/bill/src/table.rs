@@ -78,7 +78,7 @@ impl Bill {
         ]
     }
 
-    /// Formats a time as a share of the process's processor time, with its interval if it has one.
+    /// Formats a time as a share of the process's time (`whole_ns`), with its interval if it has one.
     fn share(&self, ns: Estimate) -> String {
         let [low, sum, high] = [ns.low(), ns.sum, ns.high()].map(|ns| 100.0 * ns / self.whole_ns);
         if sum == 0.0 {

@@ -19,10 +19,11 @@ pub const CONFIDENCE: f64 = 0.95;
 /// [`NOISY_NS`].
 pub const NOISY_RATIO: f64 = 0.05;
 
-/// A result is not noisy if half of its interval is at most this many nanoseconds, however small its median is.
+/// A result from enough samples is not noisy if half of its interval is at most this many nanoseconds, however small
+/// its median is.
 pub const NOISY_NS: f64 = 0.15;
 
-/// A median with its interval, of the confidence that the function states which makes it: usually 95 %.
+/// A median with its interval. The function that makes it states the confidence, which is usually 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The median of the samples; from [`ranks`], the median of the means of any two samples.
@@ -31,8 +32,8 @@ pub struct Interval {
     pub low: f64,
     /// The upper bound.
     pub high: f64,
-    /// Whether there were enough samples (for 95 %, at least six) for the required confidence. Otherwise the bounds are the
-    /// smallest and the largest sample, and the confidence is lower.
+    /// Whether the interval has the required confidence. Usually this needs enough samples (for 95 %, at least six).
+    /// With fewer samples, the bounds that [`Interval::of`] returns are the smallest and the largest sample.
     pub sure: bool,
 }
 
@@ -136,7 +137,7 @@ impl Interval {
         if half == 0.0 { 0.0 } else { half / self.median.abs() }
     }
 
-    /// Returns whether the interval, in nanoseconds, is too wide for a useful result.
+    /// Returns whether the interval, in nanoseconds, is too wide for a useful result, or comes from too few samples.
     pub fn is_noisy(&self) -> bool {
         !self.sure || (self.relative() > NOISY_RATIO && self.half_width() > NOISY_NS)
     }
@@ -333,7 +334,7 @@ mod tests {
         let mut random = Rng::with_seed(7);
         let mut held = 0;
         for _ in 0..2000 {
-            // Skewed samples with outliers, like rounds; the median of u² is a quarter.
+            // Skewed samples, like rounds; the median of u² is a quarter.
             let samples: Vec<f64> = (0..25)
                 .map(|_| {
                     let u = random.f64();

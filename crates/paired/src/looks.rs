@@ -26,23 +26,23 @@ const PARTS: [f64; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
 /// The fraction of the permitted probability of error that each look before the last look may use.
 const SHARE: f64 = 0.1;
 
-/// The maximum distance of the bounds of an interval from its median if the interval is to end the comparison.
+/// An interval ends the comparison if half its width is at most this.
 const TIGHT: f64 = 0.0025;
-/// An interval also ends the comparison if the distance of its bounds from its median is at most this fraction of the
-/// median.
+/// An interval also ends the comparison if half its width is at most this fraction of its median.
 const TIGHT_PART: f64 = 0.1;
 
-/// The progress of a comparison: how many looks were taken.
+/// The progress of a comparison: how many of the moments for early looks had passed at the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks(usize);
 
 impl Looks {
-    /// Returns the interval of the difference if it is time for a look. `part` is the fraction of the time that
+    /// Returns the intervals of the differences if it is time for a look. `part` is the fraction of the time that
     /// has passed; from 1 on, the look is the last one.
     ///
-    /// `pairs` are the logarithms of ratios. Each returned interval is the interval of the ratio minus 1. An interval
-    /// is `None` if there is no ratio, or if a logarithm is not finite; with too few pairs it is marked as uncertain
-    /// ([`Interval::sure`] is false). `covariate` has a value for each pair, or is empty ([`ranks`]).
+    /// Each element of `pairs` has the logarithms of the ratios of one measurement. The returned interval at the same
+    /// place is the interval of the ratio minus 1. An interval is `None` if there is no ratio, or if a logarithm is not
+    /// finite; with too few pairs it is marked as uncertain ([`Interval::sure`] is false). `covariate` has a value for
+    /// each pair, or is empty ([`ranks`]).
     pub fn look(&mut self, part: f64, pairs: &[&[f64]], covariate: &[f64]) -> Option<Vec<Option<Interval>>> {
         let passed = PARTS.iter().filter(|at| part >= **at).count();
         let error = 1.0 - CONFIDENCE;

@@ -62,7 +62,7 @@ fn residuals(samples: &[f64], covariate: &[f64], shift: f64) -> Vec<f64> {
 }
 
 /// Returns the slope of the line through the origin from which the values have the least mean distance: the weighted
-/// median of the slopes to each point. A few outliers hardly change it.
+/// median of the slopes to each point. A few outliers among the values hardly change it.
 fn slope(values: &[f64], covariate: &[f64]) -> f64 {
     let points = values.iter().zip(covariate).filter(|(_, x)| **x != 0.0);
     let mut slopes: Vec<[f64; 2]> = points.map(|(value, x)| [value / x, x.abs()]).collect();
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(interval(&[0.0], &[f64::INFINITY], 0.99), None);
     }
 
-    /// Simulates comparisons of a service on a machine whose speed varies, and of which a covariate shows the speed with
-    /// an error of its own. Returns how many of the 300 intervals do not contain the true difference, and the mean width.
+    /// Simulates comparisons of a service on a machine whose speed varies. A covariate shows the speed, with an error
+    /// of its own. Returns how many of the 300 intervals do not contain the true difference, and the mean width.
     fn judge(explains: f64, uses: bool) -> (u32, f64) {
         let mut random = Rng::with_seed(7);
         let mut normal = move || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
@@ -184,7 +184,7 @@ mod tests {
         for run in 0..300 {
             let (mut samples, mut covariate) = (Vec::new(), Vec::new());
             for _ in 0..50 {
-                // The same for both orders of a pair: a difference of the speed, which a coin turns around.
+                // How much faster the machine is in one run of the pair than in the other. The coin inverts its sign.
                 let speed = 0.03 * normal() * if normal() > 1.5 { 5.0 } else { 1.0 };
                 let coin = if normal() > 0.0 { 1.0 } else { -1.0 };
                 let drift = 0.01;

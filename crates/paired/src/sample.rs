@@ -81,7 +81,7 @@ pub fn ratio(of: &[Sample], base: &[Sample]) -> Option<Interval> {
     ratio_at(of, base, CONFIDENCE)
 }
 
-/// Like [`ratio`], with another confidence than 95 %.
+/// Does the same as [`ratio`], with another confidence than 95 %. A higher confidence requires more pairs.
 pub fn ratio_at(of: &[Sample], base: &[Sample], confidence: f64) -> Option<Interval> {
     compare_pairs(of, base, 1.0, confidence, |[of, base]| of.ns / base.ns)
 }
@@ -145,7 +145,8 @@ pub fn compare<const N: usize>(
     })
 }
 
-/// Returns the median of the times, converted to the reference speed.
+/// Returns the median of the times, with its interval: converted to the reference speed, if [`in_range`] finds that the
+/// times depend on the speed.
 pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
     in_range(samples, |convert| {
         Interval::of(&samples.iter().map(|sample| convert(sample, reference)).collect::<Vec<_>>())
@@ -153,7 +154,7 @@ pub fn at_reference(samples: &[Sample], reference: f64) -> Option<Interval> {
 }
 
 /// Returns the interval that `median` computes from times that are converted to the reference speed. If the result is
-/// outside the range of the measured times, the time of the operation does not depend on the processor's speed. The
+/// outside the range of the measured times, the time of the operation can't depend on the processor's speed. The
 /// interval is then computed from the measured times instead.
 pub fn in_range(
     samples: &[Sample],

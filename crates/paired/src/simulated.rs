@@ -36,7 +36,7 @@ impl Machine {
     /// A machine without disturbances.
     pub const QUIET: Self = Self { name: "quiet", slow: None, drifts: false, bursts: None, stops: 0.0 };
 
-    /// Returns a machine for each kind of disturbance, and a quiet machine.
+    /// Returns a quiet machine, machines with one kind of disturbance each, and a machine with several kinds.
     pub fn all() -> Vec<Self> {
         let slow = |operation, chain, lasts| Some(Slow { operation, chain, lasts });
         vec![
