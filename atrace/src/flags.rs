@@ -2,7 +2,7 @@
 //!
 //! - `debug.atrace.tags.enableflags` is the mask of tags, a number that is parsed as by `strtoull(…, 0)`. If the text
 //!   is not a number, or the number is too large, no tag is enabled. An empty or missing property counts as 0.
-//! - [`AtraceTag::App`] does not depend on the mask. It is enabled if one of the patterns `debug.atrace.app_0` …
+//! - [`AtraceTag::App`] does not depend on the number. It is enabled if one of the patterns `debug.atrace.app_0` …
 //!   `app_{N-1}` matches argv\[0\] (or, on a host, the last path component of argv\[0\]), where N is the value of
 //!   `debug.atrace.app_number`.
 //! - [`AtraceTag::Always`] is enabled if the mask is a number, whatever the number is.

@@ -106,8 +106,8 @@
 //! notices:
 //!
 //! - The library checks the descriptor at the first event of a thread, and at each 256th event after that. (On Android,
-//!   the events are counted for each MiB of a stack, and threads may share a count.) So at most 255 events of a thread
-//!   are written to the wrong file, and as many events of a forked child;
+//!   the events are counted for each MiB of a stack, and threads may share a count.) So at most 255 events of a thread,
+//!   or of a MiB of its stack, are written to the wrong file, and as many events of a forked child;
 //! - the library checks the descriptor at each switch of tracing;
 //! - the library checks the descriptor at once if a message was not written whole, as happens with a socket without
 //!   a peer, a full non-blocking pipe, or a file that is open for reading only.

@@ -129,7 +129,7 @@ impl Control {
     }
 
     /// Returns the tags that `debug.atrace.tags.enableflags` enables for every process. If its value is not a number,
-    /// no tag is enabled.
+    /// no tag is enabled. The bit of [`AtraceTag::App`] has no meaning here.
     pub fn tags(&self) -> AtraceTag {
         self.properties().tags()
     }
@@ -276,7 +276,8 @@ impl Control {
         })
     }
 
-    /// Changes the properties in one step. If a part of the change fails, the parts before it are undone.
+    /// Changes the properties in one step. If a part of the change fails, the parts that were completed before it are
+    /// undone.
     fn switch(
         &self,
         how: impl FnOnce(&mut Switched, &mut dyn Access) -> Result<(), Error>,
