@@ -137,7 +137,8 @@ impl Interval {
         if half == 0.0 { 0.0 } else { half / self.median.abs() }
     }
 
-    /// Returns whether the interval, in nanoseconds, is too wide for a useful result, or is not [`sure`](Interval::sure).
+    /// Returns whether the interval, in nanoseconds, is too wide for a useful result, or is not
+    /// [`sure`](Interval::sure).
     pub fn is_noisy(&self) -> bool {
         !self.sure || (self.relative() > NOISY_RATIO && self.half_width() > NOISY_NS)
     }
