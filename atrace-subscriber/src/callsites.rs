@@ -1,8 +1,9 @@
 //! The table of callsites, which finds the metadata of a span by the number of its callsite.
 //!
-//! A span without fields and without an async slice is not stored: its id holds the number of its callsite, and the
-//! callsite's metadata has the name. The first span of each callsite adds the metadata to the table. No metadata is
-//! ever removed, because callsites live forever. A lookup takes no lock and always makes the same few loads.
+//! A span without fields, life and async slice is not stored: a [`Span`](crate::span::Span) then holds the number of
+//! its callsite, and the callsite's metadata has the name. A callsite's metadata is added to the table when its number
+//! is first needed. No metadata is ever removed, because callsites live forever. A lookup takes no lock. It usually
+//! examines one bucket, and at most [`TRIES`] buckets of each part.
 //!
 //! The table is a lock-free hash table with linear probing, which consists of parts and grows by adding a part. A
 //! compare-and-swap of the metadata's address takes a bucket. Another compare-and-swap publishes a part that was
@@ -76,8 +77,8 @@ impl Kind {
     /// One of this many spans that are presumed to be synchronous is watched nevertheless.
     const SAMPLED: u32 = 1024;
 
-    /// Returns whether the next span must be watched to find out whether it is synchronous: see
-    /// [`Callsite::has_to_be_watched`].
+    /// Returns whether the next span must be watched to find out whether it is synchronous, and counts the span if it
+    /// is presumed to be: see [`Callsite::has_to_be_watched`].
     #[inline(always)]
     fn has_to_be_watched(&self) -> bool {
         let is = self.0.load(Ordering::Relaxed);
@@ -118,8 +119,9 @@ impl Callsite {
         FIRST_PART[at].is_of(metadata).then_some(Self(at as u32))
     }
 
-    /// Returns the callsite if its next span is presumed to be synchronous and need not be watched. This is an
-    /// inlined fast path of [`has_to_be_watched`](Self::has_to_be_watched).
+    /// Returns the callsite if it is in the first bucket that is tried, and if its next span is presumed to be
+    /// synchronous and need not be watched. This is an inlined fast path of
+    /// [`has_to_be_watched`](Self::has_to_be_watched).
     #[inline(always)]
     pub(crate) fn presumed_sync(metadata: &'static Metadata<'static>) -> Option<Self> {
         let at = place(metadata, FIRST);
@@ -181,8 +183,8 @@ impl Callsite {
         Some(CallsiteInfo { metadata: bucket.metadata.get()?, number: Some(&bucket.number) })
     }
 
-    /// Returns the index of the lanes that have the callsite's name, which is never 0. The first call for a callsite
-    /// takes this index from `find`, and stores it.
+    /// Returns a number, never 0, for the lanes that have the callsite's name. The first call for a callsite takes the
+    /// number from `find`, and stores it.
     #[inline(always)]
     pub(crate) fn lanes(self, find: impl FnOnce(&str) -> u32) -> Option<u32> {
         let bucket = self.bucket()?;
@@ -202,7 +204,8 @@ impl Callsite {
     }
 
     /// Returns whether a new span of the callsite must be watched, to find out whether it is synchronous. If it is not
-    /// watched, it counts as synchronous.
+    /// watched, it counts as synchronous. Call this once for each new span, because the spans that are presumed to be
+    /// synchronous are counted.
     #[inline]
     pub(crate) fn has_to_be_watched(self) -> bool {
         self.bucket().is_some_and(|bucket| bucket.kind.has_to_be_watched())
@@ -347,7 +350,7 @@ impl CallsiteInfo {
         (!is_made).then_some(self.metadata.name())
     }
 
-    /// Returns the module path of the callsite.
+    /// Returns the module path of the callsite, or its target if it has no module path.
     #[inline]
     pub(crate) fn module(&self) -> &'static str {
         self.metadata.module_path().unwrap_or(self.metadata.target())

@@ -39,13 +39,14 @@ use crate::interest_cache::{Answer, Follower, ORDINARY};
 /// # Caching
 ///
 /// While the tag is off, a callsite that no other layer wants is cached as disabled, and the maximum level is the
-/// maximum level of the other layers. While the tag is on, the filter of a layer is asked at each span and event, and
-/// its answers are not cached, because `tracing-subscriber` loses spans of layers with a cached filter if the program
-/// queries another callsite in between ([tokio-rs/tracing#2519][issue]).
+/// maximum level of the other layers. While the tag is on, the filter of a layer is asked at each span and event that
+/// `ATRACE_FILTER` does not exclude, and its answers are not cached, because `tracing-subscriber` loses spans of layers
+/// with a cached filter if the program queries another callsite in between ([tokio-rs/tracing#2519][issue]).
 ///
 /// The caches are rebuilt after a switch of tracing as described at
 /// [`AtraceSubscriber::with_filter`](crate::AtraceSubscriber::with_filter), on an ordinary thread, if the stack
-/// contains a layer of this crate. If the stack contains no such layer, the filter is asked at each span and event.
+/// contains an [`AtraceLayer`](crate::AtraceLayer), an [`AtraceSubscriber`](crate::AtraceSubscriber) or this type as a
+/// layer. If the stack contains none of these, the filter is asked at each span and event.
 ///
 /// [issue]: https://github.com/tokio-rs/tracing/issues/2519
 #[derive(Debug)]

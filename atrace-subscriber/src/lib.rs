@@ -15,18 +15,18 @@
 //! ```
 //!
 //! While tracing is off, a program with this subscriber runs as fast as without a subscriber. While tracing is on, an
-//! event costs little more than the system call that writes it. The [`atrace`] crate decides when tracing is on and
-//! where events go.
+//! event of ATrace costs little more than the system call that writes it, and an event in Perfetto's shared memory
+//! costs far less. The [`atrace`] crate decides when tracing is on and where events go.
 //!
 //! # Which type to use
 //!
 //! | the program | uses |
 //! |---|---|
-//! | has no other subscriber or layer | [`AtraceSubscriber`]`::default().`[`with_filter()`](AtraceSubscriber::with_filter): no registry, no allocation, free while off |
+//! | has no other subscriber or layer | [`AtraceSubscriber`]`::default().`[`with_filter()`](AtraceSubscriber::with_filter): no registry, hardly any allocation, free while off |
 //! | has other layers | `registry().with(…)`, with [`AtraceLayer`]`::default().with_filter(`[`AtraceFilter`]`::default())` among the layers: while off, the others work as usual |
 //! | uses the crate `log` alone | `atrace_subscriber::init_log()`, with the feature `log-bridge`; `init_log_beside(logger, level)` if it has a logger |
-//! | has other layers, which may work only while ATrace is on | the layers, and [`AtraceFilter`]`::default()` as the last one: while off, the whole stack is silent and free |
-//! | wants spans created while off to appear when they are entered later | either of the two without a filter: while off, an event costs a call that does nothing |
+//! | has other layers, which are needed only while tracing is on | the layers, and [`AtraceFilter`]`::default()` as the last one: while off, the whole stack is silent and free |
+//! | wants spans created while off to appear when they are entered later | [`AtraceSubscriber`] or [`AtraceLayer`] without a filter: while off, an event costs a call that does nothing |
 //! | wants all events in ATrace only, or in Perfetto only | any of these, with a tag for [one backend](#one-backend) |
 //! | used AOSP's `atrace_tracing_subscriber` | [`AtraceSubscriber`], alone or as a layer, as in AOSP; its [`with_filter()`](AtraceSubscriber::with_filter) silences the whole stack |
 //!
@@ -35,7 +35,7 @@
 //! [`atrace`] chooses a backend for each event: Perfetto if only a session wants it, else ATrace.
 //! [`only_atrace`](atrace::tracer::only_atrace) and [`only_perfetto`](atrace::tracer::only_perfetto) return a tag for
 //! one backend. A subscriber, layer or filter with such a tag follows that backend alone. Two layers, one for each
-//! backend, write every event to both.
+//! backend, write each event to every backend that wants it.
 //!
 //! ```
 //! use atrace::AtraceTag;
@@ -98,16 +98,16 @@
 //! | a span with a field `atrace.track = "NAME"` | also an async slice on the track `NAME`, from the span's creation until it closes |
 //! | a span, after [`with_async_spans`](AtraceLayer::with_async_spans) or [`with_async_target`](AtraceLayer::with_async_target), unless they say `Never` | an async slice on the track named by its target, in addition to slices on threads or instead of them |
 //! | a span created while off, entered while on | a slice with its name, and with its fields after [`with_fields_while_off`](AtraceLayer::with_fields_while_off); with a filter nothing, because the span was never created |
-//! | fields after [`without_fields`](AtraceLayer::without_fields) | nothing, except messages and counters |
+//! | fields after [`without_fields`](AtraceLayer::without_fields) | nothing, except messages, counters, and the fields that name a span or its track |
 //! | a value that is a `str` | its text in quotes, not escaped; as the message, without quotes |
 //! | an error | its `Display` |
 //! | any other value | its `Debug`; `%value` makes that its `Display` |
 //! | a value that panics while it is formatted | the text written so far, `<panicked>`, and nothing further of that event; the program continues (where panics unwind) |
 //! | a record of the `log` crate, through `tracing-log` | an event, without the fields for its origin |
-//! | targets, levels, parents, `follows_from` | nothing; a span's target is the name of its async slice's track |
+//! | targets, levels, parents, `follows_from` | nothing, except the level in `LEVEL event`; by default, the track of a span's async slice has the name of the span's target |
 //!
-//! The text has the form of AOSP's subscriber. A message has at most 1023 bytes, and bytes that could damage the
-//! trace are replaced: see [Names](atrace#names). Fields are formatted directly into the message, on the stack.
+//! The text has the form of AOSP's subscriber. A message has at most 1023 bytes, and bytes that could damage the trace
+//! are replaced: see [Names](atrace#names). An event's fields are formatted directly into its message, on the stack.
 //!
 //! # How spans and events are shown by Perfetto
 //!
@@ -121,8 +121,8 @@
 //! | a field `otel.name` of a span, or one of [`with_name_field`](AtraceLayer::with_name_field) | the name of its slices; it remains an argument |
 //! | a field | an argument with its type: bool, int, uint, float, text; `i128`, bytes, errors and `Debug` values are text |
 //! | a field `counter.NAME = n` of an event, an integer or a float | the counter `NAME` |
-//! | a span that is asynchronous: not entered just once and closed at its exit | also a slice for its whole [life](#lives), on a track of its own |
-//! | `Span::record` | arguments at the end of the slice that this thread is in, and of later slices; for a life or an async slice, at its end |
+//! | a span that is asynchronous: entered again, or not closed right after its exit | also a slice for its whole [life](#lives), on a lane: a track apart from the threads' tracks |
+//! | `Span::record` | arguments at the end of the span's slice on this thread, if one is open, and at the begin of later slices; for a life or an async slice, at its end |
 //! | a thread | a track with the name that the kernel has for the thread, cut at 15 bytes; with the whole name after [`note_thread_name`](atrace::perfetto::note_thread_name), which tokio's `on_thread_start` can call |
 //! | the level | an argument `level` |
 //! | the target | a category in addition to the tag's; only the tag's category decides whether a session gets the event |
@@ -130,10 +130,10 @@
 //! | a span that is entered again, on whichever thread | another slice, and an arrow to it (a flow) from the one before; the first arrow comes from the life |
 //! | `follows_from` | an arrow from the last slice of the one span to the slices of the other |
 //! | a span with a field `atrace.track` | an async slice on the track of that name, in place of the life; overlapping slices are on tracks of one name, which the viewer merges |
-//! | a span created while tracing was off or events went to ATrace | a slice with its name; with its arguments after [`with_fields_while_off`](AtraceLayer::with_fields_while_off) |
+//! | a span created while tracing was off or events went to ATrace | a slice with its name; with its arguments if tracing was off and [`with_fields_while_off`](AtraceLayer::with_fields_while_off) was called |
 //! | a record of the `log` crate | an event, with `log.file` and the like as arguments |
 //! | a value that panics | the text written so far and `<panicked>`, and nothing further of that event |
-//! | a text of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
+//! | a text argument of more than 1,000 bytes | its beginning and `…`; if arguments have no room, an argument `left_out` has their number |
 //!
 //! The constant data of a callsite is sent once by each thread, and again after many events. If a program has more than
 //! 16,000 callsites, each event of a further callsite contains the callsite's data. [`AtraceSubscriber`] alone usually
@@ -147,20 +147,21 @@
 //! from each poll to the next. So the life of a request's span shows how long the request took, the lives of its
 //! descendants show what the request did, and the gaps between the polls show where the request waited.
 //!
-//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It has no
-//!   life. All other spans that are entered have a life. Whether a span is synchronous becomes known only later: when
-//!   it is entered again, when its thread enters another span, when the life of a descendant begins, when the span
-//!   closes, or up to 100 ms after its thread has left it (after its creation, if it was never entered). If the last 16
-//!   spans of its callsite were synchronous, it takes half a second from the creation instead. The life then appears in
-//!   the trace with the time of the creation. So a span that hangs, or that is alive when the process is killed, is in
-//!   the trace.
+//! - *Which spans.* A synchronous span is entered once, on one thread, and closes right after it was left. It needs no
+//!   life. All other spans that are entered have a life (*Callsites* has the exceptions). Whether a span is synchronous
+//!   becomes known only later: when it is entered again, when its thread has left it and enters another span, when the
+//!   life of a descendant begins, when the span closes, or up to 100 ms after its thread has left it (after its
+//!   creation, if it was never entered). If the last 16 spans of its callsite were synchronous, the crate does not
+//!   notice when the thread leaves the span; the other signs count, and instead of 100 ms it takes half a second from
+//!   the first entry. The life then appears in the trace with the time of the creation. So a span that hangs, or that
+//!   is alive when the process is killed, is in the trace.
 //! - *Callsites.* If the last span of a callsite was asynchronous, the life of the callsite's next span begins at once.
 //!   If that next span turns out to be synchronous, it has a life nevertheless. After 16 synchronous spans of a
 //!   callsite without fields, only every 1024th span is examined; so the first asynchronous spans after that may have
 //!   no life.
 //! - *Lanes.* Lives are on *lanes*: tracks with the name of the outermost span on them, usually a root span. A life
-//!   nests on its parent's lane. A life that overlaps a sibling takes a free lane of its own name. So there are about
-//!   as many lanes as there are lives that are open at the same time.
+//!   nests on its parent's lane. A life that overlaps a sibling takes a free lane of its own name. So there are hardly
+//!   more lanes than lives that are open at the same time.
 //! - The parent of a span is the explicit parent or, without one, the innermost span that the thread was in. A span
 //!   closes after the lives of its children, as in a `Registry`. (With [`AtraceSubscriber`] alone, a span does not
 //!   wait for a child whose life has not begun yet.)
@@ -168,8 +169,8 @@
 //!   the number of its parent, if the parent is stored. The polls have the same arguments, so SQL can join polls and
 //!   lives (`docs/perfetto.md` has queries). The first slice of a span may lack the arguments, if the last 16 spans
 //!   of its callsite were synchronous.
-//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. Only those
-//!   sessions get a life that were open when the begin of the life was written.
+//! - *Sessions.* A span that is created while tracing is off, or while its events go to ATrace, has no life. A session
+//!   gets a life only if the session was open when the begin of the life was written.
 //!
 //! [`with_async_spans`](AtraceLayer::with_async_spans) selects slices on threads only, lives only, or both. If a span
 //! is asynchronous and nothing more happens to it, the thread of the [`watch`](mod@atrace::watch) begins its life. This
@@ -180,23 +181,22 @@
 //!
 //! - `perfetto` (default): the backend for Perfetto's service. This feature enables the feature of the same name of
 //!   [`atrace`].
-//! - `log` (default): with a filter, whenever the maximum level of `tracing` is set, the maximum level of the crate
-//!   `log` is set to the same level, if the two agreed before.
+//! - `log` (default): with a filter, the maximum level of the crate `log` follows the maximum level of `tracing` at
+//!   each switch of tracing, if the two agreed before.
 //! - `log-bridge`: `init_log` and `init_log_beside`, for a program that uses only `log`.
 //! - `live`: the module `live`, with a layer that records which spans are alive and where each span was created.
 //!
 //! # Rules
 //!
-//! *Pairing.* For every begin that is written, the end is written on the same thread, even if tracing is
-//! switched between them. No end is written without its begin. All subscribers and layers of a process share
-//! one span stack per thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie
-//! within a span or enclose it.
+//! *Pairing.* When a thread leaves a span whose begin was written, it writes the end, even if tracing was switched
+//! meanwhile. No end is written without its begin. All subscribers and layers of a process share one span stack per
+//! thread. Slices that the program itself begins with [`atrace::atrace_begin`] must lie within a span or enclose it.
 //!
 //! *Threads.* A span may be created on one thread, and entered, recorded and closed on other threads. A thread may
 //! still trace while it ends.
 //!
-//! *Formatting.* The `Debug` of a value may itself write events. If such events are nested more than four
-//! levels deep, their fields are left out.
+//! *Formatting.* The `Debug` of a value may itself write events. If four formattings are nested in this way, an event
+//! within the innermost one is written without its fields and its message.
 //!
 //! *Switching.* Without a filter, a switch takes effect at the next event. With a filter, a thread of this process
 //! must notice the switch first, which takes about a millisecond if that thread gets a processor. See
@@ -206,8 +206,9 @@
 //! interrupts its thread; it must leave the spans that it has entered. (A `Registry` panics if a handler interrupts it
 //! and uses it.) A handler must not allocate or wait for a lock. At the first use of a callsite `tracing` may take a
 //! lock, and this crate allocates if its table of callsites has to grow. This crate also allocates when more spans with
-//! fields are alive than ever before, or when a thread is more than 32 spans deep for the first time. To make sure that
-//! no handler allocates, first create the largest number of spans that the program needs, and enter them as deep as it
+//! fields are alive than ever before, when the fields of a span need more room than before, for a span with a field
+//! `atrace.track` or `otel.name`, or when a thread is more than 32 spans deep for the first time. To make sure that no
+//! handler allocates, first create the largest number of spans that the program needs, and enter them as deep as it
 //! does, outside of a handler.
 //!
 //! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
