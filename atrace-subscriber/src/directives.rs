@@ -9,8 +9,8 @@
 //! The type `Targets` parses lists of fields as well, and keeps a sorted set. Its code would add 11 KiB to every
 //! program, although hardly any program has a filter.
 //!
-//! The variable is read once, when the program makes the first subscriber, layer or filter of this crate. A process
-//! with elevated rights ignores this variable, as it ignores all variables of these crates.
+//! The variable is read once, when the program makes the first `AtraceSubscriber`, `AtraceLayer` or `AtraceFilter`. A
+//! process with elevated rights ignores this variable, as it ignores all variables of these crates.
 
 use std::sync::OnceLock;
 
@@ -54,7 +54,7 @@ impl Directives {
     }
 }
 
-/// Parsed directives: targets, empty for all targets, and their levels.
+/// Parsed directives. Each has a target, which is empty for all targets, and a level.
 #[derive(Debug)]
 struct Filter(Vec<(String, LevelFilter)>);
 

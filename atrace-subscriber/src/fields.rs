@@ -36,8 +36,8 @@ pub(crate) const SEPARATOR: &str = ", ";
 
 const IS: &str = " = ";
 pub(crate) const MESSAGE: &str = "message";
-/// The maximum number of levels to which events may be nested in the formatting of fields. An event that is nested more
-/// deeply leaves out its fields.
+/// The maximum number of formattings that may be nested in each other. An event or span within that many formattings
+/// leaves out its fields.
 const DEEPEST: u32 = 4;
 
 thread_local! {
@@ -114,8 +114,8 @@ pub(crate) fn with_span<T>(
     then(shown, &track)
 }
 
-/// Writes the name that a field gives to a span: the value of the first field of `record` that is listed in `names`.
-/// Writes nothing if there is no such field.
+/// Writes the name that a field gives to a span into `buffer`, and returns the name: the value of the first field of
+/// `record` that is listed in `names`. The name is empty if there is no such field.
 #[cold]
 #[inline(never)]
 pub(crate) fn name_in<'a>(

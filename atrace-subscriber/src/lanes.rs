@@ -1,11 +1,11 @@
 //! Lanes: the tracks on which the lives of spans are drawn. The life of a span is a slice from its creation
 //! until it closes.
 //!
-//! Slices on one track must nest. A lane is a track that shows the life of one root span at a time, and, within that
-//! life, the lives of descendants that fit. A life nests on its parent's lane if the parent's life is the innermost one
-//! on that lane, and if the lane has had no event since the life began. A life that does not fit takes a lane of its
-//! own, as the life of a root span does. A free lane is used again by the next life of the same name. So there are
-//! about as many lanes as there are lives that are open at the same time.
+//! Slices on one track must nest. A lane is a track that shows one outermost life at a time, usually that of a root
+//! span, and, within that life, the lives of descendants that fit. A life nests on its parent's lane if the parent's
+//! life is the innermost one on that lane, and if the lane has had no event since the life began. A life that does not
+//! fit takes a lane of its own, as the life of a root span does. A free lane is used again by a later life of the same
+//! name. So there are hardly more lanes than lives that are open at the same time.
 //!
 //! All lanes of a name have that name, and differ by a number. Free lanes of a name form a Treiber stack (`slots.rs`).
 //! Lanes are allocated in chunks and never move. No thread waits.
@@ -32,7 +32,7 @@ const CHUNKS: usize = 20;
 const NAMES: usize = 256;
 /// The number of entries that are tried in the table of names.
 const TRIES: usize = 8;
-/// The number of free lanes that are tried for a life that began before the present moment.
+/// The maximum number of free lanes that are tried for a life that began before the present moment.
 const PASSED: usize = 8;
 
 /// A lane, by its index.
@@ -41,10 +41,11 @@ pub(crate) struct Lane(u32);
 
 struct Entry {
     link: Link,
-    /// The index of the lane's name, and the lane's number among the lanes of that name.
+    /// The index of the lane's name.
     name: AtomicU32,
+    /// The lane's number among the lanes with this index.
     number: AtomicU32,
-    /// The callsite of the first life on the lane. It gives the track its name.
+    /// The callsite of the outermost life on the lane, or of the last one. It gives the track its name.
     callsite: AtomicU32,
     /// The hash of the lane's name.
     hash: AtomicU64,

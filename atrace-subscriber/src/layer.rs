@@ -33,7 +33,7 @@ pub enum AsyncSpans {
     Instead,
 }
 
-/// Writes spans and events to ATrace. A program uses this type under one of its two names,
+/// Writes spans and events to ATrace or to Perfetto. A program uses this type under one of its two names,
 /// [`AtraceSubscriber`](crate::AtraceSubscriber), or [`AtraceLayer`] if `IN_STACK` is true. Both have the options that
 /// are documented here.
 ///
@@ -45,7 +45,7 @@ pub struct Atrace<const IN_STACK: bool> {
     pub(crate) filter: Option<Follower>,
 }
 
-/// Writes spans and events to ATrace, as a layer of a stack over a `Registry`.
+/// Writes spans and events to ATrace or to Perfetto, as a layer of a stack over a `Registry`.
 ///
 /// ```
 /// use atrace_subscriber::{AtraceFilter, AtraceLayer};
@@ -79,8 +79,8 @@ impl<const IN_STACK: bool> Atrace<IN_STACK> {
         self
     }
 
-    /// Leaves out fields. An event is shown by its message alone or, if it has no message, as `LEVEL event`. A span
-    /// is shown by its name alone.
+    /// Leaves out fields, except counters. An event is shown by its message alone or, if it has no message, as an event
+    /// that has no fields. A span is shown by its name alone.
     #[must_use]
     pub fn without_fields(mut self) -> Self {
         self.recorder.fields = false;
@@ -233,7 +233,7 @@ fn enter_that_passes<S: Subscriber + for<'a> LookupSpan<'a>>(
 #[cold]
 #[inline(never)]
 fn exit_other<S: Subscriber + for<'a> LookupSpan<'a>>(recorder: &Recorder, id: &Id, context: Context<'_, S>) {
-    // Billed only while the tag may be enabled, like what goes before it.
+    // Billed only while the tag may be enabled, as an enter is.
     let metadata = || context.metadata(id).filter(|_| recorder.may_be_enabled());
     recorder.billed(metadata, Call::Exit, || recorder.exit_other(id.into_u64()));
 }
@@ -359,8 +359,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, const IN_STACK: bool> Layer<S> for 
     }
 }
 
-/// The stored spans of all of this crate's layers for one span of the registry. The registry drops this value after the
-/// span closed.
+/// The stored spans of this crate's layers for one span of the registry, without those that only the table by ids has.
+/// The registry drops this value after the span closed, or never (see [`close`]).
 struct StoredSpans {
     first: (Owner, Span),
     others: Vec<(Owner, Span)>,
@@ -374,7 +374,8 @@ impl Drop for StoredSpans {
     }
 }
 
-/// Stores a span of the registry: in its extensions, which allocates, only if the table by ids does not keep the span.
+/// Stores a span of the registry in the table by ids. If [`by_id::add`] returns false, stores the span in the
+/// extensions as well, which allocates.
 #[inline(never)]
 fn store<S: Subscriber + for<'a> LookupSpan<'a>>(
     context: &Context<'_, S>,

@@ -1,11 +1,11 @@
 //! Turns spans and events into slices, instants and counters, for the subscriber and the layer of this crate.
 //!
-//! - An event is written at once, as an instant or as counters.
+//! - An event is written at once, as an instant, as counters or as both.
 //! - A new span is put into the span store if the tag is enabled and the span has fields or an async slice, or may have
 //!   a life (a slice from its creation until it closes). Its fields are formatted once, as text for ATrace or encoded
 //!   for Perfetto. While the tag is off, fields are stored only with the option
-//!   [`fields_while_off`](Recorder::fields_while_off), both as text and encoded, because either backend may be switched
-//!   on later.
+//!   [`fields_while_off`](Recorder::fields_while_off): as text and, if the process may have sessions, encoded, too,
+//!   because either backend may be switched on later.
 //! - When a span is entered, the span stack begins a slice with the stored fields. When the span is left, the span
 //!   stack ends the slice.
 //!
@@ -96,7 +96,7 @@ impl Recorder {
         }
     }
 
-    /// Lets `atrace record` find the process, once the subscriber is in use.
+    /// Lets `atrace record` find the process, unless an option forbids that. The subscriber or layer is in use now.
     pub(crate) fn attach(&self) {
         if self.attaches {
             atrace::atrace_init();
@@ -190,8 +190,8 @@ impl Recorder {
         self.has_mode(mode);
     }
 
-    /// Stores a new span, whose id in its registry is `id`. Returns `None` if nothing has to be stored. `explicit`
-    /// finds the stored span of the parent that the attributes name.
+    /// Stores a new span, whose id in its registry is `id`. Returns `None` if nothing is stored. `explicit` finds the
+    /// stored span of the parent that the attributes name.
     #[inline]
     pub(crate) fn new_span(
         &self,
@@ -240,7 +240,8 @@ impl Recorder {
         !metadata.fields().is_empty() || self.may_be_async
     }
 
-    /// Returns the parent of a new span as a stored span or, if the parent is not stored, the nearest stored ancestor.
+    /// Returns the parent of a new span, if it is stored: the explicit parent or, without one, the innermost stored
+    /// span that this thread is in.
     #[inline(always)]
     fn parent(
         &self,
@@ -256,7 +257,7 @@ impl Recorder {
     }
 
     /// Stores a new span, if it has to be stored. `id` is the id that a registry has given to the span, or 0 without a
-    /// registry. Returns `None` if nothing has to be stored. `explicit` finds the stored span of the parent that the
+    /// registry. Returns `None` if nothing is stored. `explicit` finds the stored span of the parent that the
     /// attributes name.
     #[inline(never)]
     pub(crate) fn store(
@@ -352,7 +353,7 @@ impl Recorder {
         }
     }
 
-    /// Stores a span for ATrace. If the tag is off, stores the span for both backends.
+    /// Stores a span for ATrace, and for Perfetto as well if the tag is off and the process may have sessions.
     #[inline(never)]
     fn store_text(
         &self,
@@ -469,7 +470,8 @@ impl Recorder {
     }
 
     /// Adds fields that were recorded after the span's creation, and renames the span if one of the fields is its name.
-    /// The fields appear in slices that begin later and, for Perfetto, at the end of a slice that is open now.
+    /// The fields appear in slices that begin later and, for Perfetto, at the end of a slice that is open now on this
+    /// thread, and at the end of the life or the async slice.
     pub(crate) fn record(&self, id: u64, span: Span, values: &Record<'_>) {
         if !(self.fields_while_off || self.is_enabled()) {
             return;
@@ -541,8 +543,8 @@ impl Recorder {
         span_stack::enter_inside(self.owner, id);
     }
 
-    /// Leaves the span with this id and returns true, if this thread entered the span last and the span is neither
-    /// metered nor watched. Otherwise returns false; the caller must then call [`exit_other`](Self::exit_other).
+    /// Leaves the span with this id, if this thread entered the span last and the span is neither metered nor watched.
+    /// Returns false if the caller must call [`exit_other`](Self::exit_other).
     #[inline(always)]
     pub(crate) fn exit(&self, id: u64) -> bool {
         span_stack::exit(self.unbilled, id)
@@ -561,7 +563,7 @@ impl Recorder {
         span_store::by_id::find(flow_id(self.owner, id)).into_iter().for_each(span_stack::close);
     }
 
-    /// Closes the span with this id, if this thread left it last. Otherwise returns false.
+    /// Closes the span with this id, if this thread left it last. Returns false if the registry must be asked.
     #[inline(always)]
     pub(crate) fn close_left_last(&self, id: u64) -> bool {
         span_stack::close_left_last(self.owner, id)

@@ -13,9 +13,9 @@ use crate::span_store::StoredSpan;
 ///
 /// ```text
 /// 0                                  no span
-/// callsite, plus 1                   nothing is stored; all spans of the callsite have this value
+/// callsite, plus 1                   nothing is stored; all such spans of the callsite have this value
 /// 1 << 32 | callsite, plus 1         nothing is stored, but the span has an id of its own, from a registry
-/// 1 | hidden, 1 | slot, 62 bits      stored in this slot
+/// bit 63, hidden: bit 62, 62 bits    stored; the 62 bits are the slot and the generation
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(u64);
@@ -120,7 +120,8 @@ impl Span {
         slice.set(enabled.begin(name));
     }
 
-    /// Begins a slice of a span that is not stored, in Perfetto's memory. All slices of one span form a flow.
+    /// Begins a slice of a span that is not stored, in Perfetto's memory. If `flow` is not 0, it is the number of the
+    /// span's flow.
     #[inline(always)]
     pub(crate) fn begin_plain(self, enabled: Enabled, flow: u64) -> Option<Slice> {
         enabled.begin_at(&self.callsite()?.info()?.site(), None, flow, &[])

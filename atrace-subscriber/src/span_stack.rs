@@ -14,24 +14,26 @@
 //! # Signals
 //!
 //! A signal handler may run between any two instructions of this file. The handler leaves every span that it enters, so
-//! it writes only to entries at or above the present length of the stack. Three rules follow from this:
+//! its enters and exits write only to entries at or above the present length of the stack. Three rules follow from
+//! this:
 //!
 //! - An enter raises the length before it writes the entry. So a handler that runs between the two steps does
 //!   not use the same entry.
 //! - An exit takes the slice out of the entry before it lowers the length. So unused entries have no slice. An entry
 //!   that an interrupted enter has not written yet has no slice, either.
 //! - When a signal handler leaves a span, it examines the entries below its own entry only as long as their ends are
-//!   pending. While a handler can run, the end of the top entry is never pending. So the handler examines no entries
-//!   that it does not own.
+//!   pending. While a handler can run, the end of the top entry is never pending. So the handler examines one entry
+//!   that it does not own, and does not change it.
 //!
 //! A signal handler may interrupt the thread while it allocates a part of the stack on the heap. The handler can't use
 //! that part, so spans that the handler enters are not recorded.
 //!
 //! # Storage
 //!
-//! The stack is in a thread-local without a destructor, so it works even while the thread ends. Only entries beyond a
-//! depth that few programs reach are on the heap. The slices of these entries end, at the latest, when that memory is
-//! freed. On Android, all thread-locals are freed when a thread ends, so all slices of the thread end then.
+//! The stack is in a thread-local that, except on Android, has no destructor, so it works even while the thread ends.
+//! Only entries beyond a depth that few programs reach are on the heap. The slices of these entries end, at the latest,
+//! when that memory is freed. On Android, all thread-locals are freed when a thread ends, so all slices of the thread
+//! end then.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -83,7 +85,7 @@ impl Owner {
 /// not handle the entry.
 const BEGUN_AGAIN: u32 = 1 << 24;
 /// The bit for a *watched* span: when the thread leaves the span, the span store must be notified, because it is not
-/// yet known whether the span is synchronous. The bit stays set until the entry is used again.
+/// yet known whether the span is synchronous. The bit stays set until the entry is used again or the span closes.
 const WATCHED: u32 = 1 << 29;
 /// The bit for a span whose fields were recorded since the slice began. The end of the slice has these fields as
 /// arguments.
@@ -91,7 +93,7 @@ const RECORDED: u32 = 1 << 30;
 /// The bit for an entry that lies above a pending end: the end of this entry must be written first.
 const ON_WAITING: u32 = 1 << 31;
 
-/// The id in the entry of a span that was left. No span has this id.
+/// The id in the entry of a span that was left but whose end is pending. No span has this id.
 const LEFT: u64 = 0;
 
 struct Entry {
@@ -150,7 +152,7 @@ impl Entry {
         self.span.get().begin_text(enabled, &self.slice);
     }
 
-    /// Begins the slice of a span without fields in Perfetto's memory.
+    /// Begins the slice of a span that is not stored, in Perfetto's memory.
     #[inline(never)]
     fn begin_plain(&self, enabled: Enabled) {
         let span = self.span.get();
@@ -162,7 +164,7 @@ impl Entry {
     #[inline(never)]
     fn begin_stored(&self, stored: StoredSpan, enabled: Enabled) {
         let Some(entered) = stored.enter() else { return };
-        // Before the slice: the first of a span's slices is its life.
+        // This may begin the life. The life must begin before the slice, because the arrows begin at the life.
         if self.begun_again() == 0 && entered.is_watched() {
             self.owner.set(self.owner.get() | WATCHED);
         }
@@ -275,8 +277,8 @@ impl Drop for Deeper {
     }
 }
 
-/// Returns the number of a span's flow, which is computed from the span's owner and id. All live spans of this process
-/// have different numbers.
+/// Returns the number of a span's flow, which is computed from the span's owner and id. Two live spans of this process
+/// hardly ever have the same number.
 #[inline(always)]
 pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)
@@ -391,8 +393,8 @@ pub(crate) fn release(span: Span) -> bool {
     span.in_slot().is_some() && release_stored(span)
 }
 
-/// Closes the span that its registry reports as closed, if this thread left it last. Otherwise returns false. The
-/// registry may keep the span's data, or drop it later: see [`release_unclosed`].
+/// Closes the span that its registry reports as closed, if this thread left it last. Returns false if the registry must
+/// be asked which span has closed. The registry may keep the span's data, or drop it later: see [`release_unclosed`].
 #[inline(never)]
 pub(crate) fn close_left_last(owner: Owner, id: u64) -> bool {
     let left = |stack: &SpanStack| {
@@ -509,7 +511,7 @@ impl SpanStack {
         let entries = self.entries.get(..self.len.get().min(DEPTH))?;
         let is_in = |entry: &&Entry| {
             let span = entry.span.get();
-            // Of an entry without a slice the span means nothing, unless it never has slices.
+            // The span in an entry without a slice means nothing, unless it is a span that never has slices.
             span.in_slot().is_some()
                 && entry.is(owner, entry.id.get())
                 && entry.id.get() != LEFT
@@ -521,7 +523,7 @@ impl SpanStack {
     /// Stops watching the entry of `span`, if that is the span that was left last, because the span closes.
     fn forget_last(&self, span: Span) {
         let len = self.len.get();
-        // The marks of entries above, if there are any, are found by way of this one.
+        // `outlived` finds marked entries above this one only if this entry is marked, too.
         if let Some(entry) = self.entries.get(len).filter(|entry| entry.span.get() == span)
             && self.entries.get(len + 1).is_none_or(|above| above.owner.get() & WATCHED == 0)
         {
@@ -562,7 +564,8 @@ impl SpanStack {
         self.len.set(len + 1);
         compiler_fence(Ordering::SeqCst);
         if len >= self.room.get() {
-            // Set before the first use of `DEEPER`, which registers a destructor: no handler may be in the middle of that.
+            // Set before the first use of `DEEPER`, which registers a destructor. A handler that interrupts the
+            // registration must not use `DEEPER`.
             self.makes.set(true);
             compiler_fence(Ordering::SeqCst);
             let (part, _) = place(len);
@@ -687,9 +690,9 @@ impl<'a> Entries<'a> {
     /// Returns the index of the lowest entry whose pending end should be written now, although the slices above that
     /// entry must then end and begin again.
     ///
-    /// The function considers the pending ends from the youngest entry down to the entry directly below `at`. If a
-    /// slice above a pending end has already begun again [`AGAIN`] times, that end is written only if as many ends are
-    /// pending as slices would begin again.
+    /// The function considers the pending ends of the entries from the youngest one down to `at`, and of the entries
+    /// below, down to the first one without a pending end. If a slice above a pending end has already begun again
+    /// [`AGAIN`] times, that end is written only if as many ends are pending as slices would begin again.
     fn worth_interrupting(self, at: usize, len: usize) -> Option<usize> {
         let (mut waiting, mut younger, mut are_tired) = (0, 0, false);
         let mut lowest = None;

@@ -1,4 +1,4 @@
-//! The use of [`Atrace`] without other layers: it writes spans and events to ATrace without a `Registry`.
+//! The use of [`Atrace`] without other layers: it writes spans and events without a `Registry`.
 
 use std::num::NonZeroU64;
 
@@ -12,10 +12,11 @@ use crate::metered::Call;
 use crate::span::Span;
 use crate::span_stack;
 
-/// Writes spans and events to ATrace, as a subscriber without other layers or as a layer.
+/// Writes spans and events to ATrace or to Perfetto, as a subscriber without other layers or as a layer.
 ///
 /// This type, used as a subscriber, is the fastest way to trace. It needs no `Registry`, seldom stores a synchronous
-/// span without fields, and allocates nothing once its buffers exist.
+/// span without fields, and hardly allocates once its buffers exist: only for a span with a field `atrace.track` or
+/// `otel.name`.
 ///
 /// ```
 /// use atrace_subscriber::AtraceSubscriber;
@@ -37,7 +38,8 @@ use crate::span_stack;
 /// # };
 /// ```
 ///
-/// Two spans of one callsite without fields may have the same [`Id`], because a trace does not distinguish such spans.
+/// Two spans of one callsite may have the same [`Id`] if they have no fields or were created while the tag was off,
+/// because a trace does not distinguish such spans.
 pub type AtraceSubscriber = Atrace<false>;
 
 impl AtraceSubscriber {
@@ -79,8 +81,8 @@ impl AtraceSubscriber {
     }
 }
 
-/// The functions of [`Subscriber`] for a subscriber with a meter. They are not inlined, so that spans without a meter
-/// save no registers for them.
+/// The less frequent parts of the functions of [`Subscriber`]. Those for a subscriber with a meter are not inlined, so
+/// that spans without a meter save no registers for them.
 impl AtraceSubscriber {
     /// Makes a span that may have to be stored or metered. This function is not inlined, because the code is
     /// large compared to the path while the tag is off.

@@ -14,8 +14,8 @@ use tracing_core::field::{Field, Visit};
 use crate::callsites::CallsiteInfo;
 use crate::fields::{self, COUNTER, MESSAGE, TRACK, push};
 
-/// Writes an event: its counters, and an instant. The name of the instant is the message. If the event has no message,
-/// the instant has the name that the program gave to the event, or else `module:line`.
+/// Writes an event: its counters and, unless it has only counters, an instant. The name of the instant is the message.
+/// If the event has no message, the instant has the name that the program gave to the event, or else `module:line`.
 pub(crate) fn event(enabled: Enabled, event: &Event<'_>, has_fields: bool) {
     let metadata = event.metadata();
     if fields::has_counter(metadata) && !fields::write_counters(event, enabled, true) {
@@ -95,7 +95,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         is_other && self.has_fields && !self.has_ended
     }
 
-    /// Encodes a number. One function serves all types of numbers, because the code is large.
+    /// Encodes a number or a bool. One function serves all these types, because the code is large.
     #[inline(never)]
     fn number(&mut self, field: &Field, is_number: bool, value: Scalar) {
         let name = field.name();
@@ -112,7 +112,7 @@ impl<'a, 'b> Arguments<'a, 'b> {
         }
     }
 
-    /// Formats a value of a type that has no function of its own.
+    /// Formats a value as text: as the message of an event, or as an argument.
     #[inline(never)]
     fn formatted(&mut self, field: &Field, is_number: bool, value: fmt::Arguments<'_>) {
         if !self.message(field.name(), value) {

@@ -15,22 +15,24 @@
 //!
 //! - One of our dispatchers is the default during a rebuild, because if there is only a single dispatcher, `tracing`
 //!   asks the current default dispatcher only.
-//! - All answers of a rebuild come from the same reported tags.
+//! - The answers come from the tags that the watch has reported, not from the properties. If the watch reports other
+//!   tags during a rebuild, another rebuild follows.
 //! - The maximum level of the crate `log` is set as well, if it equalled the maximum level of `tracing` before.
 //!
 //! # Late answers
 //!
 //! The hard case is an answer that was given before the switch and is cached after the rebuild. `tracing` does not
 //! report when it caches an answer. So the queries that do not belong to a rebuild are [counted](queries). If there
-//! were such queries since the end of the previous series of rebuilds, the rebuild is repeated after pauses that
-//! double, from 1 ms to 8 s. After the last repetition, all answers are assumed to be in the caches.
+//! were such queries since the previous series of repetitions began, the rebuild is repeated after pauses that double,
+//! from 1 ms to 8 s. After the last repetition, all answers are assumed to be in the caches.
 //!
 //! # Threads
 //!
 //! A rebuild runs on a watching thread or on a thread that was started for it, because no default dispatcher can be set
-//! inside a dispatcher of the program. Only one thread rebuilds at a time (see [`Turn`]). If the program switches
-//! tracing by a function of `atrace`, the function waits until the rebuild has ended, but for a second at most: a layer
-//! may call the function while `tracing` queries that layer, and then the rebuild waits for the layer.
+//! inside a dispatcher of the program. (In [`after_fork`], or if no thread can be started, it runs on the calling
+//! thread.) Only one thread rebuilds at a time (see [`Turn`]). If the program switches tracing by a function of
+//! `atrace`, the function waits until the rebuild has ended, but for a second at most: a layer may call the function
+//! while `tracing` queries that layer, and then the rebuild waits for the layer.
 //!
 //! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference
 //! to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use the watch
@@ -67,7 +69,7 @@ use self::queries::Queries;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two repetitions of a rebuild.
 const LAST_PAUSE: Duration = Duration::from_millis(8192);
-/// The name of the threads that rebuild and repeat.
+/// The name of the threads that are started for rebuilds and for their repetitions.
 const THREAD: &str = "atrace-rebuild";
 
 /// How long a function that switches tracing waits for the rebuild. Usually the function waits until the end of the
@@ -96,7 +98,7 @@ pub(crate) struct Rebuilder {
     last_pause: Duration,
 }
 
-/// The part of a rebuilder that a forked child does not inherit.
+/// The part of a rebuilder that each process has for itself. A forked child inherits only the members.
 struct OfProcess {
     threads: Mutex<Threads>,
     /// Two copies of the same value, changed one after the other while `threads` is locked. So during a fork, at
@@ -349,7 +351,8 @@ impl Rebuilder {
 #[cfg(feature = "log-bridge")]
 pub(crate) static OWN_LEVEL: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-/// Returns the maximum level of `log` that corresponds to a level of `tracing`.
+/// Returns the maximum level of `log` that corresponds to a level of `tracing`, and at least the level of the program's
+/// own logger.
 #[cfg(feature = "log")]
 pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
     let same = match level {
@@ -577,7 +580,7 @@ mod tests {
         ORDINARY.remove_follower();
     }
 
-    /// A rebuilder whose repetitions are over in 16 ms. No watch calls it: the test does.
+    /// A rebuilder whose repetitions are over in about 15 ms. No watch calls it: the test does.
     static QUICK: Rebuilder = Rebuilder::new(|| watch_backends(|_| (), false), Duration::from_millis(8));
 
     /// Tests that after the repetitions a single rebuild is enough, if only rebuilds by this crate query the
