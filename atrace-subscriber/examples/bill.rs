@@ -1,4 +1,4 @@
-//! Prints how much processor time each span and event of a program costs. One of them is expensive.
+//! Prints how much processor time each span and event of a program costs. One of the events is expensive.
 //!
 //! ```text
 //! cargo run --release -p atrace-subscriber --example bill                # prints the bill
@@ -43,7 +43,7 @@ mod state {
     }
 }
 
-/// Does the work of one round of the program: reads numbers.
+/// Does a part of the program's work: reads numbers.
 fn work(numbers: usize) -> u64 {
     static NUMBERS: [u64; 4096] = [3; 4096];
     black_box(&NUMBERS)[..black_box(numbers)].iter().fold(0, |sum, number| sum ^ number.rotate_left(7))

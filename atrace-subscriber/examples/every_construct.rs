@@ -1,4 +1,4 @@
-//! Uses every kind of span and event that this crate records, and prints what Perfetto should find in the trace.
+//! Uses nearly every kind of span and event that this crate records, and prints what Perfetto should find in the trace.
 //!
 //! Continuous integration runs this program with a trace buffer of its own (`ATRACE_MARKER`, `ATRACE_PROPERTIES`), and
 //! compares the program's output with the result of Perfetto's trace processor. The argument selects how the subscriber
@@ -17,8 +17,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Instrument as _, debug, error, field, info, info_span, instrument, trace, warn};
 use tracing_subscriber::prelude::*;
 
-/// The targets whose spans are shown as async slices: in addition to slices on threads, or instead of them.
+/// The target whose spans are shown as slices on threads and as async slices.
 const BESIDE: &str = "beside";
+/// The target whose spans are shown as async slices only.
 const INSTEAD: &str = "instead";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -45,11 +46,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     info!("off: not in the trace");
     let switched = Control::open()?.enable_this_process()?;
-    // The caches follow at once, and for a second after the start once more, to be sure.
+    // The caches of `tracing` usually follow before the call above returns. The pause is only to be sure.
     std::thread::sleep(Duration::from_millis(50));
 
     let mut expected = Expected::default();
-    std::panic::set_hook(Box::new(|_| ())); // One is expected.
+    std::panic::set_hook(Box::new(|_| ())); // One panic is expected.
     events(&mut expected);
     spans(&mut expected);
     asynchronous(&mut expected);
@@ -142,7 +143,7 @@ fn spans(expected: &mut Expected) {
     expected.slice("a|b, first = 1", 1, None);
     expected.slice("a|b, first = 1, later = \"text\"", 1, None);
 
-    // Left before the younger one, which so is in two parts.
+    // Left before the younger one, whose slice therefore has two parts.
     let older = info_span!("older").entered();
     let younger = info_span!("younger", n = 1).entered();
     drop(older);

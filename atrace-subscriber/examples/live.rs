@@ -4,9 +4,9 @@
 //! RUSTFLAGS="-C force-frame-pointers=yes" cargo run -p atrace-subscriber --example live --features live
 //! ```
 //!
-//! The program serves three requests. Two of the requests wait for a resource that the third request holds and never
-//! releases. A second later the program prints the tree. Without frame pointers the result is the same, but each
-//! backtrace takes some microseconds.
+//! The program serves three requests. The first one holds a resource and never releases it, so the two others wait for
+//! it. A second later the program prints the tree. Without frame pointers the result is the same, but each backtrace
+//! takes some microseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn transaction(database: Database, request: u32) {
     let mut rows = database.lock().instrument(info_span!("lock")).await;
     rows.push(request);
     if request == 1 {
-        // What it waits for, holding the lock, will not come.
+        // It holds the lock while it waits for a reply that never comes.
         reply().await;
     }
 }

@@ -6,7 +6,7 @@
 //! atrace run -- target/debug/examples/service_with_tracing
 //! ```
 //!
-//! This command makes the file `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace
+//! These commands make the file `service_with_tracing.pftrace`, which <https://ui.perfetto.dev> opens. The trace
 //! shows: on each thread the slices of its work; on tracks `requests` a slice for each request's whole life and one
 //! for the time in the queue; the counters `waiting` and `answered`; and instants for unusual events.
 
@@ -21,8 +21,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tracing::{Instrument as _, debug_span, info, info_span, instrument, warn};
 
-/// The number of clients. Each client sends ten requests.
+/// The number of clients.
 const CLIENTS: i32 = 4;
+/// The number of requests that each client sends.
 const REQUESTS: i32 = 10;
 
 /// The state that all connections share.
@@ -119,7 +120,7 @@ async fn answer(number: i32, service: &Arc<Service>) -> String {
     }
 }
 
-/// Renders an answer, which blocks the thread. Every thirteenth call fails.
+/// Renders an answer, which blocks the thread. Fails for every thirteenth number.
 #[instrument]
 fn render(number: i32) -> Option<String> {
     debug_span!("read").in_scope(|| std::thread::sleep(Duration::from_micros(500)));

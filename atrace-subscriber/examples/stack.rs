@@ -1,4 +1,4 @@
-//! Logs to the terminal as usual, and writes the same events to ATrace while tracing is on.
+//! Logs to the terminal as usual, and writes spans and events to ATrace while tracing is on.
 //!
 //! The log shows events of level `INFO` and above, whether tracing is on or not. The trace shows all levels. While
 //! tracing is off, the layer for ATrace costs almost nothing. Another process can switch tracing on for this process,

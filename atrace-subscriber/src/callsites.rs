@@ -20,7 +20,7 @@ const FIRST: usize = if cfg!(miri) { 32 } else { 1024 };
 /// Each part is larger than the part before it by the factor 2^`GROWTH`.
 const GROWTH: u32 = if cfg!(miri) { 1 } else { 3 };
 const PARTS: usize = 4;
-/// An upper limit of the numbers of the callsites in the first two parts.
+/// The number of buckets in the first two parts. All callsites in these parts have smaller numbers.
 pub(crate) const FIRST_NUMBERS: usize = FIRST + (FIRST << GROWTH);
 /// The number of buckets that are tried in each part.
 const TRIES: usize = 8;

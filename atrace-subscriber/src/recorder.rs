@@ -56,12 +56,12 @@ pub(crate) struct Recorder {
     /// Whether one of the options `async_spans` and `async_targets` was set to a value other than
     /// [`AsyncSpans::Never`].
     pub(crate) may_be_async: bool,
-    /// Whether an option is set with which a new span can't take the shortest path in the code.
+    /// Whether a new span can't take the shortest path in the code, because of an option or a meter.
     is_special: bool,
     is_simple: bool,
     /// Whether the subscriber lets `atrace record` find the process.
     pub(crate) attaches: bool,
-    /// Whether spans may have lives if no option says otherwise.
+    /// Whether spans may have lives, unless an option for their target says otherwise.
     pub(crate) has_lives: bool,
     /// The meter, which counts and times the calls, if `ATRACE_BILL` is set.
     pub(crate) meter: Option<Meter>,
@@ -214,7 +214,7 @@ impl Recorder {
         may_be_stored || self.is_special()
     }
 
-    /// Returns whether the options rule out the shortest path for new spans.
+    /// Returns whether an option or a meter rules out the shortest path for new spans.
     #[inline(always)]
     pub(crate) fn is_special(&self) -> bool {
         self.is_special

@@ -1,4 +1,4 @@
-//! Allocates the slots of spans and counts their references, without locks.
+//! Allocates the slots of spans (and the lanes), and counts the references to spans, without locks.
 //!
 //! Free slots form a Treiber stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", 1986). The head of
 //! the stack contains a count of its changes, because of the ABA problem: a compare-and-swap with an old head fails,

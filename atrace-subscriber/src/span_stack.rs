@@ -277,8 +277,8 @@ impl Drop for Deeper {
     }
 }
 
-/// Returns the number of a span's flow, which is computed from the span's owner and id. Two live spans of this process
-/// hardly ever have the same number.
+/// Returns the number of a span's flow, which is computed from the span's owner and id. Two live spans that have
+/// ids of their own hardly ever have the same number.
 #[inline(always)]
 pub(crate) fn flow_id(owner: Owner, id: u64) -> u64 {
     id ^ u64::from(owner.0).rotate_right(24)

@@ -1,5 +1,5 @@
-//! The span store: the fields of each span that is alive, its life (a slice from its creation until it
-//! closes), and its open async slice.
+//! The span store: the fields of each stored span, its life (a slice from its creation until it closes), and its open
+//! async slice.
 //!
 //! # Why
 //!
@@ -12,8 +12,8 @@
 //!
 //! The store consists of slots that are reused. A slot has buffers for the text and for the encoded arguments, and
 //! keeps them when its span closes. Slots are allocated in chunks, each twice as large as the previous chunk, so no
-//! slot ever moves. The store allocates only if more spans are alive than ever before, or if fields do not fit into a
-//! buffer.
+//! slot ever moves. The store allocates only if more spans are alive than ever before, if fields do not fit into a
+//! buffer, or if a field gives a span a name or a track.
 //!
 //! A [`StoredSpan`] is the index of a slot and the generation of its span, a number that changes with each span in the
 //! slot. The generation shows whether the span is still alive. `slots.rs` tracks which slots are free, the generations,
@@ -51,8 +51,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const FIRST_CHUNK: usize = 16;
 /// The maximum number of chunks of slots.
 const CHUNKS: usize = 24;
-/// The initial capacity of a slot's buffers, in bytes. This is enough for the text and the arguments of most
-/// spans.
+/// The initial capacity of a slot's buffer for the text and, in the first [`PREPARED`] slots, of the buffer for the
+/// arguments, in bytes. This is enough for the text and the arguments of most spans.
 const TEXT_AT_FIRST: usize = 120;
 /// The number of slots whose buffers are allocated before the first span.
 const PREPARED: u32 = 4;
@@ -61,7 +61,8 @@ struct Slot {
     life: Life,
     link: Link,
     callsite: AtomicU32,
-    /// Whether the span may have an open async slice. If it has no such slice, closing the span does not need the lock.
+    /// Whether the span may have an open async slice that is not a life. Without such a slice and without a life,
+    /// closing the span does not need the lock.
     has_track: AtomicBool,
     /// Whether the registry has reported that the span closed.
     is_closed: AtomicBool,
@@ -138,7 +139,7 @@ fn slot(index: u32) -> Option<&'static Slot> {
     CHUNK.get(chunk)?.get()?.get(at)
 }
 
-/// Returns a slot, and allocates the block of slots that contains it if necessary.
+/// Returns a slot, and allocates the chunk that contains it if necessary.
 fn make_slot(index: u32) -> Option<&'static Slot> {
     let (chunk, at) = parts::locate(index as usize, FIRST_CHUNK);
     let make = || (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect();
@@ -202,8 +203,8 @@ impl InSlot {
 pub(crate) struct StoredSpan(u64);
 
 impl StoredSpan {
-    /// Stores a span of this callsite, with one holder. `fill` gets the span and empty buffers. Returns `None` if
-    /// there is no room for another span.
+    /// Stores a span of this callsite, with one holder. `fill` gets the span and empty buffers. Returns `None` if there
+    /// is no room for another span, or if the slot stays locked.
     #[inline]
     pub(crate) fn new(callsite: Callsite, fill: impl FnOnce(InSlot, &mut Texts)) -> Option<Self> {
         let seen = Cell::new(None);
@@ -303,7 +304,7 @@ impl StoredSpan {
         self.slot().is_none_or(|slot| slot.is_closed.load(Ordering::Relaxed))
     }
 
-    /// Removes the holder that a registry has. The registry calls this once for a span.
+    /// Removes the holder that a registry has. A layer calls this once for a span.
     pub(crate) fn close_once(self, is_just_left: impl Fn() -> bool) {
         if let Some(slot) = self.slot() {
             slot.is_closed.store(true, Ordering::Release);
@@ -311,9 +312,9 @@ impl StoredSpan {
         }
     }
 
-    /// Closes the span that this thread left last, if the span's flow has the number `flow_id` and is in a trace. Returns
-    /// false if the registry must be asked which span has closed. Returns true without closing the span if the span is
-    /// closed when the registry drops the extensions.
+    /// Closes the span that this thread left last, if the span's flow has the number `flow_id` and the span may have a
+    /// life. Returns false if the registry must be asked which span has closed. Returns true without closing the span
+    /// if the span is closed when the registry drops the extensions.
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {
         let Some(slot) = self.slot() else { return false };

@@ -1,4 +1,5 @@
-//! The server program with tracing. The code that runs too often for `tracing` calls `atrace` itself.
+//! The server program with events that it writes by calling `atrace` itself, as code does that runs too often for
+//! `tracing`.
 
 use atrace::{AtraceTag, atrace_begin_args, atrace_end, atrace_int64, begin_scoped_event, trace_method};
 

@@ -1,4 +1,4 @@
-//! A dump: a copy of the spans that were alive at one moment, and its formatting.
+//! A dump: a copy of the spans that were alive when it was made, and its formatting.
 
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
@@ -23,7 +23,8 @@ pub fn dump() -> Dump {
     Dump::of(&layers)
 }
 
-/// A copy of the spans that were alive when the dump was made. Its functions block no other thread.
+/// A copy of the spans that were alive when the dump was made. Its functions block no other thread, except one that
+/// looks up symbols at the same time.
 ///
 /// `Display` writes a tree, the oldest spans first, with the backtraces that were stored; `{:#}` leaves out the
 /// backtraces. Printing a backtrace looks up symbols, as [`Backtrace::frames`] does; making the dump does not.
@@ -160,7 +161,7 @@ impl fmt::Display for Backtrace<'_> {
 }
 
 impl fmt::Display for Span<'_> {
-    /// Writes `name{fields}  target  age, in thread, …` on one line. Control characters become `?`.
+    /// Writes `name{fields}  target  age, in thread and …` on one line. Control characters become `?`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = Line(f);
         line.write_str(self.metadata().name())?;

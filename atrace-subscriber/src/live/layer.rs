@@ -83,8 +83,8 @@ impl LiveLayer {
     ///
     /// [`Walk`] determines how addresses are found. **A program for x86-64 should be compiled with frame pointers**,
     /// `RUSTFLAGS="-C force-frame-pointers=yes"`. Without frame pointers, the unwinder finds the addresses, which takes
-    /// far longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM always have
-    /// them.
+    /// far longer. Rust's standard library is compiled with frame pointers, and programs for 64-bit ARM have them by
+    /// default.
     ///
     /// Functions have names if the binary has symbols. Frames also have files and lines if the program has
     /// debug information (`debug = "line-tables-only"` in the profile).
@@ -111,14 +111,15 @@ impl LiveLayer {
     ///
     /// The frames of these functions are left out:
     ///
-    /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing` and its parts, `tokio`,
-    ///   `tokio_util`, `futures` and its parts, `async_executor`, `async_task`, `atrace` and this crate;
-    /// - the functions that start threads and programs: `_start`, `__libc_start_main`, `start_thread`, `clone`, and
+    /// - functions of the crates `std`, `core`, `alloc`, `test`, `backtrace`, `tracing`, `tracing_core`,
+    ///   `tracing_subscriber`, `tracing_futures`, `tracing_log`, `tokio`, `tokio_util`, `futures`, `futures_core`,
+    ///   `futures_util`, `futures_executor`, `async_executor`, `async_task`, `atrace` and this crate;
+    /// - functions that start threads and programs, such as `_start`, `__libc_start_main`, `start_thread`, `clone`, and
     ///   C's `main`;
     /// - functions without a name, except if no function of the backtrace has a name.
     ///
     /// A method belongs to the crate of its type: `<my_app::Task as core::future::Future>::poll` to `my_app`. If the
-    /// type has no name (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
+    /// type has no path (`<F as core::ops::FnOnce>::call_once`), the method belongs to the crate of its trait.
     #[must_use]
     pub fn with_sanitised(mut self, yes: bool) -> Self {
         self.sanitised = yes;
@@ -136,8 +137,8 @@ impl LiveLayer {
     /// Sets the maximum number of return addresses that are stored for the creation of a span, the innermost ones.
     /// The default is 64, the range 1 to 256.
     ///
-    /// The layer has memory for all of these addresses: eight bytes for each address and span (on a 64-bit
-    /// system).
+    /// If backtraces are stored, the layer has memory for all of these addresses: eight bytes for each address and span
+    /// (on a 64-bit system).
     #[must_use]
     pub fn with_depth(mut self, addresses: usize) -> Self {
         self.depth = Some(addresses.clamp(1, DEEPEST));

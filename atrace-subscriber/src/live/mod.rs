@@ -12,12 +12,14 @@
 //! println!("{}", live::dump()); // A tree. With `{:#}`: without backtraces.
 //! ```
 //!
+//! With [`with_sanitised(true)`](LiveLayer::with_sanitised) as well, this prints:
+//!
 //! ```text
 //! 2 spans are alive
-//! └─ request{id = 7}  my_program  2.1 ms, in main (4711)
-//!    │  my_program::main (src/main.rs:5)
-//!    └─ wait{queue = "jobs"}  my_program  1.9 ms, in main (4711)
-//!          my_program::main (src/main.rs:6)
+//! └─ request{id = 7}  my_program  2.1ms, in main (4711)
+//!    │  my_program::main (src/main.rs:5:16)
+//!    └─ wait{queue = "jobs"}  my_program  1.9ms, in main (4711)
+//!          my_program::main (src/main.rs:6:13)
 //! ```
 //!
 //! A task is shown while its span is alive, on whichever thread the task is polled:
@@ -39,7 +41,7 @@ pub use stack::{Walk, return_addresses};
 pub use symbols::Frame;
 pub use thread::Thread;
 
-/// Returns the description of a span named `span` with the target `t`.
+/// Returns the description of a span named `span` with this id and the target `t`.
 #[cfg(test)]
 fn description_of_a_test(id: u64) -> table::Description {
     static METADATA: std::sync::LazyLock<&tracing_core::Metadata<'_>> =

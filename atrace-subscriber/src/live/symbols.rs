@@ -1,8 +1,8 @@
 //! Finds the functions to which return addresses belong.
 //!
-//! A lookup takes long, and the first lookup in a binary reads the binary's debug information. So each address is
-//! looked up once, and each whole backtrace is assembled once, for all dumps. The caches have room for a large program.
-//! When they are full, they are cleared.
+//! A lookup takes long, and the first lookup in a binary reads the binary's debug information. So the functions of each
+//! address, and each whole backtrace, are cached for all dumps. The caches have room for a large program. When they are
+//! full, they are cleared.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -122,7 +122,7 @@ impl Drop for Looking {
 }
 
 /// Looks up an address. Returns the functions that are inlined there, the innermost first, and then the function that
-/// contains them.
+/// contains them. If no function is found, returns one frame without a name.
 fn look_up(address: usize) -> Vec<Arc<Frame>> {
     let mut frames = Vec::new();
     let symbol = |symbol: &backtrace::Symbol| {
@@ -152,7 +152,8 @@ pub(super) fn look_up_afresh(addresses: &[usize], rules: &Rules) -> Frames {
     without_hidden(addresses.iter().flat_map(|address| look_up(*address)).collect(), rules)
 }
 
-/// Leaves out the frames that the rules hide and, if any frame has a name, the frames without a name.
+/// If the rules hide anything, leaves out the frames that they hide and, if any frame has a name, the frames without a
+/// name.
 fn without_hidden(mut frames: Vec<Arc<Frame>>, rules: &Rules) -> Frames {
     if rules.hide_anything() && frames.iter().any(|frame| frame.function().is_some()) {
         frames.retain(|frame| frame.function().is_some_and(|function| !rules.hide(function, frame.file())));

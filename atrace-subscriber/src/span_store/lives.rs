@@ -3,12 +3,13 @@
 //! # Which spans are asynchronous
 //!
 //! Whether a span is asynchronous is not known when it begins. A *synchronous* span is entered once, and closes right
-//! after it was left. Its slice on its thread shows the whole span, so it has no life. Every other span that is entered
-//! is asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known to be
+//! after it was left. Its slice on its thread shows the whole span, so it needs no life. Every other span that is
+//! entered is asynchronous. Its life begins, with the time of the span's creation, as soon as the span is known to be
 //! asynchronous:
 //!
 //! - when the span is entered again;
-//! - when the span's thread enters another span after it has left this span;
+//! - when the span's thread enters another span after it has left this span (unless the callsite's spans are presumed
+//!   to be synchronous);
 //! - when the life of a child of the span begins;
 //! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered; if its
 //!   callsite's spans are presumed to be synchronous, two ticks after [`PATIENCE`] ticks since it was entered: so the
@@ -79,14 +80,14 @@ const ENTERED: u32 = 1;
 const AGAIN: u32 = 2;
 /// The span was left.
 const LEFT: u32 = 4;
-/// A [`tick`] has found that no thread is in the span.
+/// A [`tick`] has treated the span as one that no thread is in.
 const SEEN: u32 = 8;
 /// The arguments of the span contain the span's number.
 const IDENTIFIED: u32 = 16;
 /// The spans of the callsite are presumed to be synchronous, so the thread does not report when it leaves the
 /// span.
 const PRESUMED: u32 = 32;
-/// The lowest of the bits that count the ticks since the creation of a span that is presumed to be synchronous (see
+/// The lowest of the bits that count the ticks since a span was entered that is presumed to be synchronous (see
 /// [`tick`], [`PATIENCE`]).
 const TICK: u32 = 64;
 /// After this many ticks, a span is treated as one that no thread is in, even if it is presumed to be synchronous.
@@ -271,8 +272,8 @@ impl StoredSpan {
         }
     }
 
-    /// Begins the life, unless it has begun before or tracing is off. The caller must be a holder of the span, or must
-    /// have closed it.
+    /// Begins the life, unless it has begun before or the events do not go to Perfetto now. The caller must be a holder
+    /// of the span, or must have closed it.
     #[cold]
     #[inline(never)]
     fn begin_in(self, slot: &'static Slot) {
@@ -289,8 +290,8 @@ impl StoredSpan {
         }
     }
 
-    /// Ends the life of a span that has closed and is not synchronous. If the life kept the
-    /// span's parent open, returns the parent, which the caller must then release.
+    /// Ends the life of a span that has closed. If the span was entered and its life has not begun, first begins the
+    /// life. If the life kept the span's parent open, returns the parent, which the caller must then release.
     pub(super) fn end_life(self, slot: &'static Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
         if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {

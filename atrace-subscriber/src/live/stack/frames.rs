@@ -93,7 +93,8 @@ impl<R: Fn(FrameAddress) -> (usize, usize)> Walker<R> {
     }
 
     /// Follows the frames and writes their return addresses to `into`. Returns the number of addresses if the frames
-    /// lead to the outermost frame. Otherwise returns `None`; `into` may then contain anything.
+    /// lead to the outermost frame, or go on for [`FURTHER`] frames after `into` is full. Otherwise returns `None`;
+    /// `into` may then contain anything.
     #[inline(always)]
     pub(super) fn follow(mut self, into: &mut [usize]) -> Option<usize> {
         let root = self.stack.root;

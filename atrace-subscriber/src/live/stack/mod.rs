@@ -2,10 +2,10 @@
 //!
 //! # Two ways
 //!
-//! The unwinder reads tables of the program to find each caller. This method always works, but takes long. With *frame
-//! pointers* there is a faster method: each frame begins with the address of its caller's frame, followed by the return
-//! address, and a register points to the youngest frame. So the frames are a linked list. In code without frame
-//! pointers the register may hold any number.
+//! The unwinder reads tables of the program to find each caller. This method works in nearly all programs, but takes
+//! long. With *frame pointers* there is a faster method: each frame begins with the address of its caller's frame,
+//! followed by the return address, and a register points to the youngest frame. So the frames are a linked list. In
+//! code without frame pointers the register may hold any number.
 //!
 //! # Checks
 //!
@@ -14,16 +14,17 @@
 //! - Each frame must lie above the frame before it and within the thread's stack, whose bounds the thread library
 //!   reports once per thread. The library may report more than the mapped stack: for a main thread, the size to which
 //!   its stack may grow. So a system call checks that all memory from the lowest stack pointer up is mapped.
-//! - The walk must end at the thread's outermost frame. The outermost frame is stored after a walk of this thread that
-//!   agrees with the unwinder, address by address, up to the frames of the C library that start a thread.
+//! - The walk must end at the thread's outermost frame (or follow 512 more frames after its buffer is full). The
+//!   outermost frame is stored after a walk of this thread that agrees with the unwinder, address by address, up to the
+//!   frames of the C library that start a thread.
 //! - A walk that ends anywhere else is discarded, and the unwinder is used. This happens in code without frame
 //!   pointers, on a coroutine's stack, and the first time on a thread. The unwinder's result may show the outermost
 //!   frame, which is then stored for the next walk.
 //!
 //! # Limits
 //!
-//! A function that has no frame pointer, but leaves the register unchanged, hides its caller. A signal handler hides
-//! the function that the signal interrupted.
+//! A function that has no frame pointer, but leaves the register unchanged, hides its caller from a walk by frame
+//! pointers. A signal handler hides the function that the signal interrupted.
 #![allow(unsafe_code, reason = "reads the stack")]
 
 mod frames;
@@ -43,7 +44,7 @@ pub enum Walk {
     /// Follows frame pointers, which is the fastest method. For a stack without frame pointers, the unwinder is used.
     ///
     /// A program for x86-64 has frame pointers if it is built with `RUSTFLAGS="-C force-frame-pointers=yes"`; a program
-    /// for 64-bit ARM always has them.
+    /// for 64-bit ARM has them by default.
     FramePointers,
     /// Uses the unwinder, with the tables that panics need. This takes far longer than following frame pointers.
     Unwinding,
@@ -213,7 +214,7 @@ fn learn(here: Registers, unwound: &[usize]) {
 }
 
 /// Allows walks from the stack pointer `from` up, if it is on this thread's stack and all of the stack above it is
-/// mapped. Returns true if walks from `from` were not allowed before.
+/// mapped. Returns true if such walks are allowed now and were not allowed before.
 fn see(from: usize) -> bool {
     if BOUNDS.get() == (0, 0) {
         let (low, high) = thread::stack().unwrap_or((1, 1));
@@ -258,8 +259,8 @@ fn unwind(from: usize, into: &mut [usize]) -> usize {
     let mut frame = |frame: &backtrace::Frame| {
         let stack = frame.sp() as usize;
         let address = frame.ip() as usize;
-        // If the unwinder does not tell the stack pointer, all frames are taken. Once a frame was above `from`, all later ones
-        // are: the stack of a function that a signal handler interrupted may be lower.
+        // If the unwinder does not tell the stack pointer, all frames are taken. Once a frame was above `from`, all
+        // later frames are taken: the stack of a function that a signal handler interrupted may be lower.
         is_above |= stack == 0 || stack > from;
         // The outermost frame of a thread may have the return address 0.
         if is_above && address != 0 {

@@ -55,7 +55,7 @@ fn what_is_elsewhere_is_not() {
     let mut into = [0; 16];
     let here = registers();
     set_root(StackFrame { at: high - 16, address: 0 });
-    // A read at any of these addresses would be a fault, or hit another thread's memory.
+    // No frame may be read at any of these addresses. Most of these reads would be a fault.
     for frame in [0, 1, 8, low - 8, low, here.stack - 8, high - 8, high, usize::MAX, usize::MAX - 7, 1 << 63]
     {
         assert_eq!(follow(Registers { frame, ..here }, &mut into), None, "{frame:x}");
@@ -133,8 +133,9 @@ fn a_hole_is_no_memory() {
     unsafe { libc::munmap(std::ptr::without_provenance_mut(start), 4 * PAGE) };
 }
 
-/// Uses a coroutine's stack in the reported range of the main thread's stack. For a main thread, the thread library
-/// reports a larger stack than is mapped, so there may be unmapped memory between that stack and the coroutine's.
+/// Simulates a coroutine's stack in the reported range of the main thread's stack, by setting other bounds. For a main
+/// thread, the thread library reports a larger stack than is mapped, so there may be unmapped memory between that stack
+/// and the coroutine's.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "asks the kernel")]
@@ -418,7 +419,8 @@ fn what_was_found_is_what_the_unwinder_finds() {
     #[inline(never)]
     fn both(into: &mut [[usize; 64]; 2]) -> [usize; 2] {
         let mut found = [0; 2];
-        // A single call in a loop. The compiler does not know how often it runs, so it can't make two calls of it.
+        // The same calls for both methods, in a loop. The compiler does not know how often it runs, so it can't make
+        // separate calls for each method.
         for by in black_box(&[Walk::FramePointers, Walk::Unwinding][..]) {
             let at = usize::from(*by == Walk::Unwinding);
             // Twice, because the first walk may use the unwinder.

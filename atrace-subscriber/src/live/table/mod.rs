@@ -1,10 +1,12 @@
 //! The table of the spans that are alive. It finds a span by its id.
 //!
 //! - The table has [`SHARDS`] shards, which are chosen by a hash of the id. The lock of a shard is held for a moment,
-//!   or for as long as a dump takes to copy the shard. No code of the traced program runs while the lock is held.
-//! - A shard keeps its memory: it allocates only when there are more live spans than ever before.
-//! - Each span has room for the maximum number of return addresses. The addresses are written to the table directly
-//!   while the stack is walked.
+//!   or for as long as a dump takes to copy the shard. Of the traced program's code, only its allocator may run while
+//!   the lock is held.
+//! - A shard keeps its memory: it allocates only when there are more live spans than ever before, or when a span is
+//!   entered again before it is left.
+//! - Each span has room for the maximum number of return addresses. A walk by frame pointers writes the addresses to
+//!   the table directly.
 //! - A forked child has its own shards, because a thread of its parent may hold the locks of the parent's
 //!   shards.
 
@@ -126,8 +128,8 @@ impl SpanTable {
         self.shard(id).find(id)?.description.fields.clone()
     }
 
-    /// Replaces the fields of a span if they are still equal to `before`. Otherwise returns false, and the caller
-    /// should try again.
+    /// Replaces the fields of a span if they are still the text `before` itself. Otherwise returns false, and the
+    /// caller should try again.
     pub(super) fn set_fields(&self, id: u64, before: Option<&Arc<str>>, fields: Arc<str>) -> bool {
         let Some(_busy) = Busy::new() else { return true };
         let mut shard = self.shard(id);
