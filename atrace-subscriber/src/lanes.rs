@@ -126,7 +126,7 @@ impl Lane {
         let mut passed = [0; PASSED];
         let mut count = 0;
         let mut found = None;
-        // A life that is begun after the fact does not fit on a lane that another one left meanwhile.
+        // A life whose begin is written late does not fit on a lane that another life has left since.
         while let Some(index) = of_name.free.take(link) {
             found = seen.get().filter(|lane| lane.occupancy.is_silent_since(time)).map(|lane| (index, lane));
             if found.is_some() {

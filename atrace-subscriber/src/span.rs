@@ -15,7 +15,7 @@ use crate::span_store::StoredSpan;
 /// 0                                  no span
 /// callsite, plus 1                   nothing is stored; all such spans of the callsite have this value
 /// 1 << 32 | callsite, plus 1         nothing is stored, but the span has an id of its own, from a registry
-/// bit 63, hidden: bit 62, 62 bits    stored; the 62 bits are the slot and the generation
+/// STORED | HIDDEN or 0 | 62 bits     stored; the 62 bits are the slot and the generation
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span(u64);

@@ -6,8 +6,8 @@
 //! last event once more, because an earlier child may have come and gone since the first check. (The first check only
 //! avoids swaps that would have to be undone.)
 //!
-//! This file has no statics and shares data through `sync`, so that `crates/models/tests/lanes.rs` can run it in every order of
-//! its threads.
+//! This file has no statics and shares data through `sync`, so that `crates/models/tests/lanes.rs` can run it in every
+//! order of its threads.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

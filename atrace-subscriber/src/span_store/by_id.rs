@@ -7,9 +7,9 @@
 //!
 //! The table has one place for all spans whose flow numbers have the same hash. A place with a span that is not closed
 //! yet is not overwritten; the layer then uses the extensions. A place is never cleared: the generation in a
-//! [`StoredSpan`] shows that its span has closed. The flow number in a place only makes the usual answer fast, that the
-//! place has another span. The number in the span's slot decides. If the registry never reports that a span closed, the
-//! span keeps its place and its slot, at most one for each place.
+//! [`StoredSpan`] shows that its span has closed. The flow number in a place is only a fast check, which usually finds
+//! that the place has another span. The number in the span's slot decides. If the registry never reports that a span
+//! closed, the span keeps its place and its slot, at most one for each place.
 
 use super::{Slot, StoredSpan, note_shown};
 use crate::span::Span;

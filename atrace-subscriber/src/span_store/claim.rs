@@ -2,8 +2,9 @@
 //! on which lane the life is.
 //!
 //! A thread claims the life by a compare-and-swap. The claim contains the generation of the span, so that a thread that
-//! is late can't claim the life of the slot's next span. While a thread begins the life, it is a holder of the span (it
-//! keeps the span open). So the thread that closes the span sees all data that was stored while the life was begun.
+//! is late can't claim the life of the slot's next span. A thread that begins the life is a holder of the span (it
+//! keeps the span open), unless it has closed the span itself. So the thread that closes the span sees all data that
+//! was stored while the life was begun.
 //!
 //! This file has no statics and shares data through `sync`, so that `crates/models/tests/lives.rs` can run it in every
 //! order of two threads, and in every order of three threads with at most two preemptions.

@@ -26,8 +26,9 @@
 //!
 //! # Threads and signals
 //!
-//! A claim (`claim.rs`) decides which thread begins the life. While the thread begins the life, it is a holder of the
-//! span, so the span closes only after its life has begun. A signal handler may begin and end lives, too.
+//! A claim (`claim.rs`) decides which thread begins the life. Until the life has begun, this thread is a holder of the
+//! span, unless it has closed the span itself. So no other thread closes the span meanwhile. A signal handler may begin
+//! and end lives, too.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

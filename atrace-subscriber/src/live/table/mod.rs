@@ -30,7 +30,7 @@ use super::thread::{self, Busy, Thread};
 
 const SHARDS: usize = 32;
 
-/// The data of a span at its creation.
+/// The data of a span at its creation. Fields that are recorded later are added to its fields.
 #[derive(Clone, Debug)]
 pub(super) struct Description {
     pub(super) id: u64,
