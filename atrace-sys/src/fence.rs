@@ -1,5 +1,5 @@
-//! Asymmetric fences: a light fence, which costs nothing, and a heavy fence, which is paired with the light one. Both
-//! are needed for asymmetric forms of Dekker's algorithm.
+//! Asymmetric fences: a light fence, which costs almost nothing if the kernel helps, and a heavy fence, which is paired
+//! with the light one. Both are needed for asymmetric forms of Dekker's algorithm.
 //!
 //! In Dekker's algorithm, each of two threads stores a word of its own and then loads the other thread's word; at least
 //! one of the two must see the other's store. Both threads need a store-load fence between their store and their load.

@@ -17,7 +17,7 @@
 //!
 //! The generation is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14), no matter how the
 //! child was made, even by a bare `clone`. A process that finds 0 in the page takes the next number. No function of
-//! this module waits or takes a lock.
+//! this module waits for another thread or takes a lock, except inside the C library and the allocator.
 //!
 //! On a kernel without this feature, each call asks the kernel for the process id, which is stored together with the
 //! generation (`BY_ID`). A child in another PID namespace may have the same id as its parent, so a `pthread_atfork`
@@ -168,7 +168,7 @@ fn clear_at_fork() {
 /// A value that each process creates for itself. A forked child does not get its parent's value.
 ///
 /// Use this for values that a thread of the parent may have been changing during the fork, in particular locks. A value
-/// exists until its process ends. In a child, the values of its ancestors stay in memory unused.
+/// exists until its process ends. In a child, the values of its ancestors stay in memory, too.
 ///
 /// # Examples
 ///
@@ -210,8 +210,8 @@ impl<T: Sync + 'static> PerProcess<T> {
 
     /// Returns this process's value. If the process has no value, first calls `make` to create it.
     ///
-    /// If several threads call this function at once, each creates a value; the first value is stored and the others
-    /// are dropped. No thread waits.
+    /// If several threads call this function at once, each may create a value; the first value is stored and the
+    /// others are dropped. No thread waits for another.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         match self.get() {
@@ -260,8 +260,8 @@ impl Turn {
         Self(std::sync::atomic::AtomicU64::new(0))
     }
 
-    /// Does the work. If another thread of this process is already doing the work, this function returns at once, and
-    /// the other thread does the work once more.
+    /// Does the work. If the work is already being done in this process, this function returns at once, and the thread
+    /// that is doing the work does it once more.
     pub fn run(&self, mut work: impl FnMut()) {
         self.run_as(generation().number(), &mut work);
     }

@@ -21,7 +21,7 @@
 //! - `socket`: a connection to a service that can carry descriptors;
 //! - `memory`: mappings, and memory files (`memfd_create`); `fence`: asymmetric fences; `futex`: sleeping on a word;
 //!   `clock`: the system's clock;
-//! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts on the stack;
+//! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts without an allocation;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
 //! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `futex`, `memory`, `probe`,

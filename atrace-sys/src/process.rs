@@ -163,9 +163,9 @@ impl Drop for Undisturbed {
 /// The value of `PTHREAD_CANCEL_DISABLE`, which is the same in glibc and musl.
 const CANCEL_DISABLE: i32 = 1;
 
-/// Writes a line to stderr. If writing could block or raise a signal, the line is dropped.
+/// Writes a line to stderr. If stderr is not ready for writing, or has no reader, the line is dropped.
 ///
-/// The function takes no lock, so it also works in a child that was forked while another thread was printing.
+/// The function takes no lock of std's, so it also works in a child that was forked while another thread was printing.
 pub fn complain(line: &str) {
     let _undisturbed = Undisturbed::new();
     system::complain(line);

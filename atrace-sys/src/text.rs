@@ -1,4 +1,4 @@
-//! Copies and cuts texts on the stack.
+//! Copies and cuts texts without an allocation.
 
 use std::mem::MaybeUninit;
 

@@ -54,13 +54,13 @@ pub fn prepare() {
     CONFINED.store(system::seccomp_mode(), Ordering::Relaxed);
 }
 
-/// The seccomp mode of the calling thread when [`prepare`] was called.
+/// The seccomp mode of the thread that called [`prepare`], at that time.
 #[cfg(not(no_tracing))]
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether the calling thread has begun to give up system calls (seccomp) since [`prepare`] was called. A
-/// thread that already had a filter then is not recognised. If it has, a system call that the new filter does not allow
-/// may end the process. Makes one system call (`prctl`).
+/// Returns whether the calling thread has given up system calls (seccomp), and the thread that called [`prepare`] had
+/// not yet done so at that time. In that case, a system call that the filter does not allow may end the process. Makes
+/// one system call (`prctl`).
 #[cfg(not(no_tracing))]
 pub fn is_confined() -> bool {
     system::seccomp_mode() > CONFINED.load(Ordering::Relaxed)
@@ -128,8 +128,8 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// All thread-local data of this crate. The data is a single value, because on Android each thread-local takes a thread
-/// key of the C library and additional code.
+/// All thread-local data of this crate, except a counter of `marker/write.rs` that only hosts have. The data is a single
+/// value, because on Android each thread-local takes a thread key of the C library and additional code.
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,
@@ -158,7 +158,8 @@ pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
     OWN.with(|own| then(&own.slot))
 }
 
-/// Returns whether the calling thread has given up the process's descriptors, by [`leave_descriptors`].
+/// Returns whether the calling thread has given up the process's descriptors by [`leave_descriptors`], or was started by
+/// a thread that had. For a bare thread this is always true.
 pub(crate) fn has_left_descriptors() -> bool {
     is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }
@@ -238,7 +239,7 @@ mod tests {
             assert_eq!(name(), "a name that has");
             note_name();
             assert_eq!(name(), "a name that has a length of forty bytes.");
-            // The program gives the thread another name by the kernel, or one that the kernel does not cut.
+            // The program gives the thread another name of the kernel's maximum length, or a shorter one.
             for other in [c"a name that was", c"a name"] {
                 // SAFETY: the text ends with a NUL.
                 unsafe { libc::prctl(libc::PR_SET_NAME, other.as_ptr()) };

@@ -10,7 +10,7 @@ use crate::system::{Descriptor, c, zeros};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The processor time in nanoseconds, both in the program's code and in the kernel on behalf of the program. If
-    /// children are included, the resolution is a microsecond.
+    /// children are included, or [`wait`] was called before the process had ended, the resolution is a microsecond.
     pub processor_ns: u64,
     /// The number of page faults.
     pub faults: u64,
@@ -39,7 +39,7 @@ pub fn processor_time(process: u32) -> io::Result<u64> {
 ///
 /// Returns `ECHILD` if this process has no such child.
 pub fn wait(child: u32) -> io::Result<(i32, Usage)> {
-    // Its own clock has nanoseconds. `wait4` has microseconds and includes its children.
+    // The child's own clock has nanoseconds. `wait4` has microseconds and includes the child's children.
     let own_ns = processor_time(child).unwrap_or_default();
     let (mut status, mut usage) = (0, zeros::<libc::rusage>());
     while let Err(e) = c::wait4(child as i32, &mut status, &mut usage) {

@@ -171,7 +171,7 @@ impl<T: Sync + 'static> OnceRef<T> {
     /// Returns the reference. If it is empty, sets it first to the result of `make`, which is then never
     /// freed.
     ///
-    /// If several threads call this function at once, each creates a value; the first value is stored and the others
+    /// If several threads call this function at once, each may create a value; the first value is stored and the others
     /// are dropped. No thread waits for another thread, which might not exist in a forked child.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.keep(Box::new(make())))
@@ -224,9 +224,10 @@ pub struct Line(pub [AtomicU64; 8]);
 /// Allocates cache lines that are never freed. Their words are 0. The system provides the pages only when they are
 /// first used.
 pub fn zeroed_lines<const COUNT: usize>() -> &'static [Line; COUNT] {
-    // An allocator knows that new pages are zero only for small alignments. So there is one line more than needed.
+    // Only for small alignments does std ask the allocator for zeroed memory, which leaves new pages untouched. So this
+    // allocates words, and one line more than needed.
     let words = Box::leak(vec![0_u64; 8 * (COUNT + 1)].into_boxed_slice());
-    // Miri recognises what is never freed by a static that refers to its beginning.
+    // Miri reports no leak of memory to whose beginning a static refers.
     #[cfg(miri)]
     {
         static KEPT: std::sync::Mutex<Vec<AtomicPtr<u64>>> = std::sync::Mutex::new(Vec::new());

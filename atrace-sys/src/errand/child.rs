@@ -1,4 +1,4 @@
-//! The child process of an errand (work under another user's rights): it drops all rights, does the
+//! The child process of an errand (work under another user's rights): it takes on the rights of that user, does the
 //! work, sends the answer, and ends.
 
 use std::fs::File;
@@ -42,8 +42,8 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
 /// The number of the pipe's descriptor in the child.
 pub(super) const PIPE: libc::c_int = 3;
 
-/// Irrevocably takes on the rights of `user`, if this is another user, and closes all inherited descriptors except that
-/// of the pipe; 0, 1 and 2 become `/dev/null`. Returns `None` if any step fails.
+/// Irrevocably takes on the rights of `user`, if this is another user, sets limits, and closes all inherited descriptors
+/// except that of the pipe; 0, 1 and 2 become `/dev/null`. Returns `None` if a necessary step fails.
 fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
     // SAFETY: the arguments are numbers, C strings and live structures. The child has one thread, and nobody else
     // uses its descriptors, signals or environment.
@@ -76,7 +76,7 @@ fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
             }
         }
         hold(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-        // Changing the user has reset both.
+        // Changing the user resets both.
         hold(libc::prctl(libc::PR_SET_DUMPABLE, 0))?;
         hold(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         // In case the maker is already gone, or does not end the child.

@@ -9,10 +9,11 @@
 //! # How
 //!
 //! The child is forked, irrevocably takes on the user id and group id of that user, and sends its answer, a sequence of
-//! bytes, through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe,
-//! no capability, no terminal, no environment. The child can't be traced and leaves no core file. Whatever happens to
-//! the child, the parent gets an answer or an error within the time that the parent has set. The parent parses the
-//! answer as untrusted [bytes](Words).
+//! bytes, through a pipe. The child has a copy of its parent's memory and nothing else: no descriptor except the pipe
+//! and `/dev/null`, no capability (unless the user is the parent's own), no terminal, no environment. That user can't
+//! trace the child, and the child leaves no core file. Whatever happens to the child, the parent gets an answer or an
+//! error within the time that the parent has set, or a tenth of a second later. The parent parses the answer as
+//! untrusted [bytes](Words).
 //!
 //! The child does not execute another program (`exec`), for two reasons: there is no program file that every user can
 //! read, and the user could trace the child after an `exec`.
@@ -40,7 +41,8 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// The maximum size of an errand's answer in bytes.
 pub const ANSWER_MAX: usize = 1 << 16;
 
-/// The user and group ids that the child takes on. The child has no supplementary groups.
+/// The user and group ids that the child takes on. If the user is not the parent's own, the child has no supplementary
+/// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     /// The user id with which the child works.
@@ -194,7 +196,7 @@ impl Errand {
     fn kill(&self) {
         match &self.handle {
             Some(handle) => _ = c::pidfd_send_signal(handle.as_raw_fd(), libc::SIGKILL),
-            // The child was not reaped yet, so the id is still its own.
+            // Unless the program has reaped the child elsewhere, the id is still the child's.
             None => _ = c::kill(self.pid, libc::SIGKILL),
         }
     }

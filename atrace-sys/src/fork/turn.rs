@@ -59,7 +59,7 @@ impl Turn {
     }
 }
 
-/// Gives the turn back when it is dropped, even if the work panics.
+/// Gives the turn back when it is dropped, which happens only if the work panics.
 struct Holding<'a>(&'a Turn);
 
 impl Drop for Holding<'_> {

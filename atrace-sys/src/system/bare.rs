@@ -211,7 +211,7 @@ mod tests {
     fn a_bare_thread_runs_and_ends() {
         static DONE: AtomicUsize = AtomicUsize::new(0);
         extern "C" fn body(number: usize) {
-            // SAFETY: no arguments. The thread ids differ, because this is not the first thread of the process.
+            // SAFETY: no arguments. The ids differ, because this thread is not the first thread of the process.
             let is_other =
                 unsafe { call(libc::SYS_gettid, [0; 6]) } != unsafe { call(libc::SYS_getpid, [0; 6]) };
             DONE.fetch_add(if is_other { number } else { 0 }, Ordering::SeqCst);

@@ -92,8 +92,8 @@ impl<T> Parameter for *const T {
     }
 }
 
-/// Declares system calls, with their numbers and parameters. Where possible, the calls are made without the C library
-/// and leave errno unchanged.
+/// Declares system calls, with their numbers and parameters. Where possible, the calls are made without the C library.
+/// They leave errno unchanged.
 macro_rules! calls {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $type:ty),*) = $number:path, [$($value:expr),*];)*) => {$(
         $(#[$attribute])*
@@ -168,7 +168,7 @@ calls! {
     renameat2(directory: c_int, from: &CStr, to: &CStr, flags: libc::c_uint) = libc::SYS_renameat2,
         [directory, from.as_ptr(), directory, to.as_ptr(), flags as c_int];
     seccomp_mode() = libc::SYS_prctl, [libc::PR_GET_SECCOMP];
-    /// The kernel's set of signals has eight bytes on every architecture.
+    /// The kernel's set of signals has eight bytes on every architecture except MIPS.
     rt_sigprocmask(how: c_int, new: &u64, old: &mut u64) =
         libc::SYS_rt_sigprocmask, [how, ptr::from_ref(new), ptr::from_mut(old).cast_const(), 8];
     /// Two zeroes in `time` mean a timeout of 0, whether the kernel reads 32-bit or 64-bit numbers.
@@ -185,8 +185,8 @@ calls! {
     write(fd: c_int, from: &[u8]) = libc::SYS_write, [fd, from.as_ptr(), from.len()];
 }
 
-/// The number of the system call `close_range`, which is the same on every architecture. The crate `libc` lacks this
-/// call for some Android targets.
+/// The number of the system call `close_range`, which is the same on every architecture except Alpha and MIPS. The
+/// crate `libc` lacks this call for some Android targets.
 const CLOSE_RANGE: c_long = 436;
 /// The numbers of two system calls that the crate `libc` lacks for some Android targets.
 #[cfg(bare)]

@@ -24,7 +24,7 @@ pub(crate) fn open_unnamed(directory: &File) -> io::Result<File> {
 
 /// Gives a name to a file that has no name. Returns `EEXIST` if the name already exists. Allocates.
 pub(crate) fn name_at(directory: &File, file: &File, name: &CStr) -> io::Result<()> {
-    // Only privileged processes may link by the descriptor itself (AT_EMPTY_PATH).
+    // Before Linux 6.10, only privileged processes may link by the descriptor itself (AT_EMPTY_PATH).
     link((libc::AT_FDCWD, &path_of(file)?), (directory.as_raw_fd(), name), libc::AT_SYMLINK_FOLLOW)
 }
 

@@ -1,4 +1,5 @@
-//! Operations on files and descriptors that the standard library lacks.
+//! Operations on files and descriptors: some that the standard library lacks, and some that do not use the C library,
+//! so that a bare thread can call them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -74,6 +75,7 @@ pub(crate) fn open_number(directory: RawFd, name: &CStr, flags: libc::c_int) -> 
     }
 }
 
+/// Returns a path that leads to an open file. Allocates.
 pub(super) fn path_of(file: &File) -> Result<CString> {
     CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno(libc::EINVAL))
 }
@@ -81,8 +83,8 @@ pub(super) fn path_of(file: &File) -> Result<CString> {
 /// Creates a memory file that can be sealed. The system call is made by its number, because some C libraries
 /// lack the function.
 ///
-/// Linux before 3.17 has no memory files. On such a kernel, this function creates a file in `/dev/shm` and removes its
-/// name.
+/// Linux before 3.17 has no memory files. On a host with such a kernel, this function creates a file in `/dev/shm` and
+/// removes its name.
 pub(crate) fn memory_file(name: &CStr) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     match c::memfd_create(name, flags.cast_signed()) {
@@ -143,7 +145,7 @@ pub fn may_have_size(size: usize) -> bool {
     super::soft_limit(libc::RLIMIT_FSIZE).is_none_or(|limit| size as u64 <= limit)
 }
 
-/// Creates a memory file whose size no process can change.
+/// Creates a memory file whose size no process can change. On kernels without seals, this user and root can change it.
 pub fn sealed_file(name: &CStr, size: usize) -> Result<Descriptor> {
     let file = set_length(memory_file(name)?, size)?;
     if !has_memory_files() {

@@ -110,7 +110,7 @@ pub fn stay_loaded() {
     if let Some(path) = own.file
         && own.start != program.start
     {
-        // One more reference to it is never given back.
+        // This adds a reference to the library, which is never given back.
         load(path.to_c_str(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
     }
 }

@@ -131,7 +131,7 @@ fn map(
         Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
         None => (ptr::null_mut(), size, flags),
     };
-    // Architectures have one of the two calls; `mmap2` counts the offset in pages. Here the offset is always 0.
+    // 64-bit architectures have `mmap`; 32-bit ones have `mmap2`, which counts the offset in pages. Here it is always 0.
     #[cfg(target_pointer_width = "64")]
     const MMAP: libc::c_long = libc::SYS_mmap;
     #[cfg(not(target_pointer_width = "64"))]
@@ -150,7 +150,8 @@ fn map(
 pub struct Mapped<T>(Region, PhantomData<T>);
 
 impl<T> Mapped<T> {
-    /// Maps zeroes and calls `fill` before any other code sees them. Returns `None` if `fill` returns false.
+    /// Maps zeroes and calls `fill` before any other code sees them. Returns `None` if the mapping fails or `fill`
+    /// returns false.
     ///
     /// Use this in code that may run on a small stack, or while the heap is locked.
     pub(crate) fn filled(fill: impl FnOnce(&mut T) -> bool) -> Option<Self>

@@ -38,7 +38,7 @@ pub(crate) use self::thread::{
 };
 pub use self::thread::{is_bare, is_thread, spawn_bare, stack_bounds, thread_number};
 
-/// Types whose values the C library or the kernel fills in, and for which zeroes are a valid value.
+/// Types for which zeroes are a valid value, such as those whose values the C library or the kernel fills in.
 ///
 /// # Safety
 ///
@@ -72,8 +72,8 @@ pub(crate) fn check(result: libc::c_int) -> Result<libc::c_int> {
     if result < 0 { Err(Errno::last()) } else { Ok(result) }
 }
 
-/// Returns whether an operation that failed with this errno may succeed soon, because there was no free descriptor or
-/// memory.
+/// Returns whether an operation that failed with this errno may succeed soon: there was no free descriptor, memory or
+/// other resource, or the operation was interrupted.
 pub fn may_pass(errno: i32) -> bool {
     matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
 }

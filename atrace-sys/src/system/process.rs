@@ -26,7 +26,7 @@ pub(crate) fn effective_ids() -> (u32, u32) {
 }
 
 /// Returns whether no other user has the same id. A user namespace need not map all users. The kernel shows all
-/// unmapped users by the same id; if `user` is that id, this returns false.
+/// unmapped users by the same id; if `user` is that id and not all users are mapped, this returns false.
 #[cold]
 pub(crate) fn is_known_by_number(user: u32) -> bool {
     let mut text = [0; 64];
@@ -113,7 +113,8 @@ pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
     Some(limits[0]).filter(|soft| *soft != NO_LIMIT)
 }
 
-/// Lowers a resource limit of this process to `most`, irrevocably.
+/// Lowers a resource limit of this process to `most`, unless it is lower already. An unprivileged process can't raise it
+/// again.
 pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
     c::prlimit(of as libc::c_int, Some(&[most; 2]), &mut [0; 2]).map(drop)
@@ -135,7 +136,7 @@ pub fn strtoull(text: &CStr) -> (Option<u64>, &CStr) {
     read(text, c::strtoull)
 }
 
-/// Parses a number as C's `strtoimax` with base 0 does. Returns the same as
+/// Parses a signed number as C's `strtoimax` with base 0 does, otherwise like
 /// [`number`](crate::process::number).
 pub fn strtoimax(text: &CStr) -> (Option<i64>, &CStr) {
     read(text, c::strtoimax)
@@ -179,8 +180,8 @@ impl Argv0 {
 /// The string argv\[0\] as it was last read.
 static ARGV0: OnceRef<Argv0> = OnceRef::new();
 
-/// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because host processes such
-/// as Zygote rename themselves.
+/// Reads argv\[0\] again and caches it for [`with_argv0`](crate::process::with_argv0), because some processes, such as
+/// the children of Android's Zygote, rename themselves.
 ///
 /// The old string stays in memory, because another thread may be using it.
 #[inline(never)]

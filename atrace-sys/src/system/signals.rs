@@ -75,8 +75,8 @@ pub(crate) fn take(signal: libc::c_int) {
     let _ = c::rt_sigtimedwait(&(1 << (signal - 1)), &[0; 2]);
 }
 
-/// Writes a line of at most 1023 bytes to stderr. If writing could block or raise a signal, the line is dropped.
-/// Allocates.
+/// Writes a line, cut to 1023 bytes, to stderr. If stderr is not ready for writing, or has no reader, the line is
+/// dropped. Allocates.
 pub(crate) fn complain(line: &str) {
     // A pipe that is ready for writing has room for at least this much.
     let mut bytes = line.as_bytes()[..line.len().min(1023)].to_vec();
@@ -90,8 +90,8 @@ pub(crate) fn complain(line: &str) {
     {
         return; // Closed, full, or a pipe or socket without a reader.
     }
-    // The reader may go away at any moment, and a program in the background is stopped when it writes to its
-    // terminal. Both signals are directed at this thread, so they can be blocked here.
+    // The reader may go away at any moment, and a program in the background may be stopped when it writes to its
+    // terminal. The kernel sends SIGPIPE to this thread, and sends no SIGTTOU if this thread blocks it.
     let was_pending = is_pending(libc::SIGPIPE);
     let _blocked = Blocked::new(&Signals::of([libc::SIGPIPE, libc::SIGTTOU]));
     let written = file::write(libc::STDERR_FILENO, &bytes);

@@ -30,7 +30,8 @@ type Body = Box<dyn FnOnce() + Send>;
 /// The argument of a new thread: its name, with at least one NUL, and its body.
 struct Start([u8; 16], Body);
 
-/// Starts a thread that the caller can't join and on which no signal is delivered. `body` must not panic. Allocates.
+/// Starts a thread that the caller can't join and that blocks all signals except those that the C library uses itself.
+/// `body` must not panic. Allocates.
 pub(crate) fn spawn(name: &str, body: Body) -> io::Result<()> {
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
         // SAFETY: the pointer is the box that `spawn` has given to this thread alone.
@@ -95,7 +96,7 @@ fn bare_here() -> u64 {
 /// `setuid()` does not change the ids of a bare thread, so the thread keeps the [rights](crate::process::rights) of the
 /// thread that started it.
 ///
-/// The thread runs the `body` of the first call in this process; later calls should pass the same `body`.
+/// The thread runs the `body` of the first call in this process or an ancestor; later calls should pass the same `body`.
 pub fn spawn_bare(body: &'static fn()) -> bool {
     static BODY: OnceRef<fn()> = OnceRef::new();
     extern "C" fn run(_: usize) {
@@ -139,8 +140,8 @@ pub fn thread_number() -> Option<u32> {
     u32::try_from(c::gettid()).ok().filter(|_| !cfg!(miri))
 }
 
-/// Returns the bounds of the calling thread's stack: its lowest address, and the address behind its highest
-/// byte.
+/// Returns the bounds of the calling thread's stack, if they are known: its lowest address, and the address behind its
+/// highest byte.
 pub fn stack_bounds() -> Option<(usize, usize)> {
     let mut attributes: libc::pthread_attr_t = zeros();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);

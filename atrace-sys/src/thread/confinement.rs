@@ -2,10 +2,10 @@
 //! started.
 //!
 //! A process may confine all of its threads at once (`SECCOMP_FILTER_FLAG_TSYNC`), including the helper thread, and the
-//! kernel may end the process for a system call that the filter does not allow. So the check is a single `read`, a call
-//! that nearly every filter allows, of the helper thread's status file, which was opened before. If this file shows no
-//! new filter, the status file of the main thread is opened and read, because a filter usually applies to one thread
-//! only.
+//! kernel may end the process for a system call that the filter does not allow. So the check begins with a single
+//! `read`, a call that nearly every filter allows, of the helper thread's status file, which was opened before. If this
+//! file shows no new filter, the status file of the main thread is opened and read, because a filter usually applies to
+//! one thread only.
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;
@@ -38,7 +38,7 @@ impl Confinement {
 
     /// Returns whether one of the two threads has a new filter since [`now`](Self::now) was called.
     pub fn is_new(&mut self) -> bool {
-        // A filter stays, so after that nothing is opened any more.
+        // A filter stays. So once a new one was found, nothing is opened or read any more.
         self.is_new = self.is_new || filters(self.unread.as_ref()) > self.own;
         if !self.is_new {
             self.unread = open(OWN);
@@ -53,7 +53,7 @@ fn open(path: &CStr) -> Option<Descriptor> {
 }
 
 /// Returns the number of filters that a status file shows. Before Linux 5.9, the number is not shown; this then returns
-/// 1 if there are filters, otherwise 0.
+/// the seccomp mode: 2 if there are filters, 0 if there are none.
 fn filters(status: Option<&Descriptor>) -> u32 {
     let mut text = [0; STATUS_MAX];
     let read = status.and_then(|status| c::read(status.as_raw_fd(), &mut text).ok());

@@ -1,4 +1,4 @@
-//! Calls a function at the end of each thread, by the destructor of a thread key.
+//! Calls a function at the end of each thread that has called [`note`], by the destructor of a thread key.
 //!
 //! glibc has room for the values of 32 keys in each thread, and allocates memory for the values of further keys. If the
 //! key of this module has a higher number, the end of a thread is not noticed, because an event must not allocate.
