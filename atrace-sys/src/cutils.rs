@@ -2,15 +2,15 @@
 //! atrace_link_cutils`).
 //!
 //! Not every Android version exports all functions: Android 6 has no `atrace_end_body`; instants and tracks came with
-//! Android 13. So each method returns whether the library has the function. If the library lacks the function, the
-//! caller writes the event to the marker. The library is never unloaded.
+//! Android 13. So each method that writes a message returns whether the library has the function. If the library lacks
+//! the function, the caller writes the event to the marker. The library is never unloaded.
 //!
 //! # One symbol, two signatures
 //!
 //! `atrace_async_for_track_end_body` takes `(track, name, cookie)` in Android 13 and `(track, cookie)` since Android
 //! 14. The symbol does not show the signature, and a call with the wrong signature would make the library use a cookie
-//! as a pointer. So the signature is chosen by the API level; if the level is not known, the function counts as
-//! missing. Android 13's function is called with an empty *track*. The function then writes the name in the place of
+//! as a pointer. So on Android the signature is chosen by the API level; if the level is not known, the function counts
+//! as missing. Android 13's function is called with an empty *track*. The function then writes the name in the place of
 //! the track, so that the message is the same as in Android 14. (With an empty *name* the message would have an empty
 //! field.)
 
@@ -47,10 +47,10 @@ macro_rules! c_name {
     };
 }
 
-/// Declares the table of functions. The types of the functions come from the bindings of the header.
+/// Declares the table of functions. The compiler checks the types against the bindings of the header.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of libcutils. A function that the library does not have is `None`.
+        /// The functions of libcutils that this module uses. A function that the library does not have is `None`.
         #[derive(Clone, Copy, Debug)]
         struct Functions {
             $($(#[$doc])* $name: Option<unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>,)*
@@ -262,8 +262,8 @@ impl Cutils {
         }
     }
 
-    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without this
-    /// call, ends on a track are not written through Android's libcutils.
+    /// Sets the API level ([`Properties::api_level`](crate::properties::Properties::api_level)). Without this call,
+    /// ends on a track are not written through Android's libcutils, unless the library's path shows the level (VNDK).
     #[must_use]
     pub fn for_api_level(self, level: Option<u32>) -> Self {
         Self { track_end: TrackEnd::of(&self.functions, level), ..self }

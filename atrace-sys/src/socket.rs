@@ -108,7 +108,7 @@ impl Socket {
     /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
     /// can't be used any more.
     ///
-    /// If the service does not read the bytes, waits for at most five seconds.
+    /// If the service does not read the bytes, waits for at most five seconds at a time.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
         // If the system denies the waiting call, each attempt takes 50 ms.
         let mut denied = 100;
@@ -222,7 +222,7 @@ pub fn peer(socket: impl AsRawFd) -> Option<(u32, u32)> {
 ///
 /// This is certain if no other user can write to any directory above that directory, and only the owner can write to
 /// the directory itself. Otherwise another user could put a directory there, or mount a file system over the directory.
-/// Every component of the path must be a directory, not a symbolic link.
+/// Every component of the directory's path must be a directory, not a symbolic link.
 #[cold]
 fn owner_by_root(name: &OsStr) -> Option<u32> {
     const BY_OTHERS: u32 = 0o022;
@@ -249,7 +249,8 @@ fn owner_by_root(name: &OsStr) -> Option<u32> {
 
 /// The control data for one descriptor, in the kernel's layout.
 ///
-/// The structure has no padding at its end: the kernel could put a second descriptor there, which no code would close.
+/// The part that the kernel gets ([`Control::LEN`]) ends with the descriptor, without padding: the kernel could put a
+/// second descriptor into the padding, which no code would close.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,

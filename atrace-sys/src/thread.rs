@@ -128,8 +128,8 @@ pub(crate) const fn may_call_close_range() -> bool {
     true
 }
 
-/// All thread-local data of this crate, except a counter of `marker/write.rs` that only hosts have. The data is a single
-/// value, because on Android each thread-local takes a thread key of the C library and additional code.
+/// All thread-local data of this crate, except a counter in `marker/write.rs`, which only hosts have. The data is a
+/// single value, because on Android each thread-local takes a thread key of the C library and additional code.
 #[derive(Debug)]
 struct Own {
     has_left_descriptors: Cell<bool>,
@@ -158,8 +158,8 @@ pub fn with_slot<R>(then: impl FnOnce(&AtomicU32) -> R) -> R {
     OWN.with(|own| then(&own.slot))
 }
 
-/// Returns whether the calling thread has given up the process's descriptors by [`leave_descriptors`], or was started by
-/// a thread that had. For a bare thread this is always true.
+/// Returns whether the calling thread has given up the process's descriptors by [`leave_descriptors`], or was started
+/// by a thread that had. For a bare thread this is always true.
 pub(crate) fn has_left_descriptors() -> bool {
     is_bare() || OWN.with(|own| own.has_left_descriptors.get())
 }

@@ -1,7 +1,7 @@
 //! Replaces the module [`system`](crate::system) on systems without tracing. There, opening anything fails, so
 //! tracing is always off.
 //!
-//! In this module, types that stand for an open file or library have no values.
+//! In this module, types that stand for an open property store or library have no values.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
@@ -51,8 +51,8 @@ pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
     None::<Box<T>>
 }
 
-/// Registers nothing. So a child has the same generation (the number that identifies a process) as its parent. This is
-/// harmless, because no event is ever written.
+/// Registers nothing, and returns true. So a child has the same generation (the number that identifies a process) as
+/// its parent if it has the same process id. This is harmless, because no event is ever written.
 pub fn at_fork(_: extern "C" fn()) -> bool {
     true
 }

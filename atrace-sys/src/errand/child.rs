@@ -42,8 +42,8 @@ pub(super) fn live(user: User, maker: u32, pipe: &File, work: impl FnOnce() -> V
 /// The number of the pipe's descriptor in the child.
 pub(super) const PIPE: libc::c_int = 3;
 
-/// Irrevocably takes on the rights of `user`, if this is another user, sets limits, and closes all inherited descriptors
-/// except that of the pipe; 0, 1 and 2 become `/dev/null`. Returns `None` if a necessary step fails.
+/// Irrevocably takes on the rights of `user`, if this is another user. Also sets limits, and closes all inherited
+/// descriptors except that of the pipe; 0, 1 and 2 become `/dev/null`. Returns `None` if a necessary step fails.
 fn become_user(user: User, maker: u32, pipe: &File) -> Option<()> {
     // SAFETY: the arguments are numbers, C strings and live structures. The child has one thread, and nobody else
     // uses its descriptors, signals or environment.

@@ -37,7 +37,7 @@ use crate::{process, system};
 pub const MARKER_PATHS: [&CStr; 2] =
     [c"/sys/kernel/tracing/trace_marker", c"/sys/kernel/debug/tracing/trace_marker"];
 
-/// The command with which root mounts tracefs at the first of these paths.
+/// The command with which root mounts tracefs, so that the first of these paths exists.
 pub const MOUNT_COMMAND: &str = "mount -t tracefs nodev /sys/kernel/tracing";
 
 /// The kind of file that a [`Marker`] writes to.
@@ -61,7 +61,7 @@ pub struct MarkerError {
 }
 
 impl MarkerError {
-    /// Returns whether the reason is temporary: there was no free descriptor or memory.
+    /// Returns whether the reason is temporary, such as a lack of descriptors or memory.
     pub fn may_pass(&self) -> bool {
         process::may_pass(self.code)
     }
@@ -133,7 +133,8 @@ impl Marker {
     ///
     /// # Errors
     ///
-    /// Returns an error that says, for each path, why it could not be opened and how to get access.
+    /// Returns an error that says, for each path, why it could not be opened, and how to get access. If a path could
+    /// not be opened for a temporary reason, returns only that reason.
     pub fn open() -> Result<Self, MarkerError> {
         let mut reasons = String::new();
         for path in MARKER_PATHS {

@@ -159,7 +159,7 @@ impl fmt::Display for Fault {
 /// Duplicates a descriptor to the highest free number that the soft limit allows, at most [`HIGHEST`]. A program that
 /// closes all descriptors and then opens files gets the lowest numbers, and therefore not this number.
 ///
-/// Returns an error if only the descriptor `not` is free.
+/// Returns an error if no descriptor is free, or only the descriptor `not`.
 pub(crate) fn duplicate_high(fd: i32, not: Option<i32>) -> system::Result<i32> {
     let limit = soft_limit(libc::RLIMIT_NOFILE).map_or(HIGHEST, |limit| limit.saturating_sub(1).min(HIGHEST));
     let mut error = Errno(libc::EMFILE);

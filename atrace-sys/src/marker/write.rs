@@ -11,7 +11,7 @@
 //! If the descriptor refers to another file, messages are never written to its number again. The marker is opened at
 //! another number, and the message is written there. If the marker can't be opened, messages are dropped, and each
 //! message tries again to open it. If a regular file grew past a size limit (`RLIMIT_FSIZE`), the kernel would raise a
-//! signal: while there is such a limit, messages are dropped.
+//! signal: from the next check on, messages are dropped as long as there is such a limit.
 
 use std::sync::atomic::Ordering;
 
@@ -24,8 +24,9 @@ impl Marker {
     /// Writes one message as one event. Returns whether the kernel took the whole message.
     ///
     /// This never changes errno. The write can only block or raise a signal if, since the last check, the program has
-    /// opened a pipe or socket at the marker's number. If the write fails for this reason, the message is dropped. If
-    /// the program has closed the descriptor, the marker is opened again and the message is written.
+    /// opened a pipe or socket at the marker's number, or has set a limit to the size of files. If a write fails
+    /// because the program has closed the descriptor or reused its number, the marker is opened again and the message
+    /// is written.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write(&self, message: &[u8]) -> bool {
@@ -42,7 +43,8 @@ impl Marker {
         self.look_at(self.fd.load(Ordering::Relaxed));
     }
 
-    /// Checks a descriptor. Returns the descriptor to which messages are written from now on.
+    /// Checks a descriptor. Returns the descriptor to which messages are written from now on or, if there is none, an
+    /// inverted number, to which no write succeeds.
     #[cold]
     #[inline(never)]
     fn look_at(&self, fd: i32) -> i32 {
@@ -157,8 +159,8 @@ fn is_due() -> bool {
 
 /// Returns whether the calling thread should check the descriptor: at its first message and at every 256th message
 /// after it. The address of the thread's stack selects the counter of messages, because a thread-local would need a
-/// call and an allocation: Android has no native thread-locals before version 10. On Android, stacks are at least 1 MiB
-/// apart. Threads that share a counter check the descriptor more often.
+/// call and an allocation: Android has no native thread-locals before version 10. On Android, stacks are usually about
+/// 1 MiB apart. Threads that share a counter check the descriptor at every 256th of their messages together.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {

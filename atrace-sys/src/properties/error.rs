@@ -31,11 +31,11 @@ pub enum ErrorKind {
     Foreign,
     /// The content of the store is not valid.
     Damaged,
-    /// The directory of the store does not exist.
+    /// The directory of the store does not exist, or its file does not exist and is not to be created.
     Missing,
     /// The file was deleted or replaced since the store was opened.
     Replaced,
-    /// Another process is in the middle of a change and did not finish the change in time.
+    /// Another process or thread did not finish a change in time, or kept changing the property that was to be read.
     Busy,
     /// The system's property service refused the change.
     Refused,

@@ -17,9 +17,9 @@
 //! - If the file of a host is deleted or replaced, processes that have it open continue to read the old file, and
 //!   setting a property fails ([`ErrorKind::Replaced`]) until the process is restarted. [`Properties::check`] detects
 //!   this in advance.
-//! - The content of the file is checked at each access: random bytes result in [`ErrorKind::Damaged`], never in a
-//!   crash. But if the owner of the file truncates it while it is mapped, the processes that read it are killed
-//!   (SIGBUS).
+//! - The content of the file is checked at each access: random bytes result in [`ErrorKind::Damaged`] or in a wrong
+//!   value, never in a crash. But if the owner of the file truncates it while it is mapped, the processes that read it
+//!   are killed (SIGBUS).
 //! - Any thread may call all functions, even in a forked child. A read allocates only if it fails. The functions may
 //!   change errno: see [`ErrnoGuard`](crate::process::ErrnoGuard).
 
@@ -226,9 +226,9 @@ impl Properties {
         self.0.begin(PATIENCE)?.set(&self.0, &key, &value)
     }
 
-    /// Begins a transaction. Until the transaction is dropped, no other writer can set a property.
+    /// Begins a transaction, which ends when it is dropped.
     ///
-    /// On a host, the transaction excludes the writers of all processes and threads, and the call waits at most
+    /// On a host, no other writer of any process or thread can set a property until then, and the call waits at most
     /// `patience` for the lock. A thread must not begin two transactions in the same store. Each property takes effect,
     /// and wakes waiting threads, as soon as it is set. So if the process is killed, the properties that it has set so
     /// far remain set. Android has no lock between processes. There, a transaction excludes only the other threads of
@@ -469,11 +469,11 @@ pub(crate) enum ReadError {
     Busy,
 }
 
-/// The right to set properties without other writers in between. Dropping the `Transaction` ends the transaction.
+/// The right to set properties without other writers in between (on Android: other writers of this process). Dropping
+/// the `Transaction` ends the transaction.
 ///
-/// A transaction belongs to the thread that began it. A child that is forked during the transaction can't set
-/// a property with it ([`ErrorKind::Busy`] on a host), and dropping the child's copy does not end the
-/// transaction.
+/// A transaction belongs to the thread that began it. On a host, a child that is forked during the transaction can't
+/// set a property with it ([`ErrorKind::Busy`]). Dropping the child's copy does not end the transaction.
 pub struct Transaction<'a> {
     properties: &'a Properties,
     turn: backend::Turn,
@@ -490,7 +490,7 @@ impl Transaction<'_> {
         self.properties.get(key)
     }
 
-    /// Sets a property as [`Properties::set`] does, but never waits.
+    /// Sets a property as [`Properties::set`] does, but does not wait for other writers.
     ///
     /// # Errors
     ///

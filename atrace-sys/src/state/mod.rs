@@ -9,7 +9,7 @@
 //! an empty descriptor table of its own can write the text. If the program has closed the descriptor, no other process
 //! can read the text. The file is sealed, so that no process can shrink it below the mapping. A forked child does not
 //! write to its parent's page. The child creates its own page when it first publishes its state. No function of this
-//! module waits or changes errno, and only [`prepare`] allocates.
+//! module waits or changes errno, and only [`prepare`] allocates (or, if it was not called, the first [`publish`]).
 //!
 //! With `ATRACE_STATE=none` no state is published, for hosts on which a process may not have another descriptor. On
 //! Android no state is ever published, because a system call filter kills apps that make unknown calls.

@@ -131,7 +131,7 @@ fn map(
         Some(region) => (region.at(0), size.min(region.size), flags | libc::MAP_FIXED),
         None => (ptr::null_mut(), size, flags),
     };
-    // 64-bit architectures have `mmap`; 32-bit ones have `mmap2`, which counts the offset in pages. Here it is always 0.
+    // 64-bit architectures have `mmap`; 32-bit ones have `mmap2`, which counts the offset in pages. Here it is 0.
     #[cfg(target_pointer_width = "64")]
     const MMAP: libc::c_long = libc::SYS_mmap;
     #[cfg(not(target_pointer_width = "64"))]

@@ -113,8 +113,8 @@ pub(crate) fn soft_limit(of: Resource) -> Option<u64> {
     Some(limits[0]).filter(|soft| *soft != NO_LIMIT)
 }
 
-/// Lowers a resource limit of this process to `most`, unless it is lower already. An unprivileged process can't raise it
-/// again.
+/// Lowers a resource limit of this process to `most`, unless it is lower already. Only a privileged process can raise
+/// it again.
 pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
     let most = most.min(soft_limit(of).unwrap_or(NO_LIMIT));
     c::prlimit(of as libc::c_int, Some(&[most; 2]), &mut [0; 2]).map(drop)

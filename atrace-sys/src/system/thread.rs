@@ -96,7 +96,7 @@ fn bare_here() -> u64 {
 /// `setuid()` does not change the ids of a bare thread, so the thread keeps the [rights](crate::process::rights) of the
 /// thread that started it.
 ///
-/// The thread runs the `body` of the first call in this process or an ancestor; later calls should pass the same `body`.
+/// The thread runs the `body` of the first call in this process or an ancestor; later calls should pass the same one.
 pub fn spawn_bare(body: &'static fn()) -> bool {
     static BODY: OnceRef<fn()> = OnceRef::new();
     extern "C" fn run(_: usize) {

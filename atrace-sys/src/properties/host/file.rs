@@ -393,7 +393,7 @@ impl Location {
 
     /// Creates the file, unless another process creates it first. The file gets its name only when it is
     /// complete, so no process waits for the process that creates it, and a process that is killed meanwhile
-    /// leaves no file behind.
+    /// leaves no file behind (except by [`create_named`](Self::create_named)).
     fn create(&self, directory: &File) -> Result<(), Failure> {
         let size = size_of::<Area>() as u64;
         if soft_limit(libc::RLIMIT_FSIZE).is_some_and(|limit| limit < size) {
