@@ -1,9 +1,9 @@
 //! Models of the libraries' lock-free parts. [loom](https://docs.rs/loom) runs them in every order in which their
-//! threads can be scheduled; large models are limited to a few preemptions.
+//! threads can be scheduled; most models are limited to two or three preemptions.
 //!
-//! Each file in `tests/` includes a source file of a library unchanged (`#[path]`). The included file finds loom's
-//! types in `crate::sync`, where the library has the types of the standard library. So a modelled file must use
-//! `crate::sync` for all data that threads share, must have no statics, and must construct its types in functions
-//! that need not be `const`.
+//! Each model in `tests/` includes one or more source files of the libraries unchanged (`#[path]`). An included file
+//! finds loom's types in `crate::sync`, where the library has the types of the standard library. So a modelled file
+//! must use `crate::sync` for all data that threads share, must have no statics, and must construct its types in
+//! functions that need not be `const`.
 //!
-//! Run the models with `cargo test -p atrace-models`. `LOOM_LOG=trace` prints a counterexample.
+//! Run the models with `cargo test -p atrace-models`. `LOOM_LOG=trace` prints the steps of a counterexample.

@@ -29,9 +29,9 @@ struct World {
     value: AtomicU64,
     /// A value that changes without a change of a serial, like the app patterns.
     pattern: AtomicU64,
-    /// The state that was last published in the state page, and the right to publish it, which one thread has at a
-    /// time.
+    /// The state that was last published in the state page.
     said: AtomicU64,
+    /// The right to publish the state, which one thread has at a time.
     turn: Turn,
 }
 
@@ -151,8 +151,8 @@ fn tags_read_before_the_serial_are_old() {
     });
 }
 
-/// Models a property that is created between the reads of two threads. Later the property gets the serial that the word
-/// of the store had at that time.
+/// Models a property that is created between the reads of two threads. Later the serial of the whole store gets the
+/// value that the property's serial had at first, so that a gate with the wrong word would see no change.
 fn the_word_compared_is_that_of_the_serial(read: fn(&World)) {
     model(3, move || {
         let world = world(0);

@@ -33,7 +33,7 @@ fn a_place_has_one_number() {
     });
 }
 
-/// Tests that all further callsites get the last number when the numbers are used up.
+/// Tests that all further callsites get the number [`BEYOND`] when the unique numbers are used up.
 #[test]
 fn numbers_end() {
     model(3, || {

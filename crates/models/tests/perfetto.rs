@@ -20,8 +20,8 @@ mod sync {
     pub(crate) use super::common::sync::atomic;
     use atomic::{Ordering, fence};
 
-    /// A compiler barrier. The kernel turns it into a full fence while another thread executes the heavy
-    /// fence.
+    /// In the library this is a compiler barrier, which the kernel turns into a full fence while another thread
+    /// executes the heavy fence.
     pub(crate) fn light_fence() {
         fence(Ordering::SeqCst);
     }

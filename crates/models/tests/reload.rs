@@ -29,8 +29,8 @@ impl Library {
         })
     }
 
-    /// Reads and stores the tags as libcutils does: no lock is held during both operations. (The value is read
-    /// directly: to read it late has the same effect as to set it later.)
+    /// Reads and stores the tags as libcutils does: no lock is held during both operations. (A read-modify-write always
+    /// reads the newest value. To read an older value would have the same effect as to set the value later.)
     fn update_tags(&self) {
         let value = self.value.fetch_add(0, Ordering::Acquire);
         self.mask.store(value, Ordering::Relaxed);

@@ -9,7 +9,7 @@ mod sync {
 mod area;
 
 mod layout {
-    //! The sizes are as small as possible: a torn value consists of two different letters.
+    //! The sizes are as small as possible: a torn value consists of two different digits.
     pub(crate) const MAGIC: [u8; 1] = *b"A";
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const KEY_ROOM: usize = 2;
@@ -55,7 +55,7 @@ impl Key {
 
 const KEYS: [Key; CAPACITY] = [Key(*b"k\0"), Key(*b"l\0")];
 
-/// A value: the same letter twice, or no letter.
+/// A value: the same digit twice, or no digit.
 #[derive(Default)]
 struct Value(Vec<u8>);
 
@@ -123,9 +123,9 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-// loom runs the first thread first, and interrupts it where it stored a value that another thread loads. A thread
-// that loads what it stores hides from loom which thread loaded it before. So the first thread must be the one that
-// writes.
+// loom runs the first thread first, and tries other orders where another thread later loads what this one has stored.
+// Of the loads of a word, loom only remembers the last one. So a writer that loads a word before it stores it hides an
+// earlier load by a reader. To avoid that, the first thread is the one that writes, if there is only one such thread.
 
 #[test]
 fn a_value_is_whole_and_of_its_serial() {
@@ -190,7 +190,7 @@ fn what_is_announced_is_in_force() {
     });
 }
 
-/// Models two writers. The area serial that a reader sees may come from either writer.
+/// Models two writers of one property. A reader sees each value with its own serial, and the store counts both changes.
 #[test]
 fn writers_take_turns() {
     model(|| {

@@ -99,7 +99,8 @@ fn who_leaves_no_word_is_not_heard() {
     });
 }
 
-/// The users of a watch, and the cached interest of a callsite.
+/// A user of watches, as the subscriber's interest cache is: the enabled tags, the watch, and the tags by which the
+/// user answers queries.
 struct Rebuilder {
     tags: AtomicU64,
     notifier: Notifier<u64, (), ()>,

@@ -99,7 +99,7 @@ impl Config {
             config.number(43, 1);
         }
         if self.file.is_some() {
-            // Written every 200 ms, after a flush each second.
+            // Written every 200 ms; flushed every second.
             config.number(8, 1).number(9, 200).number(13, 1000);
         }
     }

@@ -112,7 +112,7 @@ impl Setup {
         session.stop()
     }
 
-    /// Returns the trace processor's answers to these statements; see [`processed`].
+    /// Returns the rows of the trace processor's answers to these statements, as JSON; see [`processed`].
     pub fn rows(&self, trace: &Trace, statements: &[&str]) -> Option<Vec<String>> {
         let path = self.place("trace");
         trace.save(&path).expect("it can be written");

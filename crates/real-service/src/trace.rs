@@ -24,15 +24,16 @@ pub struct Event {
     pub time: u64,
     /// The type: 1 for a begin, 2 for an end, 3 for an instant, 4 for a counter.
     pub kind: u64,
-    /// The name, either from the packet itself or from an earlier definition to which the packet refers (interned).
+    /// The name, either from the event itself or from a definition of the sequence to which the event refers
+    /// (interned).
     pub name: Option<Vec<u8>>,
-    /// Whether the name comes from an earlier definition to which the packet refers.
+    /// Whether the event refers to a definition of its name.
     pub is_interned: bool,
     /// The names of the categories.
     pub categories: Vec<String>,
     /// The number of the event's track, if that is not the thread's track.
     pub track: Option<u64>,
-    /// The value of an integer counter, or `None` for other events.
+    /// The value of an integer counter, or `None` for other events (a counter of another type, too).
     pub value: Option<i64>,
     /// The arguments: names and values as text.
     pub args: Vec<(String, String)>,
@@ -61,7 +62,7 @@ pub struct Losses {
 /// A bit in `previous_packet_dropped`: the producer reports that its memory was full.
 const SHARED_MEMORY_FULL: u64 = 256;
 
-/// The incremental state of a sequence: the definitions that its later packets need.
+/// The incremental state of a sequence: the definitions and the time that its later packets need.
 #[derive(Default)]
 struct State {
     is_valid: bool,
@@ -220,7 +221,8 @@ impl Trace {
         (processes, threads)
     }
 
-    /// Returns the names of the described tracks that are neither a process's nor a thread's, by their numbers.
+    /// Returns the names of the described tracks that have a name of their own, by their numbers. (The tracks of
+    /// processes and threads have none.)
     pub fn names_of_tracks(&self) -> HashMap<u64, String> {
         let described = self.packets.iter().filter_map(|packet| Reader::first(packet, 60));
         let named = described.filter_map(|track| {

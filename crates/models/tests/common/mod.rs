@@ -7,7 +7,7 @@
 pub mod sync {
     pub use loom::sync::*;
 
-    /// The same as the `AtomicRef` of `atrace-sys`, with an atomic pointer of loom.
+    /// Works as the `AtomicRef` of `atrace-sys`, with an atomic pointer of loom.
     #[derive(Debug)]
     pub struct AtomicRef<T: 'static>(atomic::AtomicPtr<T>);
 
@@ -45,7 +45,7 @@ pub fn model(interruptions: usize, body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// Leaks a value. loom frees it at the end of the run.
+/// Leaks a value, because the modelled code refers to data that exists until the process ends.
 pub fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }

@@ -1,5 +1,5 @@
-//! Models two threads that take two free slots. One of the threads frees the first slot in between. No two threads may
-//! have the same slot at the same time.
+//! Models two threads that each try to take two of three free slots. One of the threads then frees the first slot that
+//! it took. No two threads may have the same slot at the same time.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
