@@ -1,5 +1,5 @@
 //! Opens files whose paths an untrusted process has chosen. Each file is examined before it is opened, and opening
-//! never waits.
+//! never waits for the peer of a FIFO.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -106,8 +106,8 @@ pub fn strip_prefix<'a>(text: &'a OsStr, prefix: &str) -> Option<&'a OsStr> {
     text.as_encoded_bytes().strip_prefix(prefix.as_bytes()).map(system::os_str)
 }
 
-/// Calls `then` with argv\[0\], cut to the length to which libcutils cuts it. Calls `then` with `None` if argv\[0\] is
-/// empty or can't be read.
+/// Calls `then` with argv\[0\], cut to the length to which libcutils cuts it. Calls `then` with `None` if the command
+/// line is empty or can't be read.
 ///
 /// The name is read once and then cached, and forked children inherit the cached name, because a process may give up
 /// its right to open files. After the process was renamed, call [`reread_argv0`].

@@ -54,7 +54,7 @@ pub fn has_counter() -> bool {
     true
 }
 
-/// Returns whether the counter has a constant speed and may be read.
+/// Returns false, because there is no counter.
 #[cfg(any(miri, no_tracing, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub fn has_counter() -> bool {
     false

@@ -54,10 +54,10 @@ unsafe extern "C" {
 type Collect = unsafe extern "C" fn(Property<'static>, cookie: *mut c_void);
 
 type AreaSerial = extern "C" fn() -> u32;
-/// The name, the serial and the value of a property, as a callback receives them.
+/// The name, the serial and the value of a property, as the callback stores them.
 type Received = (&'static CStr, u32, Value);
-/// A callback that gets the name, the value and the serial of a property. The name stays valid as long as the property
-/// exists.
+/// A callback that gets a place to store its result, and the name, the value and the serial of a property. The name
+/// stays valid as long as the property exists.
 type Receive = extern "C" fn(&mut Received, CText<'static>, CText<'_>, u32);
 type ReadCallback = extern "C" fn(Property<'_>, Receive, &mut Received);
 /// A function that takes a property, its old serial, a pointer for the new serial, and a timeout. If no property is

@@ -10,9 +10,10 @@
 //! # Bare threads
 //!
 //! [`start`] starts a thread by `clone(2)` alone, on a mapped stack. The thread has **no thread-locals**. Code that
-//! runs on it must not allocate, panic, take a lock of std or use errno. It may call only those functions of the C
-//! library that copy or compare memory. The register for thread-locals points to zeroes, so that code that uses a
-//! thread-local by mistake does not change a thread-local of another thread. Only x86_64 and aarch64 have bare threads.
+//! runs on it must not allocate, panic, take a lock of std or use errno. It may call only functions of the C library
+//! that use no thread-local: those that copy or compare memory, and simple queries such as `clock_gettime` and
+//! `geteuid`. The register for thread-locals points into zeroed memory, so that code that uses a thread-local by
+//! mistake does not change a thread-local of another thread. Only x86_64 and aarch64 have bare threads.
 //!
 //! Sources: `clone(2)`, `syscall(2)`; for the registers, the ABI of each architecture.
 

@@ -13,7 +13,7 @@ use crate::c_text::CText;
 unsafe extern "C" {
     // SAFETY: the signatures are those of dlfcn.h. `dladdr` accepts any address. The texts that it finds belong to the
     // dynamic linker and are valid while the library is loaded: all callers ask about libraries that are never closed,
-    // or copy the text at once. `dlsym` accepts any open library.
+    // or about the library whose code is running. `dlsym` accepts any open library.
     safe fn dladdr(address: *const c_void, found: &mut Found) -> c_int;
     fn dlerror<'a>() -> Option<CText<'a>>;
     safe fn dlsym(library: Library, name: CText<'_>) -> Option<NonNull<c_void>>;
@@ -67,7 +67,7 @@ impl Library {
         Some(unsafe { std::mem::transmute_copy(&address) })
     }
 
-    /// Returns the address of a symbol, or `None` if the library lacks it.
+    /// Returns the address of a symbol, or `None` if the library lacks it. May allocate.
     #[inline(never)]
     pub(crate) fn address(self, name: &CStr) -> Option<NonNull<c_void>> {
         dlsym(self, name.into())

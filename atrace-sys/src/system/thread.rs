@@ -141,7 +141,7 @@ pub fn thread_number() -> Option<u32> {
 }
 
 /// Returns the bounds of the calling thread's stack, if they are known: its lowest address, and the address behind its
-/// highest byte.
+/// highest byte. May allocate.
 pub fn stack_bounds() -> Option<(usize, usize)> {
     let mut attributes: libc::pthread_attr_t = zeros();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
