@@ -20,7 +20,7 @@ pub struct Bench {
     pub seconds: (u64, u64),
 }
 
-/// All benches, in the order of the report.
+/// All benches that measure, in the order of the report. (The bench `verdict` only prints.)
 pub const BENCHES: [Bench; 7] = [
     Bench { name: ATRACE, seconds: (165, 55) },
     Bench { name: SUBSCRIBER, seconds: (70, 20) },
@@ -38,7 +38,7 @@ impl Bench {
         format!("cargo bench -p atrace-benches{features} --bench {}", self.name)
     }
 
-    /// Returns the ids of the rows that a full run must have written.
+    /// Returns the ids of the rows that a full run must have written. The list is empty for a bench of a workload.
     pub fn rows(&self) -> Vec<Id> {
         match self.name {
             ATRACE => {
@@ -63,7 +63,8 @@ impl Bench {
     }
 }
 
-/// Returns the rows of every event in both states, for each implementation that has the event.
+/// Returns the rows of every event in both states: in Rust, in Rust through libcutils and, if libcutils has the event,
+/// in C++.
 fn events() -> impl Iterator<Item = Id> {
     let of = |state| {
         EVENTS.iter().flat_map(move |event| {

@@ -136,7 +136,7 @@ impl Id {
         Self::new(who, self.name.clone())
     }
 
-    /// Returns the state and the kind of event, if the operation is an event on one thread.
+    /// Returns the state and the kind of event, if the operation is an event whose name has no number of threads.
     pub fn as_event(&self) -> Option<(State, &'static Event)> {
         let of = |state: State| {
             let name = self.name.strip_prefix("tracing_")?.strip_prefix(state.name())?.strip_prefix('_')?;
@@ -170,7 +170,8 @@ impl Id {
         Some(Self::new(self.who.clone(), name))
     }
 
-    /// Returns the name of the case in the original benchmark. C++ cases have Google Benchmark's form of name.
+    /// Returns the name that Google Benchmark gives to a C++ case of an event, such as `BM_TracingOffAtraceEnd`. For
+    /// other rows, returns the id.
     pub fn label(&self) -> String {
         if self.who != Who::Cc || self.as_event().is_none() && !self.is_by_threads() {
             return self.to_string();

@@ -41,6 +41,7 @@ impl TracingCase {
 }
 
 /// Returns the name that a row's id has for a case: the kind of subscriber, `_` and the case, such as `filtered_span`.
+/// If the kind is empty, returns only the case.
 pub fn tracing_name(kind: &str, case: TracingCase) -> String {
     if kind.is_empty() { case.name().to_owned() } else { format!("{kind}_{}", case.name()) }
 }
@@ -48,13 +49,14 @@ pub fn tracing_name(kind: &str, case: TracingCase) -> String {
 /// A kind of event, and the operation that measures it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Event {
-    /// The name of the event in ids, which is the name in AOSP's benchmark without `tracing_off_`.
+    /// The name of the event in ids. For an event of AOSP's benchmark, it is AOSP's name without `tracing_off_`.
     pub name: &'static str,
     /// A description for tables.
     pub label: &'static str,
     /// The number of messages that an operation writes while tracing is on.
     pub messages: u64,
-    /// The function of libcutils that C++ calls, or `None` if libcutils has no such function.
+    /// The function of libcutils that C++ calls (for `scoped`, the function that ends it), or `None` if libcutils has
+    /// no such function.
     pub cc: Option<&'static str>,
 }
 
@@ -71,14 +73,15 @@ fn kinds() -> Kinds {
     toml::from_str(include_str!("kinds.toml")).expect("the file has this form")
 }
 
-/// Every kind of event, in the order of the tables.
+/// Every kind of event except the [`LITERALS`], in the order of the tables.
 pub static EVENTS: LazyLock<Vec<Event>> = LazyLock::new(|| kinds().events);
 
-/// The kinds of event whose name is a static string at a callsite. The Perfetto backend sends such a name only once.
+/// Further kinds of event, whose name is a static string. The Perfetto backend does not send such a name with every
+/// event.
 pub static LITERALS: LazyLock<Vec<Event>> = LazyLock::new(|| kinds().literals);
 
-/// Every kind of subscriber of this workspace, after the baselines. (`subjects/subscribers.rs` lists the peers.)
-/// Subscribers of other projects depend on Cargo features and are not listed here.
+/// The baselines, and then every kind of subscriber of this workspace. Subscribers of other projects (*peers*) depend
+/// on Cargo features, and are listed in `subjects/subscribers.rs`.
 pub static SUBSCRIBERS: LazyLock<Vec<Subscriber>> = LazyLock::new(|| kinds().subscribers);
 
 impl Event {
@@ -109,7 +112,7 @@ pub struct Subscriber {
     pub mode: &'static str,
     /// The prefix of this subscriber's row ids. The name of the case follows it.
     pub kind: &'static str,
-    /// The backend, or [`Way::Limit`] for a subscriber of another project.
+    /// The backend, or [`Way::Limit`] for a baseline or a subscriber of another project.
     pub way: Way,
     /// Whether tracing is on.
     pub state: State,

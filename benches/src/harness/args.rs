@@ -15,8 +15,8 @@ const WITH_VALUE: &str = "--baseline --baseline-lenient --color --colour --confi
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
     /// Whether to run every case once and measure nothing. As with Criterion, this is the default without the flag
-    /// `--bench`, which only `cargo bench` passes. On Android, a bench measures unless `--test` is given, because
-    /// `cargo test` never starts benches there.
+    /// `--bench`, which only `cargo bench` passes. On Android, where a bench may be started without cargo, it measures
+    /// unless `--test` is given.
     pub test: bool,
     /// Whether to measure for less time, with less precision.
     pub quick: bool,
@@ -27,7 +27,7 @@ pub struct Args {
     /// The filters. If there are filters, a case runs only if its id, or its name in the original benchmark, contains
     /// one of these texts.
     pub filters: Vec<String>,
-    /// Whether a filter must equal the whole id.
+    /// Whether a filter must equal the whole id, or the whole name in the original benchmark.
     pub exact: bool,
     /// The mode of this process, if the bench started it; see [`crate::harness::child`].
     pub mode: Option<String>,
@@ -106,8 +106,8 @@ impl Args {
         Ok(parsed)
     }
 
-    /// Returns the output of a bench run that measures nothing: the help text, or the text of `all`. Returns
-    /// `None` if the bench measures.
+    /// Returns the output of a bench that only prints: for `--help` the help text, otherwise the text of `all`. Returns
+    /// `None` for `--test`, for `--list`, and if there are filters.
     pub fn answer(&self, all: impl FnOnce() -> String) -> Option<String> {
         if self.help {
             return Some(HELP.to_owned());
@@ -116,8 +116,8 @@ impl Args {
     }
 
     /// Returns whether the case `id` is selected, by its id or by its name in the original benchmark, such as
-    /// `BM_TracingOffAtraceEnd`. The filter for an original's C++ case also selects the corresponding Rust
-    /// case.
+    /// `BM_TracingOffAtraceEnd`. The filter for an original's C++ case also selects the same operation in the other
+    /// implementations.
     pub fn selects(&self, id: &str) -> bool {
         let names = [id.to_owned(), Id::of(id).with_who(Who::Cc).label()];
         let hit =

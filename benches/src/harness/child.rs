@@ -1,4 +1,4 @@
-//! Starts child processes of a measuring process: the same program, with `--mode` and the name of its role.
+//! Starts child processes of a measuring process: the same program, usually with `--mode` and the name of its role.
 //!
 //! A child that is started [in a mode](in_mode) belongs to the session: it uses the same sink, has no supervisor
 //! process of its own, and is killed when its parent ends. It [reports](report) its measurements on stdout, and the

@@ -1,5 +1,5 @@
-//! The output of a bench. On a terminal, all output is shown; otherwise it goes to a file beside the rows, and
-//! one line goes to stdout.
+//! The output of a bench. A terminal shows all output except that of [`Output::aside`]; otherwise the output goes to a
+//! file beside the rows, and one line goes to stdout.
 //!
 //! So if the output of a whole `cargo bench` goes to a pipe, it fits on a screen, and the details are in files. A test,
 //! and a run of selected cases, print all output.
@@ -32,7 +32,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Decides whether the output of the bench goes to a file.
+    /// Decides whether the output of the bench goes to a file. If there is a file, empties it and begins the progress
+    /// line.
     ///
     /// # Errors
     ///
@@ -79,8 +80,8 @@ impl Output {
         self.file.as_ref().map(|path| Aside::to(path, with_stderr)).transpose()
     }
 
-    /// Writes the rows and the judged promises, and prints a line that summarizes them; on a terminal, prints all
-    /// promises.
+    /// If there is a file for the output, writes the rows and the judged promises, and prints a line that summarizes
+    /// them; the promises go to the terminal or to the file. If there is no file, only prints the promises.
     ///
     /// # Errors
     ///
@@ -166,7 +167,7 @@ struct Progress {
 
 static PROGRESS: Mutex<Option<Progress>> = Mutex::new(None);
 
-/// Shows the progress line of a bench, if there is a terminal.
+/// Prepares the progress line of a bench, which [`step`] shows, if stderr is a terminal.
 pub(crate) fn begin(bench: &'static str, quick: bool) {
     let known = BENCHES.iter().find(|known| known.name == bench);
     if let Some(known) = known.filter(|_| io::stderr().is_terminal()) {

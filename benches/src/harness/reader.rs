@@ -1,9 +1,9 @@
-//! A Perfetto consumer: the tracing service of the command `atrace`, which runs in a process of its own.
+//! The consumer of a bench's Perfetto events: the tracing service of the command `atrace`, in a process of its own.
 //!
 //! The bench starts itself again as this process. The service copies events from the memory that it shares with the
-//! measured programs to a file in memory, and empties this file whenever it is large. The parent of this process has a
-//! [`Reader`] as its handle. The process ends when its parent ends, for whatever reason. A measured process that is
-//! started with the reader's [environment variables](Reader::env) connects to the reader by [`Reading::begin`]. From
+//! measured programs to a file in memory, which the process empties whenever it is large. The parent of this process
+//! has a [`Reader`] as its handle. The process ends when its parent ends, for whatever reason. A measured process that
+//! is started with the reader's [environment variables](Reader::env) connects to the reader by [`Reading::begin`]. From
 //! then on, the reader records the events of the measured process. The measured process can ask the reader how many
 //! events have arrived; this number proves that tracing was on.
 
@@ -78,7 +78,7 @@ impl Reader {
 /// The events that a reader has received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The number of events from all processes since the reader was started.
+    /// The number of events from all processes since the reader was started. Each session counts each event.
     pub events: u64,
     /// The CPU time of the reader.
     pub cpu: Duration,
@@ -89,7 +89,7 @@ pub struct Taken {
 pub struct Reading {
     questions: Mutex<UnixStream>,
     sessions: u32,
-    /// The numbers of received and lost events before the connection began.
+    /// The numbers of received and lost events when the sessions had begun.
     before: (Taken, u64),
 }
 

@@ -1,5 +1,5 @@
 //! The session of a measuring process: its command line, and its sink, which shows the bench which events have arrived.
-//! If the process has the necessary rights, the sink is a separate tracefs instance.
+//! By default, and if the process has the necessary rights, the sink is a separate tracefs instance.
 
 use std::ffi::OsStr;
 use std::io;
@@ -44,7 +44,8 @@ impl Session {
         !LIBCUTILS_IS_THE_DEVICES || self.sink == Sink::Tracefs
     }
 
-    /// Returns the messages of this process in the sink, or `None` if the sink is not a ring buffer.
+    /// Returns the messages in the sink, or `None` if the sink is not a ring buffer. From a ring buffer that is shared
+    /// with other programs, returns only the messages of this process.
     ///
     /// # Errors
     ///
@@ -74,8 +75,8 @@ impl Session {
     /// Runs `f` with an empty sink, and returns how much has arrived: the number of events in a ring buffer, or of
     /// bytes in a file. Returns `None` if the sink can't be read.
     ///
-    /// Every row depends on the results of this function: tracing is on if the events of an operation arrive in the
-    /// sink, and off if they do not.
+    /// The benches check the state of tracing by such numbers: tracing is on if the events of an operation arrive in
+    /// the sink, and off if they do not.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ pub(super) const MARKER: &str = "ATRACE_MARKER";
 /// The directories in which libcutils looks for the kernel's ring buffer.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The prepared sink. Dropping the `Prepared` removes the sink.
+/// The prepared sink. Dropping the `Prepared` removes a separate tracefs instance.
 pub(super) struct Prepared {
     pub(super) sink: Sink,
     pub(super) marker: PathBuf,

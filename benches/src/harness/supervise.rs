@@ -3,7 +3,7 @@
 //! A killed bench cannot clean up. So [`run`] starts the program again as a child, which measures. The first process,
 //! the supervisor, only waits, and then removes the tracefs instance and the temporary directory. It forwards signals
 //! that ask it to end, and ends with the exit status of the child. The child is killed when the supervisor ends. If
-//! the supervisor is killed, too, the next run removes the remaining files.
+//! the supervisor is killed, too, the next run removes the remaining instance, and the temporary directory stays.
 //!
 //! The child has one thread and no signal handlers: a second thread would make the child's system calls on files more
 //! expensive, and the benches measure these calls.
@@ -13,8 +13,8 @@
 //! - `ATRACE_MARKER` names the sink: the marker of a separate instance or, without the rights to make an instance,
 //!   `/dev/null`; in a test, which writes little, it names a temporary file. `ATRACE_BENCH_SINK` (`tracefs`, `file`,
 //!   `null`) selects a sink.
-//! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, the
-//!   supervisor removes the patterns that a killed bench has left in the store.
+//! - `ATRACE_PROPERTIES` names a separate property store, unless the variable was set already. In that case, and on
+//!   Android, the supervisor removes the patterns that its child has left in the store.
 //! - `ATRACE_BACKEND` is removed.
 //! - On Android, unless statically linked: `ATRACE_MARKER` is the marker at the top of tracefs, the only marker that
 //!   the device's libcutils knows. The ring buffer of that marker is shared with the whole system. The bench switches

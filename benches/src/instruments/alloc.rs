@@ -95,7 +95,8 @@ pub struct Counts {
     /// The number of bytes of the freed blocks.
     pub freed: u64,
     /// The maximum number of bytes that were allocated and not yet freed, compared with the number when counting began.
-    /// With several threads, allocations at the same moment may be missed. During a `realloc`, both blocks count.
+    /// An allocation in another thread at the moment when counting ends may be missed. During a `realloc`, both blocks
+    /// count.
     pub peak: u64,
 }
 

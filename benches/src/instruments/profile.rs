@@ -36,7 +36,7 @@ impl ThreadState {
     pub const ALL: [Self; 6] =
         [Self::Running, Self::Waiting, Self::TimedWaiting, Self::Blocked, Self::Ending, Self::Other];
 
-    /// Returns Java's name of the state, if Java has such a state.
+    /// Returns Java's name of the state, or a name of the same form for a state that Java does not have.
     pub const fn name(self) -> &'static str {
         ["RUNNABLE", "WAITING", "TIMED_WAITING", "BLOCKED", "ENDING", "OTHER"][self as usize]
     }
@@ -102,7 +102,7 @@ fn is_timed(function: &str, syscall: &str) -> bool {
 /// Returns the system's error, or `InvalidData` if `/proc/self/stat` does not match
 /// proc_pid_stat(5).
 pub fn minor_faults() -> io::Result<u64> {
-    // On the stack, because allocations may be counted at the same time. The content is 52 numbers and a name.
+    // On the stack, because allocations may be counted at the same time. The content is 52 fields, one of them a name.
     let mut stat = [0; 2048];
     let read = std::fs::File::open("/proc/self/stat")?.read(&mut stat)?;
     let stat = std::str::from_utf8(&stat[..read]).unwrap_or_default();
@@ -113,7 +113,7 @@ pub fn minor_faults() -> io::Result<u64> {
 
 /// Counts the threads that ran a task. Each such thread calls [`seen`](Self::seen), and is counted once.
 ///
-/// A call of `seen` costs a thread-local load. The first call of a thread also costs an atomic addition.
+/// A call of `seen` costs a thread-local load and store. The first call of a thread also costs an atomic addition.
 #[derive(Debug)]
 pub struct Started;
 
@@ -247,7 +247,7 @@ fn look(role: &impl Fn(i32) -> &'static str) -> io::Result<Vec<Found>> {
             continue;
         };
         let mut state = ThreadState::of(letter);
-        // The file is empty while the thread runs.
+        // While the thread runs, the file names no function: its content is `0`.
         let frame = read("wchan").map(|frame| frame.trim().to_owned());
         let frame = frame.filter(|frame| state != ThreadState::Running && frame.len() > 1);
         if let (ThreadState::Waiting, Some(frame), Some(syscall)) = (state, &frame, read("syscall"))

@@ -7,8 +7,9 @@
 //!
 //! The text files beside this module hold the originals' result tables. A line of a table has five fields: description,
 //! number, error, unit, and our corresponding row, or `-` and the reason why we have no such row. A blank line ends a
-//! group; the lines of a group are compared with the group's first line. All lines that do not belong to a table start
-//! with a mark:
+//! group; a line is compared with the first line of its group that has the same unit. All lines that do not belong to a
+//! table start with a mark:
+//! - `#` begins a comment.
 //! - `!` defines a reason. In the fifth field of a line, `0:` names the reason why our number may be 0, `none:` names
 //!   the reason why a run may lack the row, and `near:` names our nearest number if we have no row.
 //! - `~` begins the text that explains how the following lines correspond to our rows.
