@@ -14,7 +14,7 @@
 //! - The bounds name the compiler that has produced the counted code, and apply only to that compiler.
 //! - The C library selects its routines for copying memory by the type of processor; `GLIBC_TUNABLES` makes the
 //!   selection equal on all processors. `atrace` has a copy routine with AVX2 and a routine without. The routine with
-//!   AVX2 is counted, so the bench refuses processors without AVX2 (older than 2013).
+//!   AVX2 is counted, so the bench refuses processors without AVX2.
 //! - For the Perfetto backend, the process records its own events. Counting begins when the producer reads the time
 //!   from the processor's counter: without the counter, each event calls the system's clock and takes more
 //!   instructions. To count events while tracing is off, the process connects to a service without a session. The
@@ -22,8 +22,8 @@
 //! - C++ formats the process id in each message, so its cost depends on the number of digits of the id. If the kernel
 //!   allows a PID namespace (root, or user namespaces), the processes run in a namespace in which all ids have five
 //!   digits. Otherwise the counts of C++ may vary by a few instructions. So these counts have no bounds.
-//! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. Counts of C++ and
-//!   of the limits are for the report only.
+//! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. These counts, and
+//!   those of the limits, have no bounds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -70,7 +70,7 @@ struct Args {
     bench: bool,
 }
 
-/// Returns the counted instructions of an operation, by row id, if they were counted at the current commit. Counts of
+/// Returns the counted instructions of each operation, by row id, if they were counted at the current commit. Counts of
 /// another commit do not describe the code that is timed now.
 pub fn of_this_commit() -> BTreeMap<String, f64> {
     let dir = row::dir();
@@ -182,7 +182,7 @@ fn count_one(id: &Id, namespace: &[String]) -> Result<Row, String> {
     Ok(Row { unit: INSTRUCTIONS.to_owned(), ..Row::new(id.to_string(), each, Sink::File) })
 }
 
-/// Runs the process of a case, and returns callgrind's output.
+/// Runs the process of a case, and returns the content of callgrind's output file.
 fn run_one(id: &Id, namespace: &[String]) -> io::Result<String> {
     let temp = tempfile::Builder::new().prefix("atrace-instructions-").tempdir()?;
     let place = |name: &str| temp.path().join(name);

@@ -1,10 +1,10 @@
 //! Compares cases in interleaved rounds.
 //!
 //! A machine's speed changes within milliseconds: its clock speed, the content of its caches and its other load vary.
-//! So no case is measured alone. Every *round* runs one short slice of every case, in an order that changes each time,
-//! and a comparison of two cases uses their slices of the same round. The median over hundreds of rounds shows how the
-//! cases differ, and the median's confidence interval shows how certain the difference is. A disturbance of a single
-//! round has little effect on the median, and a disturbance of all rounds cancels out.
+//! So no case is measured alone. Every *round* runs one short slice of every case that is still needed, in an order
+//! that changes each time, and a comparison of two cases uses their slices of the same round. The median over hundreds
+//! of rounds shows how the cases differ, and the median's confidence interval shows how certain the difference is. A
+//! disturbance of a single round has little effect on the median, and a disturbance of all rounds cancels out.
 //!
 //! Slices are long compared with a reading of the timer, and short compared with the scheduler's time slice.
 //!
@@ -120,7 +120,7 @@ impl<'a> Paired<'a> {
     }
 
     /// Requests the ratio of the time of case `id` to the time of case `base`. Rounds continue until all requested
-    /// ratios are precise enough. The row has the ratio under `vs`.
+    /// comparisons are precise enough, or until a limit of the [`Config`] is reached. The row has the ratio under `vs`.
     pub fn compare(&mut self, id: impl Into<String>, base: impl Into<String>) {
         let (id, base) = (id.into(), base.into());
         self.comparisons.push(Compared { id, base, at_most: None, above: false });
@@ -133,7 +133,8 @@ impl<'a> Paired<'a> {
         self.comparisons.iter_mut().last().expect("it was added just now").above = true;
     }
 
-    /// Sets the promised limits of the requested ratios. Rounds continue until each promise is decided.
+    /// Sets the promised limits of the requested ratios. Rounds for such a ratio continue until its promise is decided,
+    /// not until the ratio is precise enough.
     pub fn promise(&mut self, promises: &[Promise]) {
         for Promise { id, base, at_most, .. } in promises {
             let [id, base] = [id, base].map(Id::to_string);
@@ -396,7 +397,7 @@ mod paired_tests {
             sorted.sort_unstable();
             assert_eq!(sorted, ["a", "b", "c", "d"]);
         }
-        // Twenty random draws from 24 orders yield about thirteen different orders.
+        // Twenty random draws from 24 orders yield about fourteen different orders.
         let different: std::collections::BTreeSet<_> = orders.iter().collect();
         assert!(different.len() > 6, "{orders:?}");
     }

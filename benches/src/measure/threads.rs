@@ -257,7 +257,7 @@ mod tests {
                 ran.fetch_add(n, Relaxed);
             }
         });
-        // Thread 0 has a third run for the calibration.
+        // The closure of thread 0 is made a third time, for the calibration.
         assert_eq!(made.map(|m| m.into_inner()), [3, 1, 1, 1]);
         // Each of the five threads ran one warm-up operation and one timed operation.
         assert_eq!(ran.into_inner(), 10);

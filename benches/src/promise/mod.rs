@@ -9,7 +9,7 @@
 //! - **open**: the limit is within the interval of the measured value, or there were fewer than six pairs of
 //!   slices.
 //!
-//! The [`Screen`] shows each promise, its numbers, and its verdict.
+//! The [`Screen`] shows the promises, grouped by their words, with their verdicts and the first of their numbers.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};

@@ -6,7 +6,7 @@
 //! - **Ratios** are compared first, because changes of the machine affect both the numerator and the denominator. A
 //!   ratio is worse if the lower bound of today's ratio, divided by the upper bound of the saved ratio, is above 1 +
 //!   the maximum.
-//! - A row of this workspace's code (not `limit/`, `cc/` or a peer) is compared by its **time** if it has no ratio and
+//! - A row of this workspace's code (`rust/`, `ffi/` or `perfetto/`) is compared by its **time** if it has no ratio and
 //!   its bench is no workload. The times are first corrected for the change of the machine: the median of today's time
 //!   divided by the saved time, over the `limit/` and `cc/` rows of the bench. Then the bounds of the two times are
 //!   compared in the same way as the bounds of ratios.
@@ -18,7 +18,8 @@
 //!   can come from the placement of the code by the linker.
 //! - **Instructions** have no intervals, and the minimum of half a nanosecond does not apply to them. **Allocations**
 //!   must not grow by more than a hundredth of an allocation.
-//! - The comparison fails if a row is **missing** today and the saved row was not noisy. The time of a **noisy** row,
+//! - The comparison fails if a row is **missing** today and the saved row was not noisy, or if a row has lost a saved
+//!   ratio or addition. The time of a **noisy** row,
 //!   and a ratio or an addition from fewer than six pairs, is reported and not judged. If nothing could be judged, or a
 //!   saved file can't be read, the comparison fails.
 //! - The rows of a device are compared with the saved rows of the same device.
@@ -45,8 +46,8 @@ const FLOOR_NS: f64 = 0.5;
 const ZERO_NS: f64 = 2.0;
 /// The fraction of a workload's time by which the time that tracing adds to the workload may grow.
 const ZERO_PART: f64 = 0.01;
-/// The largest difference of allocation counts that is ignored. A count is an average over thousands of operations, and
-/// differs if a container has to grow.
+/// The largest difference of allocation counts that is ignored. A count is an average over many operations, and differs
+/// if a container has to grow.
 const FLOOR_ALLOCS: f64 = 0.01;
 
 fn directory(measured: &Path, name: &str) -> PathBuf {
@@ -316,8 +317,8 @@ fn is_own(id: &str) -> bool {
     matches!(Id::of(id).who, Who::Rust | Who::Ffi | Who::Perfetto)
 }
 
-/// Returns the factor by which the machine has become slower, computed from the rows that do not measure this
-/// workspace's code.
+/// Returns the factor by which the machine has become slower, computed from the times of the rows `limit/` and `cc/`,
+/// which do not measure this workspace's code.
 fn drift(then: &[Row], now: &BTreeMap<&str, &Row>) -> f64 {
     let fixed =
         |row: &&Row| matches!(Id::of(&row.id).who, Who::Limit | Who::Cc) && !row.noisy && row.unit == "ns";

@@ -14,9 +14,9 @@ use super::{html, write};
 use crate::row;
 use crate::table::number::{digits, ratio};
 
-/// The mark before the lines in the README.
+/// The mark before the lines in `README.md` and in `docs/costs.md`.
 const BEGIN: &str = "<!-- costs ";
-/// The mark after the lines in the README.
+/// The mark after these lines.
 const END: &str = "<!-- /costs -->";
 /// The mark before a table of `docs/costs.md`. The name of the table follows.
 const BEGIN_MADE: &str = "<!-- made ";
@@ -103,14 +103,14 @@ fn lines(here: &Machine) -> String {
     out
 }
 
-/// Returns a hash of all shown rows (Fowler, Noll and Vo), so that changed rows change the mark.
+/// Returns a hash of all rows of this machine (Fowler, Noll and Vo), so that changed rows change the mark.
 fn mark(here: &Machine) -> u32 {
     let text = here.benches.values().map(|bench| row::to_json(&bench.rows).unwrap_or_default());
     let bytes = text.flat_map(String::into_bytes);
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Returns a text in which the new lines replace the old lines.
+/// Returns a text in which the new lines replace the old lines, or `None` if the text has no marks.
 fn replaced(text: &str, lines: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

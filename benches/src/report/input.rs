@@ -19,7 +19,7 @@ use crate::row::file::{clean, json};
 use crate::row::{self, PERCENTS, Row, Versus};
 use crate::table::number::time;
 
-/// The maximum number of rows in a file, which is over a hundred times the number that a bench writes.
+/// The maximum number of rows in a file, which is several times the number that a bench writes.
 const MAX_ROWS: usize = 5_000;
 /// The maximum length of an id.
 const MAX_ID: usize = 200;
@@ -33,7 +33,7 @@ pub(crate) struct Input {
     pub(crate) here: Machine,
     pub(crate) devices: BTreeMap<String, Machine>,
     pub(crate) problems: Problems,
-    /// Whether a file of measurements could not be read.
+    /// Whether a file of measurements, or a part of it, could not be used.
     pub(crate) is_damaged: bool,
 }
 

@@ -44,7 +44,7 @@ fn text() -> String {
     out
 }
 
-/// Makes the section of the times of AOSP's two benchmarks, which have intervals.
+/// Makes the section of the times of AOSP's two benchmarks.
 fn times() -> String {
     let mut out = String::from(
         "\n## The times of AOSP's two benchmarks\n\n\

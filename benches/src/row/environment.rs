@@ -31,7 +31,7 @@ pub struct Environment {
     pub cpu: String,
     /// The number of CPUs on which this program may run.
     pub cpus: usize,
-    /// Whether the machine is a virtual machine.
+    /// Whether the machine is a virtual machine, as an x86 processor's flags tell.
     pub guest: bool,
     /// The architecture of the program.
     pub arch: String,
@@ -180,7 +180,7 @@ fn governors() -> Vec<String> {
     all.into_iter().collect()
 }
 
-/// Returns the commit of the sources from which this program was built, if the sources still exist.
+/// Returns the present commit of the sources from which this program was built, or an empty text if there is none.
 pub(crate) fn commit() -> String {
     git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default()
 }

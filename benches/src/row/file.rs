@@ -1,4 +1,4 @@
-//! Reads files that may belong to other users: reading cannot block, does not read endless or huge files, and removes
+//! Reads files that may belong to other users: reading cannot block, does not read endless or huge files, and replaces
 //! characters that change how the surrounding text is displayed.
 
 use std::fs::File;
@@ -7,11 +7,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The maximum size of a file in bytes, a hundred times the size of real files.
+/// The maximum size of a file in bytes, dozens of times the size of real files.
 const MAX_FILE: u64 = 16 << 20;
 /// The maximum number of characters of a text.
 const MAX_TEXT: usize = 300;
-/// Removes control characters and characters that change the direction of writing, which could change how the
+/// Replaces control characters and characters that change the direction of writing, which could change how the
 /// surrounding text is displayed. Cuts the text to `max` characters.
 pub(crate) fn clean(text: &str, max: usize) -> String {
     let bad = |c: char| {

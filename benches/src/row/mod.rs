@@ -1,4 +1,4 @@
-//! Measured rows. A bench writes its rows to a file in `target/overhead/` for the report, the tests and the next run.
+//! Measured rows. A bench writes its rows to a file in `target/overhead/`, for the report and for later runs.
 //!
 //! A file is a JSON array of rows. Earlier versions ignore fields that later versions add. Files are replaced as a
 //! whole.
@@ -28,9 +28,9 @@ pub const AT_ONCE: &str = "at_once";
 pub enum Sink {
     /// Messages went to a real `trace_marker`.
     Tracefs,
-    /// Messages went to Android's libcutils.
+    /// Messages went through libcutils.
     Cutils,
-    /// Messages went to Android's libandroid.
+    /// Messages went through Android's libandroid.
     Ndk,
     /// Messages went to the memory that is shared with Perfetto's service.
     Perfetto,
@@ -158,7 +158,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speeds: Option<[f64; 2]>,
     /// The differences to other rows. In a workload's row, the keys are the names of other modes (see
-    /// [`crate::measure::workload`]); in other rows, the keys are ids of rows.
+    /// [`crate::measure::workload`]), and the ids of rows of inlined writes; in other rows, the keys are ids of rows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, Above>,
     /// Other counts by name. Some counts are per operation (polls, messages), others are not (living threads).

@@ -44,7 +44,7 @@ pub fn c_text(text: &str) -> CString {
     CString::new(text).expect("bench names have no NUL")
 }
 
-/// Returns every kind of event, in the order of the catalogue.
+/// Returns the operation of each kind of event in [`EVENTS`], in that order.
 pub fn operations() -> Vec<Operation> {
     EVENTS.iter().map(operation).collect()
 }
@@ -55,7 +55,7 @@ fn operation(event: &'static Event) -> Operation {
     Operation { event, rust: in_rust::<{ TAG.bits() }>(event), cc, missing }
 }
 
-/// A constant name. The Perfetto backend sends the text of such a name only once.
+/// A constant name. The Perfetto backend does not send the text of such a name with every event.
 static LITERAL: Name = Name::new("0123456789");
 
 /// Returns the Rust operation of an event. The tag is a constant, as it is in most programs.

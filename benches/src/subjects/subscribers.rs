@@ -43,7 +43,7 @@ pub fn install(subscriber: impl Subscriber + Send + Sync) {
     tracing::subscriber::set_global_default(subscriber).expect("no other subscriber was set");
 }
 
-/// A subscriber that enables everything and does nothing.
+/// A subscriber that enables everything up to a level, and does nothing.
 struct Noop {
     level: LevelFilter,
 }
@@ -174,7 +174,7 @@ fn peers() -> Vec<Subject> {
     all.to_vec()
 }
 
-/// The file to which a peer writes.
+/// Opens the file to which a peer writes.
 #[cfg(any(
     feature = "peer-tracing-perfetto",
     feature = "peer-tracing-perfetto-file",
@@ -187,7 +187,7 @@ fn null() -> std::fs::File {
 #[cfg(feature = "peer-tracing-perfetto-file")]
 fn install_file(builder: tracing_perfetto_file::PerfettoLayerBuilder) {
     let (layer, guard) = builder.with_debug_annotations().build();
-    // Dropping the guard would end it with this function.
+    // Dropping the guard would end the recording with this function.
     std::mem::forget(guard);
     install(registry().with(layer));
 }
@@ -277,8 +277,8 @@ mod perfetto_sdk {
         [field(&[1 << 3 | 2], &buffer), field(&[2 << 3 | 2], &field(&[1 << 3 | 2], &source))].concat()
     }
 
-    /// Encodes a field of a protobuf message: the encoded `key`, the length of `content`, and `content`. The length
-    /// must be less than 128 bytes, so that it takes one byte.
+    /// Encodes a field of a protobuf message: the encoded `key`, the length of `content`, and `content`. The content
+    /// must have less than 128 bytes, so that its length takes one byte.
     fn field(key: &[u8], content: &[u8]) -> Vec<u8> {
         let length = u8::try_from(content.len()).expect("a short field");
         assert!(length < 0x80, "a length of one byte");

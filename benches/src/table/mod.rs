@@ -1,7 +1,7 @@
-//! Tables, and how they are written to a terminal and as HTML.
+//! Tables, and how they are written to a terminal, as Markdown and as HTML.
 //!
-//! All tables of results are made from a [`Table`], so a number has the same format everywhere. A cell without a number
-//! gives a reason, which is printed below the table.
+//! The benches and the report make their tables from a [`Table`], so a number has the same format in all of them. A
+//! cell without a number gives a reason, which is printed below the table.
 
 pub(crate) mod number;
 pub(crate) mod workload;
@@ -138,14 +138,15 @@ impl Table {
         out
     }
 
-    /// Returns the first malformed line: a line whose number of cells differs from the number of columns.
+    /// Returns a message about the first malformed line: a line whose number of cells differs from the number of
+    /// columns.
     pub fn hole(&self) -> Option<String> {
         let line = self.rows.iter().find(|row| row.len() != self.columns.len())?;
         let cells: Vec<String> = line.iter().map(Cell::to_string).collect();
         Some(format!("the table \"{}\" has a hole: {}", self.title, cells.join(" | ")))
     }
 
-    /// Returns the distinct reasons why cells have no number. Their marks are `a`, `b`, … in this order.
+    /// Returns the distinct reasons why cells have no number. Their marks are `–a`, `–b`, … in this order.
     pub(crate) fn reasons(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for cell in self.rows.iter().flatten() {
@@ -186,7 +187,7 @@ impl Value {
 }
 
 impl Cell {
-    /// Makes a cell from a measured row.
+    /// Makes a cell from a measured row, or a cell that says that the row was not measured.
     pub fn value(row: Option<&Row>) -> Self {
         let Some(row) = row else { return Self::not_measured() };
         Self::Value(Value {
@@ -340,7 +341,7 @@ fn named_base(id: &str, base: &str) -> String {
     if mine.name == theirs.name { theirs.who.name().to_owned() } else { base.to_owned() }
 }
 
-/// The maximum number of characters in a line.
+/// The maximum number of characters in a line of cells.
 pub const WIDTH: u16 = 120;
 
 impl fmt::Display for Table {

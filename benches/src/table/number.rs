@@ -1,4 +1,4 @@
-//! Formats numbers for readers: with two or three significant digits, and with a suitable unit.
+//! Formats numbers for readers: most with two or three significant digits, and times with a suitable unit.
 
 /// Formats a time with its unit.
 pub(crate) fn time(ns: f64) -> String {

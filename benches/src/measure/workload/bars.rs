@@ -2,8 +2,8 @@
 //! take the same time. The modes `on` and `perfetto` are promised to allocate as much as `nosub` does. No slice (a
 //! short period of measuring) may lose an event.
 //!
-//! When the bench runs as a test, this module also checks that each line of the original's tables has
-//! a row.
+//! When all cases of the bench run as a test, this module also checks that each line of the original's tables has a
+//! number, or a reason for having none.
 
 use crate::catalogue::Id;
 use crate::catalogue::published::{Field, Line, Measured, originals};
@@ -14,11 +14,12 @@ use crate::row::Row;
 use crate::stats::Interval;
 
 /// Judges the promise that a mode takes as long as its [twin](super::Mode::twin), over all cases. In each case, the
-/// allowed difference is 2 ns or 1 %, whichever is more. Each difference is expressed as a multiple of the allowed
-/// difference; the promise is kept if the median of all these multiples is within ±1. The promise is also missed if a
-/// single case certainly differs by more than twice the allowed difference. The factor of two allows for chance,
-/// because there are many cases. A single case is seldom measured with a precision of 1 %: twins execute the same
-/// instructions, but the loader places their code and data differently. Returns `None` if nothing was compared.
+/// allowed difference is 2 ns (for each unit of `Info::per`) or 1 %, whichever is more. Each difference is expressed as
+/// a multiple of the allowed difference; the promise is kept if the median of all these multiples, with its interval,
+/// is within ±1. The promise is also missed if a single case certainly differs by more than twice the allowed
+/// difference. The factor of two allows for chance, because there are many cases. A single case is seldom measured with
+/// a precision of 1 %: twins execute the same instructions, but the loader places their code and data differently.
+/// Returns `None` if nothing was compared.
 fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Judged> {
     let modes = &results.modes;
     let together = results.apart(&results.twins(mode), mode)?;
@@ -43,8 +44,8 @@ fn as_long_as_its_twin(results: &Results, mode: usize, twin: usize) -> Option<Ju
     Some(judged.more(format!("{low:+.2} – {high:+.2}; {known} of {all} by themselves")))
 }
 
-/// Judges the promise that a row allocates as much as `base` does. If the count is not `exact`, because a
-/// runtime's own threads allocate at any time, the promise allows a difference of less than half an allocation
+/// Judges the promise that a row allocates as much as `base` does. If the count is not `exact`, because other
+/// threads allocate at any time, the promise allows a difference of less than half an allocation
 /// per operation.
 fn no_allocations_above(row: &Row, base: &str, (allocs, bytes): (f64, f64), exact: bool) -> Judged {
     let (of, mode) = Id::case_and_mode(&row.id).unwrap_or((&row.id, "it"));
@@ -85,8 +86,8 @@ pub(super) fn common(results: &Results) -> Vec<Judged> {
     bars
 }
 
-/// Returns the first line of the original's tables whose row or number is missing, or `None` if none is
-/// missing.
+/// Returns a message about the first number that is missing for a line of the original's tables or for a ratio of its
+/// findings, or `None` if none is missing.
 pub(super) fn unanswered<W: Workload>(results: &Results) -> Option<String> {
     let originals = originals().into_iter().filter(|original| original.bench == W::NAME);
     // A number must not be 0 where the original's number is not 0, unless the line gives a reason.

@@ -31,12 +31,13 @@ pub struct Case {
 /// The properties of a case.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// The id, `<who>/<name>`, where `<who>` is `rust` or `cc`.
+    /// The id, usually `<who>/<name>`, where `<who>` is `rust` or `cc`. [`Names`](super::Names) makes the row ids from
+    /// it.
     pub id: String,
     /// The number of operations over which the allocations are counted: by default 100, with `--quick` a tenth but at
-    /// least 100, and as a test at most 100 operations or two batches. The count is repeated, after one operation that
-    /// is not counted, and both counts must be equal. Allocations of `run` itself are included, so store long-lived
-    /// state in the closure.
+    /// least 100, and as a test at most 100 operations or two batches, whichever is more. After a batch that is not
+    /// counted, the operations are counted twice, and both counts must be equal (unless they are not
+    /// [exact](Self::exact)). Allocations of `run` itself are included, so store long-lived state in the closure.
     pub counted_over: u64,
     /// The approximate duration of a slice, instead of a millisecond. Use this for an operation that itself takes about
     /// a millisecond or longer, and for operations of several threads, which do not start and end at exactly the same
@@ -257,7 +258,7 @@ pub(super) enum Request {
     Slice { case: usize, place: usize, warm_up: u64, n: u64 },
     /// A request to count the allocations of `n` operations, `times` times. The reply is [`Counted`].
     Count { case: usize, n: u64, times: usize },
-    /// A request to run one operation. The reply has the first messages of the operation, at most [`KEPT`].
+    /// A request to run one batch of operations. The reply has the first messages of the batch, at most [`KEPT`].
     Capture { case: usize },
     /// A request to wait until the Perfetto consumer has received all written events. The reply is empty.
     Settle,

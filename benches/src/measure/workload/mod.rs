@@ -1,14 +1,15 @@
 //! Measures what tracing costs a whole program: a workload runs without instrumentation, with instrumentation, and
 //! traced.
 //!
-//! A [`Workload`] lists its [`Case`]s. A case runs in every [`Mode`] that it does not exclude; a mode is a configuration
-//! of instrumentation, subscriber and tracing. A case without instrumentation runs only in the modes that have none. A
-//! process has one global subscriber, so each mode has its own process. The processes exist
-//! at the same time and take turns (`turns.rs`): the bench asks a process for a slice of a case of about a millisecond
-//! while the other processes wait. The order is drawn anew each time (`plan.rs`).
+//! A [`Workload`] lists its [`Case`]s. A case runs in every [`Mode`] that it does not exclude; a mode is a
+//! configuration of instrumentation, subscriber and tracing. A case without instrumentation runs only in the modes that
+//! have none. A process has one global subscriber, so each mode has its own process. The processes exist at the same
+//! time and take turns (`turns.rs`): the bench asks a process for a slice of a case of about a millisecond while the
+//! other processes wait. The order is drawn anew each time (`plan.rs`).
 //!
-//! - Every timed slice is checked. The case checks its own result. The sink must have received exactly the number of
-//!   messages that the case reports, or none if the mode does not write.
+//! - Every timed slice is checked. The case checks its own result. A sink that counts messages must have received
+//!   exactly the number that the case reports (unless [other threads](Done::others_wrote) wrote, too), or none if the
+//!   mode does not write.
 //! - A *generation* is one process for each mode. These processes run at the same time and are then replaced by the
 //!   next generation. Each slice also has another layout of the heap. Several generations and layouts are needed
 //!   because the placement of code and data makes a process faster or slower than another process with the same code
@@ -123,7 +124,7 @@ pub trait Workload {
         Ok(Fixture::default())
     }
 
-    /// Checks the bench itself. Runs only with `--test`, directly before [`profile`](Self::profile).
+    /// Checks the bench itself. Runs only if the bench runs as a test, directly before [`profile`](Self::profile).
     ///
     /// # Errors
     ///

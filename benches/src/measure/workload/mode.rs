@@ -28,7 +28,7 @@ pub struct Mode {
     pub writes_of: Option<&'static str>,
     /// Sets the global subscriber, and prepares everything else that the process needs, before the cases are made.
     pub install: fn(),
-    /// The modes with which this mode is compared. In the list of modes, they must precede this mode.
+    /// The modes with which this mode is compared. Names that are not in the list of modes are ignored.
     pub bases: &'static [&'static str],
     /// The twin: the mode, among the bases, that is promised to take the same time as this mode. Many measurements are
     /// needed to show that there is no difference, so twins get most of the time.
@@ -73,7 +73,7 @@ impl Mode {
     /// communicates with the service allocates at any time.
     pub const PERFETTO: Self = Self { sessions: Some(1), exact: false, name: "perfetto", ..Self::OFF };
 
-    /// Returns the six modes that all workloads have.
+    /// Returns the six modes that a workload has by default.
     pub fn all() -> Vec<Self> {
         vec![Self::NONE, Self::NOSUB, Self::FILTERED, Self::OFF, Self::ON, Self::PERFETTO]
     }
@@ -113,8 +113,9 @@ impl Mode {
         self.name == other.name || (self.pace == other.pace && self.pace != Pace::Own)
     }
 
-    /// Switches tracing on or off for this process, and then installs the subscriber, so that the switch has taken
-    /// effect by then. The switch is undone when the returned value is dropped.
+    /// Switches tracing on or off for this process, and connects it to the mode's Perfetto consumer, if there is one.
+    /// Then installs the subscriber, so that the switch has taken effect by then. The switch is undone when the
+    /// returned [`Switched`] is dropped.
     ///
     /// # Errors
     ///

@@ -276,7 +276,7 @@ impl Results {
         groups
     }
 
-    /// Returns the ids of all rows, without the rows of parts, because parts are only known after a run.
+    /// Returns the ids of all rows except those of raw writes and of parts. Parts are only known after a run.
     pub(super) fn ids(&self) -> Vec<String> {
         let all = |case| self.modes_of(case).map(move |mode| self.id(case, mode, &What::Total));
         (0..self.cases.len()).flat_map(all).collect()
@@ -348,10 +348,10 @@ impl Results {
     }
 }
 
-/// A difference that should be zero may be this many nanoseconds, or the fraction `ZERO_RATIO` of the compared time,
-/// whichever is more.
+/// A difference that should be zero may be this many nanoseconds for each unit of `Info::per`, or the fraction
+/// `ZERO_RATIO` of the compared time, whichever is more.
 const ZERO_NS: f64 = 2.0;
-/// A difference that should be zero may be this fraction of the compared time, or `ZERO_NS` nanoseconds, whichever is
+/// A difference that should be zero may be this fraction of the compared time, or what `ZERO_NS` allows, whichever is
 /// more.
 const ZERO_RATIO: f64 = 0.01;
 

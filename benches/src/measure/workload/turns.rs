@@ -105,7 +105,7 @@ fn start<W: Workload>(
     Ok(processes.into_iter().map(|(_, process)| process).collect())
 }
 
-/// Runs the slices of one turn, directly one after the other.
+/// Runs the slices of one turn one after the other, and after a slice of a mode that writes, its raw writes.
 fn take_turns(
     plan: &Plan,
     results: &mut Results,

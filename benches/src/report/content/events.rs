@@ -1,6 +1,6 @@
 //! The sections about events: Rust, C++ and the machine's limits; the Perfetto backend beside the marker backend; and
-//! the effects of names, threads and watches. After these, the sections about the crate `tracing`: the twelve cases
-//! of the original, and every kind of subscriber.
+//! the effects of names, threads and watches. Also the sections about the crate `tracing`: the twelve cases of the
+//! original, and every kind of subscriber.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use crate::row::Row;
 use crate::table::number::{digits, ratio, time};
 use crate::table::{Cell, NOT_MEASURED, Table, of_rows};
 
-/// Makes the first table of AOSP's original benchmark, with our results for C++ and Rust.
+/// Makes the section about events: the main plot, the first table of AOSP's original benchmark with our results for C++
+/// and Rust, and the same table of all other kinds of event.
 pub(super) fn wrapper(here: &Machine) -> Option<Section> {
     let bench = here.benches.get(ATRACE)?;
     let row = |id: &Id| here.row(ATRACE, &id.to_string());
@@ -137,7 +138,7 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
     })
 }
 
-/// Makes the second table of AOSP's original benchmark, about the subscriber.
+/// Makes the section with the second table of AOSP's original benchmark, about the subscriber.
 pub(super) fn subscriber(here: &Machine) -> Option<Section> {
     here.benches.get(SUBSCRIBER)?;
     let columns = [

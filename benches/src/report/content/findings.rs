@@ -194,8 +194,8 @@ pub(super) fn doubts(place: &Machine) -> Vec<String> {
     all
 }
 
-/// Returns a warning if a row with tracing on costs about as much as the row with tracing off, which suggests that
-/// tracing was not on. The authors of the original benchmark warn of this.
+/// Returns the id and both times if a row with tracing on costs about as much as the row with tracing off, which
+/// suggests that tracing was not on. The authors of the original benchmark warn of this.
 fn too_close(on: &Row, rows: &[Row]) -> Option<String> {
     let other = Id::of(&on.id).off()?.to_string();
     let off = rows.iter().find(|row| row.id == other)?;

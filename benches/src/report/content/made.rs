@@ -1,5 +1,5 @@
-//! The tables of `docs/costs.md`. Each is a table of the report, or some lines of such a table, and comes from the
-//! rows of one bench.
+//! The tables of `docs/costs.md`. Most are tables of the report, or some lines of such a table. A table comes from the
+//! rows of one bench, or from all benches.
 
 use std::collections::BTreeMap;
 

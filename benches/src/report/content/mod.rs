@@ -11,7 +11,7 @@ use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
-/// The benches that have their own sections in the report.
+/// The benches that are no workloads. Their sections in the report differ from those of the workloads.
 const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
 
 /// Makes the report.

@@ -177,7 +177,7 @@ pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     (missed + open + kept > 0).then_some(table)
 }
 
-/// Returns the name of a row, and of its field if the field is not the time.
+/// Returns the name of a row, and of its field if the field is a [count](Field::Count).
 fn named(of: &Measured) -> String {
     match of.field {
         Field::Count(name) => format!("{name} of {}", of.id),
@@ -274,7 +274,7 @@ fn is_left_out(line: &Line, row: &Measured, here: &Machine) -> bool {
     line.none.is_some() && here.benches.contains_key(row.bench) && here.row(row.bench, row.id).is_none()
 }
 
-/// Returns a cell with the reason why our number is 0 although the number of the original benchmark is not 0.
+/// If our number is 0, and the line has a reason for this, returns a cell with the reason.
 fn zero(line: &Line, value: Option<&Value>) -> Option<Cell> {
     let why = line.zero.filter(|_| value.is_some_and(|value| value.median == 0.0))?;
     Some(Cell::none(format!("0: {why}")))
@@ -323,7 +323,7 @@ fn value(of: &Measured, unit: &str, here: &Machine) -> Option<Value> {
     Some(Value { unit: String::new(), own: true, known, ..Value::times(low, median, high) })
 }
 
-/// Makes the table of all judged promises.
+/// Makes the section with the table of all judged promises.
 pub(super) fn promised(benches: &[(String, Vec<Judged>)]) -> Option<Section> {
     let columns = ["bench", "promise", "of", "measured", "95 %", "asked", "came of it"];
     let mut table = Table::new("", columns).with_note(
@@ -389,8 +389,8 @@ mod tests {
     use super::*;
     use crate::report::input::Bench;
 
-    /// Makes the results of a machine. They contain only the rows for the first finding about `suspension` that
-    /// compares times, after `change` was called with each row.
+    /// Makes the results of a machine. They contain only the rows for the finding about the semaphore of `suspension`,
+    /// after `change` was called with each row.
     fn machine(change: fn(&mut Row)) -> Machine {
         let row = |id: &str| {
             let mut row = Row::around(id, 100.0, 0.5);

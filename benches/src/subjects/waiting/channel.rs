@@ -2,8 +2,8 @@
 //!
 //! - A sender waits while the channel is full, and leaves its element in the channel. A channel of capacity 0 is always
 //!   full: a sender only proceeds at once if a receiver is already waiting (a rendezvous).
-//! - A receiver waits while there is no element. If a receiver is dropped before it takes the element that was handed
-//!   to it, the next receiver gets the element.
+//! - A receiver waits while there is no element. If the future of a receive is dropped before it takes the element that
+//!   was handed to it, the next receive gets the element.
 //! - Elements arrive in the order in which they were sent.
 
 use std::collections::VecDeque;
