@@ -156,7 +156,7 @@ impl Drop for Neighbours {
 /// Compares the operation with itself, or with the same operation plus the extra work.
 fn compare(run: &dyn Fn(u64, Chain), chains: [Chain; 2], seed: u64) -> Measured {
     let mut paired = Paired::new(Config { budget: Duration::from_millis(400), seed, ..Config::quick() });
-    // The compiler does not know which, so that both are called.
+    // The compiler must not know which chains these are: the same code then calls either chain.
     let [a, b] = black_box(chains);
     paired.case("a", move |n| run(n, a));
     paired.case("b", move |n| run(n, b));

@@ -131,7 +131,7 @@ fn compared(id: &str, ns: f64, base: &str, ratio: f64, half: f64) -> Row {
     row
 }
 
-/// Makes the files of a complete run.
+/// Makes the files of a run with rows for most sections of the report.
 fn full() -> Ground {
     let ground = Ground::new();
     let mut rows = vec![row("limit/load_and_test", 0.3)];
@@ -511,7 +511,7 @@ fn a_device_is_shown() {
 #[test]
 fn a_full_run_is_small() {
     let ground = full();
-    // Several times as many rows as the benches write.
+    // About as many rows as the benches write.
     let base = "limit/base";
     for bench in ["suspension", "coroutines", "threads", "live", "subscriber", "atrace"] {
         let known = row::read(&ground.measured().join(format!("{bench}.json"))).unwrap_or_default();

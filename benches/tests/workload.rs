@@ -231,8 +231,8 @@ impl Workload for Known {
 fn bench(wrong: &str, arguments: &[&str], rows: &Path) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(arguments).env(HELPER, wrong).env("ATRACE_OVERHEAD_DIR", rows);
-    // If the kernel has a ring buffer for this test, it counts the messages. Otherwise a file shows whether anything
-    // was written.
+    // If the kernel has a ring buffer for this test, it counts the messages. Otherwise, with `--test`, a file shows
+    // whether anything was written.
     command.env_remove("ATRACE_BENCH_SINK");
     command.output().unwrap()
 }

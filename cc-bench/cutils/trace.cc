@@ -161,8 +161,8 @@ namespace {
 // The limit of one message, including the NUL that snprintf adds.
 constexpr int kBufferSize = 1024;
 
-// The printf formats of one kind of message. All formats take the pid, the track, a separator, the name and a value,
-// with "" for a missing part. So they have the same number of conversions as libcutils' formats.
+// The printf formats of one kind of message. All formats take the pid, the track, the name and a value, with "" for a
+// missing part, and all but `track_cut` take a separator. They have as many conversions as libcutils' formats.
 struct Formats {
     const char* whole;
     // The name with its maximum length before it.

@@ -10,8 +10,8 @@
 
 #include <cutils/trace.h>
 
-// Some of these functions do not exist in the libcutils of older devices. A program with a strong reference to a
-// missing function does not start there.
+// These functions do not exist in the libcutils of older devices. A program with a strong reference to a missing
+// function does not start there.
 extern "C" {
 [[gnu::weak]] decltype(atrace_get_enabled_tags) atrace_get_enabled_tags;
 [[gnu::weak]] decltype(atrace_end_body) atrace_end_body;
@@ -163,7 +163,7 @@ uint64_t raw_write(int32_t fd, rust::Slice<const uint8_t> message, uint64_t iter
     return whole;
 }
 
-// Executes the instruction of the system call without a function call.
+// Executes the instruction of the system call without a function call, on x86_64 and aarch64.
 [[gnu::always_inline]] static inline intptr_t system_write(intptr_t fd, const uint8_t* bytes, size_t length) {
 #if defined(__x86_64__)
     intptr_t result = SYS_write;

@@ -1,6 +1,6 @@
 //! Tasks in C++23 (C++20 for an older compiler), each of which computes a Fibonacci number recursively in floating
-//! point. If both g++ and clang++ are installed, each of them compiles these tasks, because the two compilers make
-//! different coroutines.
+//! point. If both g++ and clang++ are installed, each of them compiles these tasks (except for another target), because
+//! the two compilers make different coroutines.
 //!
 //! `cxx` cannot bridge coroutines, so a plain C++ function runs a whole batch and reports the durations of its parts.
 

@@ -235,7 +235,7 @@ pub fn raw_write(fd: BorrowedFd<'_>, message: &[u8], iterations: u64) -> u64 {
 }
 
 /// Messages that a loop writes by the system call's instruction itself, without any function call. This is the lowest
-/// possible cost of writing messages. On 32-bit processors, the loop calls `syscall()`.
+/// possible cost of writing messages. On processors other than x86_64 and aarch64, the loop calls `syscall()`.
 #[derive(Clone, Debug)]
 pub struct InlineWrites {
     bytes: Vec<u8>,

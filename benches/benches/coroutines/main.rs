@@ -3,7 +3,7 @@
 //! The workload comes from a C++ benchmark with a thousand tasks. Each task computes a Fibonacci number recursively in
 //! floating point. The tasks run one after the other; or each task has a thread or a coroutine of its own; or one
 //! coroutine runs all tasks and yields after each of them. The C++ cases, which are not traced, are in the crate
-//! `cc-bench`, which compiles them with g++ and with clang++ if both are installed. The Rust cases, which are traced,
+//! `cc-bench`, which compiles them with each of g++ and clang++ that is installed. The Rust cases, which are traced,
 //! are a loop, `std::thread`, boxed futures polled by hand, a future that yields, and tokio tasks. All cases compute
 //! the Fibonacci numbers with the indices 5, 15 and 25, on all cores and on one core.
 //!
@@ -23,8 +23,9 @@
 //!   which slowed down the creation of the other threads. The original measured creation only after a coroutine's frame
 //!   was allocated; here, the measurement includes the allocation.
 //!
-//! When traced, each task has a span. A thread or a loop iteration enters the span around its computation. A future
-//! is instrumented with `.instrument`, so each resume enters and leaves the span, and so does dropping the future.
+//! When traced, each task has a span; the tasks of a batch in one future share a span. A thread or a loop iteration
+//! enters the span around its computation. A future is instrumented with `.instrument`, so each resume enters and leaves
+//! the span, and so does dropping the future.
 
 use std::io;
 use std::process::ExitCode;
@@ -68,7 +69,7 @@ enum Kind {
 }
 
 impl Runner {
-    /// Returns all runners. There is a C++ runner for each C++ compiler that was installed.
+    /// Returns all runners. There are C++ runners of each kind for each C++ compiler that was installed.
     fn all() -> impl Iterator<Item = Self> {
         let kinds = [Kind::Sequential, Kind::Thread, Kind::Coroutine, Kind::Yield];
         let installed = Compiler::ALL.into_iter().filter(|compiler| compiler.version().is_some());
@@ -123,7 +124,7 @@ impl Place {
         format!("{}/fib_{}/{cores}", runner.id(), self.fibonacci)
     }
 
-    /// Returns the number of tasks that exist at the same time.
+    /// Returns the number of tasks in a batch.
     fn batch(self, runner: Runner) -> u64 {
         match runner {
             Runner::Cc(..) => 1000,

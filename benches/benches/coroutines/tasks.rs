@@ -19,7 +19,7 @@ use crate::{Kind, Place, Runner};
 /// The times and counts of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Batch {
-    /// The time of the whole batch, from separate clock readings.
+    /// The time of the whole batch.
     pub(super) total: Duration,
     pub(super) creation: Duration,
     pub(super) resume: Duration,

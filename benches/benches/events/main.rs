@@ -1,7 +1,7 @@
 //! Measures what an event costs, in Rust and in C++, with tracing off and on, and compares the costs with the
 //! machine's limits.
 //!
-//! The cases are those of AOSP's `libatrace_rust_benchmark`, and have the names that AOSP has given them: in Rust
+//! The cases include those of AOSP's `libatrace_rust_benchmark`, with the names that AOSP has given them: in Rust
 //! (`rust/`), in C++ (`cc/`, printed as `BM_…`), in Rust through the libcutils of the C++ side (`ffi/`), and through
 //! the Perfetto backend (`perfetto/`). The cases `ffi/` and `perfetto/` run in processes of their own, because the
 //! backend of a process can't be changed. Each case is compared in interleaved rounds; the cases `rust/` and `cc/` are
@@ -398,8 +398,8 @@ fn on(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     })
 }
 
-/// Measures how the length of a name changes the cost of a begin, with tracing off and on, beside a `write(2)` of the
-/// same bytes (a raw write).
+/// Measures how the length of a name changes the cost of a begin, with tracing off, and with tracing on beside a
+/// `write(2)` of the same bytes (a raw write).
 fn names(session: &Session, switch: &Switch) -> io::Result<Vec<Row>> {
     const LENGTHS: [usize; 8] = [1, 3, 10, 30, 100, 300, 600, 1000];
     let config = Config::of(&session.args);

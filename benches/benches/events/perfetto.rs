@@ -1,11 +1,11 @@
 //! Measures what an event costs through the Perfetto backend, beside the marker backend, while a Perfetto consumer
-//! (the `Reader`) records. Each measurement runs in a process of its own, because a process that has become a
-//! producer stays a producer.
+//! (the `Reader`) records. Each number of sessions is measured in a process of its own, because a process that has
+//! become a producer stays a producer.
 //!
 //! Both backends are on at the same time. The properties switch tracing on for one tag, whose events go to the
 //! marker. The session switches tracing on for all tags, and the events of another tag go to the memory that is
 //! shared with the service. Before each slice, the bench waits until the memory has room. At the end, every event
-//! must have arrived or must be reported as lost; otherwise there are no rows.
+//! must have arrived or must be reported as lost, and few may be lost; otherwise the bench fails.
 
 use std::hint::black_box;
 use std::io::{self, Read as _};
@@ -99,7 +99,7 @@ struct Room {
     used: AtomicU64,
     /// An upper bound of the number of events in a chunk that is not full.
     open: AtomicU64,
-    /// The number of lost events in rounds that were discarded.
+    /// The number of lost events that affect no row: those in rounds and in counts that were discarded.
     excused: AtomicU64,
 }
 
@@ -373,7 +373,7 @@ fn threads(session: &Session, room: &Room) -> Vec<Row> {
     };
     let [written, filled] = scale_beside(numbers, &config, || room.empty(), [write, fill]);
     let mut rows = written.rows(&id, Sink::Perfetto);
-    // Add the counterpart row for each number of threads above 1.
+    // Add the comparison of the two growths for each number of threads above 1.
     for (row, &n) in rows.iter_mut().zip(numbers).filter(|(_, n)| **n > 1) {
         let growth = written.growth(&filled, n, 1);
         row.vs.extend(growth.map(|growth| (format!("limit/{GROWTH}/{n}_threads"), Versus::from(growth))));

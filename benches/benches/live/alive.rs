@@ -17,11 +17,11 @@ use crate::{Body, modes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One task, which waits for a delay that never ends.
+    /// One task, which waits for a delay of an hour.
     Delay,
     /// One task, which awaits 10,000 delays of 10 ms, one after the other.
     Delays,
-    /// A thousand tasks, each of which waits for a delay that never ends.
+    /// A thousand tasks, each of which waits for a delay of an hour.
     Tasks,
 }
 
@@ -35,8 +35,8 @@ impl Kind {
         format!("rust/dump_of_{name}{}", if fetched { "/fetched" } else { "" })
     }
 
-    /// Returns how many frames a dump has, once the number is known. All dumps have the same number, because the spans
-    /// are made in the same place.
+    /// Returns the place for the number of frames of a dump, which is set once the number is known. All dumps have the
+    /// same number, because the spans are made in the same place.
     pub(crate) fn frames(self) -> &'static OnceLock<u64> {
         static FRAMES: [OnceLock<u64>; 3] = [const { OnceLock::new() }; 3];
         &FRAMES[self as usize]

@@ -1,5 +1,5 @@
-//! The modes of the bench, and the promises ("bars") about them. The bench has the modes of every workload and the
-//! modes of the original benchmark.
+//! The modes of the bench, and the promises ("bars") about them. The bench has the default modes of a workload, the
+//! modes of the original benchmark, `registry` (a registry without a layer) and `bare`.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -65,11 +65,11 @@ impl<S: Subscriber> Layer<S> for Bare {
     }
 }
 
-/// The modes in which there is nothing to dump.
+/// The modes in which no dump runs: those without a layer, except `none`, and those in which [`Bare`] is installed.
 pub(crate) const EMPTY: [&str; 8] =
     ["nosub", "filtered", "off", "on", "perfetto", "registry", "bare", "bare_fp"];
 
-/// The modes that run only some of the cases.
+/// The modes that only run the case `creation`.
 pub(crate) const BARE: [&str; 2] = ["bare", "bare_fp"];
 
 pub(crate) fn all() -> Vec<Mode> {

@@ -167,7 +167,8 @@ fn row(case: &str, mode: &str) -> Id {
 /// The environment variable that makes a process run its cases under Criterion.
 const CRITERION: &str = "ATRACE_BENCH_CRITERION";
 
-/// Runs the twelve cases of AOSP's original benchmark under Criterion, each kind of subscriber in its own process.
+/// Runs the four cases of one kind of subscriber under Criterion. The three processes that do this run the twelve cases
+/// of AOSP's original benchmark.
 fn with_criterion(session: &Session, name: &str) -> ExitCode {
     let mode = Subscribers::modes().into_iter().find(|mode| mode.name == name).expect("one of three");
     let _switched = mode.set_up().expect("tracing was switched before, so it can be switched again");

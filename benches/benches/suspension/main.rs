@@ -195,7 +195,7 @@ async fn with_elements<F: Future>(future: F, expected: [Option<u64>; 2]) -> F::O
     output
 }
 
-/// Spawns a task within `SPANS` spans, or with `LOCALS` task-local values. The task does not report its result.
+/// Spawns a task within `SPANS` spans, or with `LOCALS` task-local values.
 fn spawn<T: Tracing, const SPANS: usize, const LOCALS: usize, R: Send + 'static>(
     future: impl Future<Output = R> + Send + 'static,
     polls: &Arc<AtomicU64>,
@@ -370,7 +370,8 @@ fn own_case<H: Handler, R: FnMut(u64) -> Result<Done, Wrong> + 'static>(
 /// A function that returns the id of a case from the name of its handler.
 type IdOf = fn(&str) -> String;
 
-/// The cases that have handlers. Each entry is the name of a count, and the function that makes the ids of the cases.
+/// The cases that have handlers. Each entry says what has a handler, and has the function that makes the ids of the
+/// cases.
 const HANDLERS: [(&str, IdOf); 3] = [
     ("an acquire", semaphore_id),
     ("a wait of ChannelSink", |handler| pipeline_id(&own_name(handler), 0)),

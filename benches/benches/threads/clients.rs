@@ -134,7 +134,7 @@ pub(crate) mod roles {
         ROLES.lock().unwrap_or_else(PoisonError::into_inner).insert(tid, role);
     }
 
-    /// Removes the roles of all threads except the calling thread.
+    /// Removes the roles of all threads, and gives the calling thread the role `main`.
     pub(crate) fn clear() {
         ROLES.lock().unwrap_or_else(PoisonError::into_inner).clear();
         enter("main");

@@ -265,7 +265,7 @@ fn profile(setup: Setup, results: &mut Results, args: &Args) -> io::Result<()> {
     // A run before the samples starts the threads that start only once.
     run(if args.test { 1 } else { setup.counted_over() }).map_err(io::Error::other)?;
     if setup.job == Job::Io(5) && !args.test && !args.quick {
-        // The generations have few operations that wait: as many more make the throughput certain.
+        // The generations have few operations that wait; further operations make the throughput more certain.
         for _ in 0..MORE / setup.counted_over() {
             let done = run(setup.counted_over()).map_err(io::Error::other)?;
             results.add_rates(&setup.id(), "none", &done);
@@ -329,7 +329,8 @@ fn found(setup: Setup, results: &mut Results, samples: &Samples, [ops, started]:
     }
 }
 
-/// Judges the promise that a kernel thread was really started for each operation, which the original did not show.
+/// Judges the promise that a kernel thread was really started for each operation, which the original did not show, and
+/// that tasks ran on no more threads than there are workers.
 fn bars(results: &Results) -> Vec<Judged> {
     let bar = |setup: Setup| {
         let row = results.row(&setup.id(), "none")?;
