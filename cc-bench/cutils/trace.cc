@@ -4,7 +4,8 @@
 //
 // This code is a base of comparison, so it works like libcutils at the same cost and keeps libcutils' weaknesses: names
 // are not escaped, a cut may split a UTF-8 character, and a flags property that did not exist at the first call is
-// never noticed. Only the sources of the marker and of the properties differ (marker.h, properties.h).
+// never noticed. Only the sources of the marker, of the properties and of the process id differ (marker.h,
+// properties.h, process.h).
 
 #include <errno.h>
 #include <fnmatch.h>

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use alone::{Place, alone};
 use atrace_sys::bindings::*;
 
-/// Returns the message of each call as a string.
+/// Returns what each call has written, as a string.
 fn messages(place: &Place, calls: &[&dyn Fn()]) -> Vec<String> {
     calls.iter().map(|call| place.written_by(call)).collect()
 }

@@ -1,5 +1,5 @@
-//! Prints the outcome of all promises on one screen. `cargo bench` runs benches in the order of their names, so this
-//! bench is the last.
+//! Prints the outcome of the promises of all benches on one screen. `cargo bench` runs benches in the order of their
+//! names, so this bench is the last.
 
 use std::process::ExitCode;
 

@@ -38,7 +38,8 @@ impl Bench {
         format!("cargo bench -p atrace-benches{features} --bench {}", self.name)
     }
 
-    /// Returns the ids of the rows that a full run must have written. The list is empty for a bench of a workload.
+    /// Returns the ids of rows that a full run must have written. Only the benches of events, subscribers and
+    /// instructions have such a list; for the others, it is empty.
     pub fn rows(&self) -> Vec<Id> {
         match self.name {
             ATRACE => {

@@ -93,7 +93,7 @@ pub struct Id {
     /// | `on_name/300` | the begin of a slice whose name has this number of characters |
     /// | `filtered_span` | a `tracing` case under a kind of subscriber |
     /// | `on_begin_watched/10` | a begin in a special process, such as a process with a watch |
-    /// | `raw_write_end`, `raw_write_name/300`, `raw_write_of_on_span` | a `write(2)` of the same bytes |
+    /// | `raw_write_end`, `raw_write_name/300`, `raw_write_of_on_span` | the `write(2)` calls of the same bytes |
     pub name: String,
 }
 

@@ -118,7 +118,7 @@ impl Reading {
         self.sessions
     }
 
-    /// Returns the events that the reader has received so far. Full chunks arrive at once, other chunks
+    /// Returns the events that the reader has received so far. Full chunks arrive within milliseconds, other chunks
     /// once a second.
     ///
     /// # Errors

@@ -5,8 +5,8 @@
 //! that ask it to end, and ends with the exit status of the child. The child is killed when the supervisor ends. If
 //! the supervisor is killed, too, the next run removes the remaining instance, and the temporary directory stays.
 //!
-//! The child has one thread and no signal handlers: a second thread would make the child's system calls on files more
-//! expensive, and the benches measure these calls.
+//! The child begins with one thread, and has no handlers for these signals: a second thread would make the child's
+//! system calls on files more expensive, and the benches measure these calls.
 //!
 //! The supervisor sets the child's environment:
 //!

@@ -4,7 +4,8 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Keeps the calling thread, and the threads and processes that it starts, on one CPU until the `Pin` is dropped.
+/// Keeps the calling thread on one CPU until the `Pin` is dropped. The threads and processes that it starts meanwhile
+/// stay on this CPU.
 #[derive(Debug)]
 pub struct Pin {
     before: CpuSet,

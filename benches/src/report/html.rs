@@ -94,7 +94,7 @@ fn figure(plot: &Plot) -> Markup {
 }
 
 // The layout of a plot in units of about a pixel: its width, the height of the title and the legend, the ends of the
-// axis, the height of a line.
+// axis, and the heights of a line, a heading and the axis.
 const WIDTH: f64 = 870.0;
 const TOP: f64 = 58.0;
 const LEFT: f64 = 200.0;

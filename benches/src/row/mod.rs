@@ -57,7 +57,7 @@ impl fmt::Display for Sink {
 /// The ratio of a row to another row, with a 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Versus {
-    /// The median of the ratios of all rounds.
+    /// The median of the ratios of the rounds.
     pub ratio: f64,
     /// The lower bound of the ratio.
     pub low: f64,

@@ -194,7 +194,7 @@ impl Fixture {
     }
 
     /// Sets the size of the memory that is shared with the Perfetto consumer. The memory must have room for the events
-    /// of a slice, because the consumer reads every 4 ms.
+    /// of a slice, because the consumer learns of written chunks only every 4 ms.
     pub fn with_room(self, mib: u32) -> Self {
         self.with_env("ATRACE_SHMEM_KB", (mib << 10).to_string())
     }

@@ -42,7 +42,7 @@ impl Plan {
     /// operations.
     pub(super) fn counted_over(&self, asked: u64, batch: u64) -> u64 {
         let over = if self.counts_less { asked.min(100.max(asked / 10)) } else { asked };
-        // A test counts at least two batches, to show that counts of batches add up.
+        // A test counts two batches, if the case has requested as many, to show that counts of batches add up.
         (if self.once { over.min(100.max(2 * batch)) } else { over }).next_multiple_of(batch)
     }
 

@@ -11,7 +11,7 @@ use super::input::{Bench, Input, Machine};
 use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
-/// The benches that are no workloads. Their sections in the report differ from those of the workloads.
+/// The benches that have sections of their own kinds. All other benches have the section of a workload.
 const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
 
 /// Makes the report.
