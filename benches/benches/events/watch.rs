@@ -1,6 +1,5 @@
 //! Measures how much a watch (a thread that notices changed properties) slows down the events of a process that had
-//! only one thread. Each measurement runs in a process of its own, because a process that once had two threads stays
-//! slower.
+//! only one thread. Each measurement runs in a process of its own, because a watch is kept until its process ends.
 
 use std::io;
 
