@@ -24,8 +24,8 @@
 //!   was allocated; here, the measurement includes the allocation.
 //!
 //! When traced, each task has a span; the tasks of a batch in one future share a span. A thread or a loop iteration
-//! enters the span around its computation. A future is instrumented with `.instrument`, so each resume enters and leaves
-//! the span, and so does dropping the future.
+//! enters the span around its computation. A future is instrumented with `.instrument`, so each resume enters and
+//! leaves the span, and so does dropping the future.
 
 use std::io;
 use std::process::ExitCode;
