@@ -31,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The time limit for the end of a recording. It is longer than the five seconds that a service gives its producers to
 /// stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
-/// The error code of a connection that failed without an error of the system, because the service did not answer in
-/// time.
+/// The error code of a connection that failed without an error of the system, usually because the service did not
+/// answer in time.
 const ETIMEDOUT: i32 = 110;
 /// The maximum number of bytes that the service may send before a reply is complete.
 const REPLY_MAX: usize = 4 << 20;
@@ -242,7 +242,7 @@ impl Consumer {
         self.ended.as_deref()
     }
 
-    /// Ends the recording. The file then has all events that were written until now.
+    /// Ends the recording. Before that, the service collects the events that the producers have written until now.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Wanted {
         config.message(2, |source| {
             source.message(1, |source| source_config(source, 0, false));
             for pattern in &self.producers {
-                // The whole name, or what follows its last slash.
+                // The whole name, or the part after one of its slashes.
                 source.bytes(3, format!("(.*/)?{}", regex(pattern)).as_bytes());
             }
         });
@@ -324,8 +324,8 @@ fn end_of(reply: &[u8]) -> String {
     if fault.is_empty() { "it does not say why; the disk may be full".to_owned() } else { fault }
 }
 
-/// Converts a pattern to a regular expression. The caller puts `(.*/)?` before it, and the service compares the whole name
-/// of a producer with the result.
+/// Converts a pattern to a regular expression. The caller puts `(.*/)?` before it, and the service compares the whole
+/// name of a producer with the result.
 fn regex(pattern: &str) -> String {
     let (mut regex, mut rest) = (String::new(), pattern);
     while let Some(c) = rest.chars().next() {
@@ -352,8 +352,8 @@ fn regex(pattern: &str) -> String {
     regex
 }
 
-/// Returns the index of the `]` that ends the set of characters at the start of `set`, or `None` if there is no set:
-/// `[a-z]`, `[!]]`, `[[:digit:]]`.
+/// Returns the index of the `]` that ends the set of characters at the start of `set`, such as `[a-z]`, `[!]]` or
+/// `[[:digit:]]`. Returns `None` if no set begins there.
 fn end_of_set(set: &str) -> Option<usize> {
     let mut at = 1 + usize::from(set.strip_prefix('[')?.starts_with(['!', '^']));
     at += usize::from(set.get(at..)?.starts_with(']'));

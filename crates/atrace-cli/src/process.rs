@@ -74,8 +74,8 @@ impl Process {
         Some(Status(String::from_utf8_lossy(&self.read("status")?).into_owned()))
     }
 
-    /// Returns the name with which app patterns are compared: the first line of argv\[0\], or `None` for a
-    /// kernel thread.
+    /// Returns the name with which app patterns are compared: the first line of argv\[0\], including its line end.
+    /// Returns `None` if there is no name, as for a thread of the kernel.
     pub(crate) fn argv0(self) -> Option<CString> {
         let text = self.read("cmdline")?;
         let name = text.split(|&byte| byte == 0).next()?;
@@ -88,12 +88,13 @@ impl Process {
         Environment(self.read("environ").unwrap_or_default())
     }
 
-    /// Returns the address at which the process's environment ends. Returns `None` while the process begins to execute a
-    /// program, until the kernel has stored the environment; then `environ` is empty. Also returns `None` for threads of
-    /// the kernel, for processes that have ended, and for processes that this user may not examine.
+    /// Returns the address at which the process's environment ends. Returns `None` while the process begins to execute
+    /// a program, until the kernel has stored the environment; until then, `environ` is empty. Also returns `None` for
+    /// threads of the kernel, for processes that have ended, and for processes that this user may not examine.
     pub(crate) fn environment_end(self) -> Option<u64> {
         let stat = String::from_utf8_lossy(&self.read("stat")?).into_owned();
-        // The 51st value. The second is the name, which may contain parentheses; the others are numbers, except the third.
+        // The 51st value. The second is the name, which may contain parentheses; the others are numbers, except the
+        // third.
         let (_, behind_name) = stat.rsplit_once(") ")?;
         behind_name.split(' ').nth(51 - 3)?.trim().parse().ok().filter(|end| *end != 0)
     }
@@ -110,8 +111,8 @@ impl Process {
     pub(crate) fn is_elevated(self) -> bool {
         let words = self.read("auxv").unwrap_or_default();
         let (words, _) = words.as_chunks::<{ size_of::<usize>() }>();
-        // The vector consists of pairs of a type and a value. Processes with another word size are not supported:
-        // none of ours has one.
+        // The vector consists of pairs of a type and a value. Processes with another word size than this process are
+        // not supported.
         let mut pairs = words.as_chunks::<2>().0.iter().map(|pair| pair.map(usize::from_ne_bytes));
         pairs.any(|[kind, value]| kind == AT_SECURE && value != 0)
     }
@@ -152,7 +153,7 @@ impl Status {
 pub(crate) struct Environment(Vec<u8>);
 
 impl Environment {
-    /// Returns the value of a variable, or `None` if it is empty or longer than a path can be.
+    /// Returns the value of a variable, or `None` if the variable is missing, empty, or longer than `PATH_MAX`.
     pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
         let mut entries = self.0.split(|&byte| byte == 0);
         let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
@@ -160,7 +161,7 @@ impl Environment {
     }
 }
 
-/// Returns whether an app pattern matches a name: the whole name, or its last path component.
+/// Returns whether an app pattern matches a name: the whole name or, on a host, its last path component.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let texts = CString::new(pattern).ok().zip(CString::new(name).ok());
     texts.is_some_and(|(pattern, name)| atrace_sys::process::matches_name(&pattern, &name))
@@ -175,7 +176,7 @@ pub(crate) fn all() -> Vec<Process> {
     all
 }
 
-/// Returns the processes that have a file in this directory open. The result lacks processes that this user
+/// Returns the other processes that have a file in this directory open. The result lacks processes that this user
 /// may not examine.
 pub(crate) fn holders(directory: &Path) -> Vec<Process> {
     let holds = |process: &Process| {

@@ -1,7 +1,7 @@
 //! The command line: `atrace run`, `record`, `cost`, `on`, `off`, `status` and `doctor`.
 //!
-//! At its end, a command (except `on`) switches off everything that it has switched on. If the command is killed, the
-//! next command switches these things off (`notes`, `buffer::sweep`). The text of most errors suggests a remedy.
+//! At its end, a command (except `on`) switches off everything that it has switched on. If the command is killed, a
+//! later command switches these things off (`notes`, `buffer::sweep`). The text of most errors suggests a remedy.
 //!
 //! # Modules
 //!

@@ -82,7 +82,7 @@ pub(crate) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(|e| Failure::new(format!("the output is not whole: {e}")))
 }
 
-/// Writes a line to stderr. Does not use `eprintln!`, which panics if stderr is closed.
+/// Writes a line to stderr. Does not use `eprintln!`, which panics if the write fails.
 pub(crate) fn say(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "atrace: {line}");
 }

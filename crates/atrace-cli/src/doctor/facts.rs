@@ -13,8 +13,8 @@
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
 //! - `page`: the state of tracing that the process publishes; `is_parents`: this state belongs to the parent, because
-//!   the process was forked and has not published a state since; `is_forked`: the process has its parent's state in
-//!   addition to its own; `unseen`: the errno if the process can't be examined;
+//!   the process was forked and has not published a state since; `is_forked`: the process has a state that it inherited
+//!   by a fork; `unseen`: the errno if the process can't be examined;
 //! - `link`: the file to which the marker's descriptor refers now; missing if the descriptor is closed;
 //! - `is_it`: the marker's descriptor still refers to the marker;
 //! - `is_place`: the path by which the marker was opened still leads to the marker; `has_place`: a file exists at that

@@ -1,18 +1,18 @@
-//! Collects the facts about a process with the rights of its user, and changes nothing.
+//! Collects the facts about a process with the rights of its user, and changes nothing of another process.
 //!
 //! If the caller is root (not on Android), an [`Errand`] collects the facts: a child process with the ids of the
-//! process's user. If that user is root, too, the work is still done in a child process. Other callers collect the
-//! facts in their own process.
+//! process's user. If that user is root, too, the work is still done in a child process. Other callers, and a process
+//! that examines itself, collect the facts without a child process.
 //!
-//! The user of the examined process controls all data that is read. So each file is read up to a fixed size, and a
-//! file that could block, or that has an unexpected type, is not opened.
+//! The user of the examined process controls most of the data that is read. So each file is read up to a fixed size,
+//! and a file that could block, or that has an unexpected type, is not opened.
 //!
 //! # Connections
 //!
 //! Many processes publish the state of their connection to Perfetto's service. [`standings`] collects these states. For
-//! each user there is a child process with the user's ids, which reads the states of the user's processes (`errands`);
-//! the lowest user ids come first. So a user with many processes, or with processes that block the reader, can't hide
-//! the processes of other users. The result lists the users that were not reached in time.
+//! each user there is a child process with the user's ids (not on Android), which reads the states of the user's
+//! processes (`errands`); the lowest user ids come first. So a user with many processes, or with processes that block
+//! the reader, can't hide the processes of other users. The result lists the users that were not reached in time.
 //!
 //! The answer of a child process comes from a process of the examined user, and may be false. It is accepted only for
 //! the processes about which this child was asked.
@@ -50,12 +50,12 @@ pub(super) struct Published {
     text: Vec<u8>,
     /// Whether the state was published by the process's parent.
     is_parents: bool,
-    /// Whether the process also has the state of another process, which it inherited by a fork.
+    /// Whether the process has the state of another process, which it inherited by a fork.
     is_forked: bool,
 }
 
-/// Returns the user whose ids the child process needs to examine a process: the first of the process's user ids
-/// that is not root's.
+/// Returns the user whose ids the child process needs to examine a process: the first user id and the first group id of
+/// the process that are not root's, or root's if there are no others.
 ///
 /// If a process has the ids of several users, the kernel may refuse each of these users access to the process.
 pub(super) fn user(status: &Status) -> Option<User> {
@@ -66,8 +66,8 @@ pub(super) fn user(status: &Status) -> Option<User> {
     Some(User { uid: id("Uid")?, gid: id("Gid")? })
 }
 
-/// Collects the facts about a process, in a child process if the caller is root. The time that this takes is
-/// subtracted from `left`.
+/// Collects the facts about a process. If the caller is root, a child process collects the facts (not on Android), and
+/// the time that this takes is subtracted from `left`.
 pub(super) fn facts(pid: u32, status: &Status, left: &mut Duration) -> Result<Facts, Failure> {
     if pid == std::process::id() {
         return Ok(own());
@@ -236,8 +236,8 @@ type Processes = Vec<(u32, String)>;
 /// Collects the states of the connections of these processes to Perfetto's service. `patience` returns the time limit
 /// for the processes of a user.
 ///
-/// As root, this function forks: see `atrace_sys::errand`. Other callers get only the states of their own
-/// processes.
+/// Except on Android, this function forks: see `atrace_sys::errand`. Callers other than root get only the states of
+/// their own user's processes.
 pub fn standings(pids: &[u32], patience: impl Fn(u32) -> Duration) -> Standings {
     let mut standings = Standings::default();
     let present = User::present();

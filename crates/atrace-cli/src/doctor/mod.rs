@@ -20,8 +20,9 @@
 //!
 //! Root does not trust the process of another user. A child process with the ids of that user examines the process, its
 //! files and its property store (`atrace_sys::errand`). The child has one second for its work, and answers with bytes,
-//! which are parsed with bounds checks. No file that the process names is opened for writing or created. Texts are
-//! [escaped](crate::escape::shown), and suggested commands are [quoted](crate::escape::quoted) for a shell.
+//! which are parsed with bounds checks. Of the files that the process names, only a marker on tracefs is opened for
+//! writing, and none is created. Texts are [escaped](crate::escape::shown), and the arguments of suggested commands are
+//! [quoted](crate::escape::quoted) for a shell.
 //!
 //! # Modules
 //!
@@ -158,7 +159,7 @@ impl Patient {
         true
     }
 
-    /// Reports the state that the process publishes.
+    /// Reports whether the process publishes its state, and returns the state.
     fn state(&self, status: &Status, report: &mut Report) -> Option<Published> {
         let unseen = self.facts.number("unseen").map(std::io::Error::from_raw_os_error);
         let published = self.facts.published();

@@ -37,7 +37,7 @@ impl Patient {
             return report.note(Topic::Properties, text);
         }
         if let Some(fault) = facts.get("fault") {
-            // Already reported as the reason why events go nowhere.
+            // The fault may already be reported as the reason why events go nowhere.
             if !report.wrong().any(|it| it.topic == Topic::Properties) {
                 let mend = format!("remove {path} when no program uses it, and start those again");
                 report.bad(Topic::Properties, shown(fault).to_string(), mend);
@@ -102,7 +102,8 @@ impl Patient {
         }
     }
 
-    /// Reports whether the process has read the current values of the properties.
+    /// Reports whether the process follows changes of the properties, whether it has disabled tracing for itself, and
+    /// whether it has lost events.
     pub(super) fn follows(&mut self, published: &Published, report: &mut Report) {
         let tags = AtraceTag::from_bits_retain(published.number("tags").unwrap_or(0));
         if tags.contains(AtraceTag::NotReady) {

@@ -1,5 +1,5 @@
-//! The findings of the doctor, and their text. Each finding is one line on a terminal, even if it contains text of
-//! other users.
+//! The findings of the doctor, and their text. The text of a finding and its remedy are one line each on a terminal,
+//! even if they contain text of other users.
 
 use std::fmt;
 
@@ -76,7 +76,8 @@ pub enum Level {
     Good,
     /// A remark. Events arrive in spite of it, or it is unknown whether they arrive.
     Note,
-    /// The check found a fault that prevents events from arriving: all events, or those of some kinds.
+    /// The check found a fault that prevents events from arriving (all events, or those of some kinds), or that
+    /// prevents the doctor from seeing whether events arrive.
     Wrong,
 }
 
@@ -90,7 +91,7 @@ pub struct Finding {
     pub level: Level,
     /// The result as one line of text.
     pub text: String,
-    /// How to repair the fault, usually as a command.
+    /// How to repair the fault, or what else to do, as a command or in words.
     pub mend: Option<String>,
 }
 
@@ -99,13 +100,13 @@ pub struct Finding {
 pub struct Report(pub(super) Vec<Finding>);
 
 impl Report {
-    /// Returns the findings, in the order in which an event passes the checks.
+    /// Returns the findings, in the order of the checks.
     pub fn findings(&self) -> &[Finding] {
         &self.0
     }
 
-    /// Returns whether an event that is written now arrives, as far as the doctor can see: the check with the topic
-    /// [`Topic::Event`] found no fault, and no other check failed.
+    /// Returns whether an event that is written now arrives, as far as the doctor can see: the finding with the topic
+    /// [`Topic::Event`] has the level [`Level::Good`], and no other check failed.
     pub fn arrives(&self) -> bool {
         self.0.iter().any(|it| it.topic == Topic::Event && it.level == Level::Good)
             && self.wrong().next().is_none()
@@ -135,7 +136,8 @@ impl Report {
         self.add(topic, Level::Note, text, Some(mend.into()));
     }
 
-    /// Turns all faults into notes, because events arrive through another backend.
+    /// Removes the findings with the topic [`Topic::Event`], and turns all faults into notes, because events arrive
+    /// through another backend.
     pub(super) fn forgive(&mut self) {
         self.0.retain(|it| it.topic != Topic::Event);
         let wrong = self.0.iter_mut().filter(|it| it.level == Level::Wrong);

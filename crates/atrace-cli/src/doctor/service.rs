@@ -25,8 +25,8 @@ pub(super) fn can_run() -> bool {
 }
 
 impl Patient {
-    /// Reports on the connection to Perfetto's service. Returns true if it is clear without further checks whether
-    /// events arrive, because a session records the process, or because the process can't be recorded in another way.
+    /// Reports on the connection to Perfetto's service. Returns true if ATrace need not be checked, because a session
+    /// records the process, or because the process can't be recorded in another way.
     pub(super) fn by_service(&self, published: Option<&Published>, report: &mut Report) -> bool {
         if self.is_new && can_run() {
             report.good(Topic::Service, format!("`{RUN}` records a program by Perfetto, without any rights"));

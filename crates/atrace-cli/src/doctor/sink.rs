@@ -19,7 +19,8 @@ use crate::process::Process;
 use crate::tracefs::{self, Instance};
 
 impl Patient {
-    /// Reports where the events of the process go. Returns the target, if a test event can be written to the target.
+    /// Reports where the events of the process go. Returns the target, if it is a ring buffer of the kernel or a file,
+    /// and the process can still write to it.
     pub(super) fn sink(&self, published: &Published, report: &mut Report) -> Option<Written> {
         let kind = published.get("sink").unwrap_or("None");
         let place = published.get("place").unwrap_or_default();
@@ -136,8 +137,8 @@ impl Patient {
         Some(Written::Buffer(buffer))
     }
 
-    /// Reports whether the process's descriptor, or the path of the marker, still leads to the marker. Returns true if
-    /// the descriptor does, or if the descriptor is closed and the path does.
+    /// Reports a descriptor of the process that no longer refers to the marker. Returns true if the descriptor refers
+    /// to the marker, or if the descriptor is closed and the path of the marker still leads to the marker.
     fn descriptor(&self, fd: u32, place: &str, report: &mut Report) -> bool {
         if self.facts.is("is_it") {
             return true;
@@ -170,10 +171,10 @@ pub(super) enum Written {
 
 /// A ring buffer of the kernel.
 pub(super) struct Buffer {
-    /// The directory of the buffer, or `None` if the calling process may not access it.
+    /// The directory of the buffer, or `None` if the calling process can't access it.
     directory: Option<PathBuf>,
     /// The path by which the calling process can open the marker: a path in its own file system, or the descriptor
-    /// of another process of the same user.
+    /// of the examined process.
     marker: PathBuf,
     identity: (u64, u64),
 }
@@ -189,7 +190,7 @@ impl Buffer {
     /// Finds the ring buffer whose marker has this device and inode. The process `pid` has the marker open as `fd`.
     fn find(identity: (u64, u64), pid: u32, fd: u32) -> Option<Self> {
         let Ok(root) = tracefs::root() else {
-            // This process may not read tracefs, so the other process's descriptor is used. `open_marker` checks that
+            // This process can't read tracefs, so the other process's descriptor is used. `open_marker` checks that
             // it is on tracefs.
             return Some(Self { directory: None, marker: Process(pid).path(&format!("fd/{fd}")), identity });
         };

@@ -3,8 +3,8 @@
 //! # Sweeping
 //!
 //! [`sweep`] removes the instances of processes that ended without removing them. The name of an instance contains the
-//! id of the process that created it. If no process has this id, the instance is removed. An instance whose files are
-//! still open can't be removed, so an instance in use is never lost.
+//! id of the process that created it. If no process has this id, the instance is removed. An instance can't be removed
+//! while one of its files is open.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -25,8 +25,8 @@ const RMDIR_PAUSE: Duration = Duration::from_millis(5);
 /// A tracefs instance.
 ///
 /// Dropping an `Instance` that was [created](Self::create) removes the instance, but only in the process that created
-/// it: a forked child that drops its copy does not remove the instance. An [attached](Self::attach) instance is never
-/// removed.
+/// it: a forked child that drops its copy does not remove the instance. Dropping an [attached](Self::attach) instance
+/// removes nothing.
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
@@ -40,7 +40,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`root`], `InvalidInput` for a prefix that is not a file name, or the
+    /// Returns the errors of [`root`], `InvalidInput` for a prefix that is not a file name or begins with a dot, or the
     /// kernel's error.
     pub fn create(prefix: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -146,7 +146,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns `InvalidInput` for a name that is not a file name, or the kernel's error.
+    /// Returns `InvalidInput` for a name that is not a file name or begins with a dot, or the kernel's error.
     pub fn set_option(&self, name: &str, on: bool) -> io::Result<()> {
         check_name(name, "is not the name of a trace option")?;
         self.control(&format!("options/{name}"), if on { "1" } else { "0" })
@@ -240,7 +240,7 @@ impl Instance {
     }
 }
 
-/// Returns an error for a name that is not a file name.
+/// Returns an error for a name that is not a file name or begins with a dot.
 fn check_name(name: &str, problem: &str) -> io::Result<()> {
     if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
         return Err(io::Error::new(ErrorKind::InvalidInput, format!("{name:?} {problem}")));
@@ -260,7 +260,7 @@ pub(crate) fn read_at_once(path: &Path) -> io::Result<String> {
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Err(e) = self.remove_if_owned() {
-            // Not `eprintln!`, which panics if stderr is closed.
+            // Not `eprintln!`, which panics if the write fails.
             let _ = writeln!(io::stderr(), "atrace: {e}: the instance is left behind");
         }
     }

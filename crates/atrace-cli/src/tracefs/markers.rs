@@ -5,9 +5,9 @@
 //! The kernel writes a thread's name unchanged into a column of 16 bytes. A name may contain a newline, which ends a
 //! line but not an event. A name could also imitate the beginning of an event.
 //!
-//! An event is recognized by its whole header. After the name, only the kernel writes: digits that fill their columns,
-//! up to the timestamp. A name of at most 15 bytes is too short to imitate these columns. So no name is trusted, and no
-//! line is assumed to be complete.
+//! An event is recognized by its whole header. The kernel writes everything that follows the name, up to the message,
+//! in columns. A name of at most 15 bytes is too short to imitate these columns. So no name is trusted, and no line is
+//! assumed to be complete.
 
 use std::borrow::Cow;
 
@@ -23,8 +23,8 @@ pub struct Marker {
     pub tgid: Option<u32>,
     /// The CPU on which the thread ran.
     pub cpu: u32,
-    /// The timestamp in units of the instance's clock: nanoseconds for all clocks that count time. In the text,
-    /// timestamps are rounded to microseconds.
+    /// The timestamp in units of the instance's clock: nanoseconds for `boot`, `mono` and most other clocks. In the
+    /// text, nanoseconds are rounded to microseconds.
     pub timestamp: u64,
     /// The bytes of the message, without the line feed at its end.
     pub payload: Vec<u8>,
@@ -40,9 +40,10 @@ impl Marker {
 
 /// An iterator over the marker messages of a text trace, in the trace's order.
 ///
-/// The columns before a message have fixed positions, so neither a thread's name nor a message can be mistaken for
-/// another column. There is one exception: if a message contains a newline and the text after it looks exactly like
-/// an event, that text is returned as an event. In all other cases, the further lines belong to the message.
+/// The columns before a message have a fixed form, so neither a thread's name nor a message can be mistaken for another
+/// column. There are two exceptions, for messages that contain a newline: text after the newline that looks exactly
+/// like an event is returned as an event, and a line that looks like a remark of the kernel ends the message. All other
+/// lines belong to the message.
 #[derive(Clone, Debug)]
 pub struct Markers {
     text: Vec<u8>,
@@ -138,8 +139,8 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Returns the event that begins at or after `at`, without its header and its last line end, and moves `at` behind
-/// it. An event ends where the next event begins, or where the kernel inserts a remark.
+/// Returns the header of the event that begins at or after `at`, and the rest of the event without its last line end.
+/// Moves `at` behind the event. An event ends where the next event begins, or where the kernel inserts a remark.
 pub(crate) fn next<'a>(text: &'a [u8], at: &mut usize) -> Option<(Header<'a>, &'a [u8])> {
     loop {
         let rest = text.get(*at..).filter(|rest| !rest.is_empty())?;
@@ -168,8 +169,8 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\n").unwrap_or(line)
 }
 
-/// Returns whether the kernel wrote this line between events, as a remark that a CPU's part of the buffer
-/// starts or that it has lost events.
+/// Returns whether this line looks like a remark that the kernel writes between events: that a CPU's part of the buffer
+/// starts, or that events were lost.
 fn is_remark(line: &[u8]) -> bool {
     line.starts_with(b"##### CPU ") || (line.starts_with(b"CPU:") && line.ends_with(b" EVENTS]"))
 }

@@ -4,8 +4,8 @@
 //! separate from all other buffers of the machine. So a test can have an isolated [`Instance`], a benchmark can
 //! fill a buffer that no other process reads, and a recording can start with an empty buffer.
 //!
-//! Only root can create an instance. The text of an error of this module names what failed and, in most cases, the file
-//! and a remedy.
+//! Only root can create an instance. The text of an error of this module says what failed and, in most cases, names the
+//! file. The errors of [`root`] also suggest a remedy.
 //!
 //! Source: "Instances" in the kernel's `Documentation/trace/ftrace.rst`.
 //!

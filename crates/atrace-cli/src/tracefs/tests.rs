@@ -26,7 +26,7 @@ fn write(instance: &Instance, message: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(instance.marker_path())?.write(message).map(drop)
 }
 
-/// Returns the columns as the kernel prints them, followed by `rest`.
+/// Returns the columns with the thread's name and id as the kernel prints them, followed by `rest`.
 fn line(task: &str, tid: u32, rest: &str) -> String {
     format!("{task:>16}-{tid:<7} {rest}")
 }
