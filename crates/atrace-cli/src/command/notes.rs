@@ -3,7 +3,8 @@
 //!
 //! # Format
 //!
-//! Before `run` and `record` change anything, they write a note `recording-PID-START`. Its lines are:
+//! Before `run` and `record` switch on a pattern, or record the kernel's buffer as text, they write a note
+//! `recording-PID-START`. Its lines are:
 //!
 //! 1. the machine's boot id;
 //! 2. `output`: the file to which the recording must be saved;
@@ -299,8 +300,8 @@ fn path_of(hex: &str) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes(hex)?).into())
 }
 
-/// The note of this command. Dropping the `Note` removes the patterns that the command has added. A forked child that
-/// drops its copy changes nothing.
+/// The note of this command. Dropping the `Note` removes the patterns that the command has added, and cancels the note.
+/// A forked child that drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
     name: String,
@@ -411,8 +412,8 @@ impl Running {
     }
 }
 
-/// Removes the patterns that were added by recordings that were killed since, and reports these patterns. Returns the
-/// patterns of the recordings that still run.
+/// Removes the patterns of recordings that were killed, and reports these patterns. Returns the patterns of the
+/// recordings that still run.
 pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
     let Ok(folder) = Folder::open() else { return running };
@@ -454,7 +455,7 @@ pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
 }
 
-/// Cancels the outputs in the notes of killed commands, so that no command saves their recordings any more.
+/// Cancels the outputs in the notes of the killed commands `pids`, so that no command saves their recordings any more.
 pub(crate) fn forget(pids: &[u32]) {
     let Ok(folder) = Folder::open() else { return };
     for (name, writer, claim) in folder.notes() {

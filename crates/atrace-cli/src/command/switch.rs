@@ -28,8 +28,8 @@ pub(crate) fn on(args: &SwitchArgs) -> Result {
     let running = notes::sweep();
     let matching = matching(&args.patterns);
     let stores = stores::all(matching.iter().filter_map(|process| process.uid()))?;
-    // A pattern that is listed twice would have to be switched off twice. The entries of running recordings do not
-    // count, because they are removed when the recordings end.
+    // A pattern that is listed already is not added again. The entries of running recordings do not count, because they
+    // are removed when the recordings end.
     let once = |store: &Store| {
         let beside = |pattern: &String| (pattern.clone(), running.of(store, pattern).count());
         Work::Enable(args.patterns.iter().map(beside).collect())

@@ -11,7 +11,7 @@
 //!
 //! The rules depend on the user for whom the file is written:
 //!
-//! - An ordinary user writes as usual, also through the user's own links.
+//! - An ordinary user writes as usual, with `--force` also through a link.
 //! - Under sudo, the file is created, renamed and removed with the rights of the caller. So even an unexpected path
 //!   leads only to places where the caller could write anyway. In directories that only root can change, root's
 //!   rights are used.
@@ -20,8 +20,8 @@
 //!   replaced, unless that user owns the directory. With `fs.protected_symlinks` and `fs.protected_regular`, a shell's
 //!   `>` would refuse that file, too.
 //!
-//! All calls are relative to a descriptor of the directory. Files that root writes for itself have the mode
-//! 0600, so only root can read them.
+//! All calls that create, rename or remove a file are relative to a descriptor of the directory. Files that root's
+//! command writes have the mode 0600, so only their owner and root can read them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -200,7 +200,7 @@ mod tests {
             output.finish().unwrap().file_name().unwrap().to_owned()
         };
         assert_eq!([save(), save(), save()], ["out.pftrace", "out.2.pftrace", "out.3.pftrace"]);
-        // What a command had that can't be running gets such a name, too.
+        // The file of a command that can't be running gets such a name, too.
         fs::write(place.path().join(".out.pftrace.4294967295"), "trace").unwrap();
         assert_eq!(save(), "out.5.pftrace");
         assert_eq!(fs::read(place.path().join("out.4.pftrace")).unwrap(), b"trace");

@@ -1,4 +1,4 @@
-//! Writes a trace in the format that Perfetto displays best: the kernel's text, in the HTML of Android's systrace.
+//! Writes a trace in a format that Perfetto reads: the kernel's text, in the HTML of Android's systrace.
 //!
 //! The text contains only the names of threads. Perfetto takes the names of processes from a list before the text.
 //! The list is complete only at the end, so space is reserved for it. If the space is too small, the text is moved.
@@ -81,7 +81,7 @@ fn copy(
     mains: &mut BTreeMap<u32, Vec<u8>>,
     is_wanted: impl Fn(u32) -> bool,
 ) -> io::Result<u64> {
-    // Lines that begin no event belong to the one before.
+    // Lines that begin no event belong to the event before them.
     let (mut line, mut number, mut is_its) = (Vec::new(), 0, true);
     loop {
         let start = read_event(from, &mut line)?;

@@ -17,14 +17,13 @@ use crate::command::terminal::{Failure, Result, failed, say, shown_path};
 use crate::escape::shown;
 use crate::process::Process;
 
-/// The end of a temporary file's name. The name of a file that is written while events arrive lacks this end, and ends
-/// with the process id.
+/// The end of a temporary file's name. The temporary name of a file that is written while events arrive lacks this end.
 const UNFINISHED: &str = ".atrace";
 
 /// The upper limit, itself excluded, of the numbers that make file names distinct.
 const NUMBER_MAX: u32 = 10_000;
 
-/// The end of the names of files that are written while events arrive.
+/// The usual end of the names of files that are written while events arrive.
 const LIVE: &str = ".pftrace";
 
 /// The action if a file with this name already exists.
@@ -57,7 +56,7 @@ pub(crate) struct Target {
     directory: OwnedFd,
     name: OsString,
     existing: Existing,
-    /// Whether the rules for root apply: links are replaced, and files of other users are not.
+    /// Whether the rules for root apply ([`of_root`](Self::of_root)).
     is_roots: bool,
 }
 
@@ -84,7 +83,8 @@ impl Target {
         Ok(Self { named, directory, name, existing, is_roots: false })
     }
 
-    /// Returns the target for root: links are replaced, and files of other users are not.
+    /// Returns the target for root: links are replaced. In a directory to which others may write, the files of a user
+    /// other than root are not replaced, unless that user owns the directory.
     pub(crate) fn of_root(directory: OwnedFd, path: &Path, existing: Existing) -> Result<Self> {
         let name = name_of(path)?;
         let mode = Mode::from_raw_mode(fstat(&directory).map_err(failed(shown_path(path)))?.st_mode);
@@ -322,8 +322,8 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Opens a directory if only root can change the directory and the path to it. This requires that root owns every
-/// component of the path, no component is a symbolic link, and other users may write only to those directories of the
-/// path that are sticky, in which they can't replace root's files.
+/// component of the path, no component is a symbolic link, and other users may write to none of the components, except
+/// to sticky directories before the last component, in which they can't replace root's files.
 pub(crate) fn roots_own(path: &Path) -> Option<OwnedFd> {
     let path = std::path::absolute(path).ok()?;
     let mut steps = path.components().peekable();

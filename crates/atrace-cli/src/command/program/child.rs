@@ -91,9 +91,9 @@ pub(crate) fn start(
     }
 }
 
-/// Waits until the program has ended. Forwards the signals of this process, and calls `look` at intervals. The argument
-/// of `look` is true if the signal SIGUSR1, which is not forwarded, has arrived. Returns the program's exit status, and
-/// whether a signal asked this command to end.
+/// Waits until the program has ended. Forwards the signals that only this process has received, and calls `look` at
+/// intervals. The argument of `look` is true if the signal SIGUSR1, which is not forwarded, has arrived. Returns the
+/// program's exit status, and whether a signal asked this command to end.
 pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
@@ -204,8 +204,8 @@ fn become_program(args: &StageArgs) -> Result<std::convert::Infallible> {
     Err(Failure::new(format!("{}: {error}{hint}", shown(program.as_bytes()))).with_status(status))
 }
 
-/// Opens the marker, so that the program inherits its descriptor. Returns the program's value of `ATRACE_MARKER`: `fd:`,
-/// the descriptor's number, and the file's device and inode.
+/// Opens the marker, so that the program inherits its descriptor. Returns the program's value of `ATRACE_MARKER`:
+/// `fd:`, the descriptor's number, and the file's device and inode.
 fn inherit(marker: &Path) -> io::Result<String> {
     let flags = OFlags::APPEND.bits().cast_signed();
     let file = OpenOptions::new().write(true).custom_flags(flags).open(marker)?;

@@ -1,5 +1,5 @@
-//! A directory that one execution of `atrace run` or `atrace cost` uses: private to its user, in memory (on Android in
-//! `/data/local/tmp`), and removed at the end of the command.
+//! A directory that one execution of `atrace run`, `atrace cost` or `atrace record` uses: private to its user, in
+//! memory (on Android in `/data/local/tmp`), and removed at the end of the command.
 //!
 //! # Content and owner
 //!

@@ -1,9 +1,9 @@
 //! Waits for processes of a program that are still running after the program has ended, such as a server that
 //! a script starts in the background.
 //!
-//! Such processes are recognised by an environment variable, which names the directory of this run. No process of
-//! another program has this variable. (The command could adopt the orphans instead (`PR_SET_CHILD_SUBREAPER`), but then
-//! they would have another parent than without this command.)
+//! Such processes are recognised by an environment variable, whose value is a path in the directory of this run. No
+//! process of another program has this value. (The command could adopt the orphans instead (`PR_SET_CHILD_SUBREAPER`),
+//! but then they would have another parent than without this command.)
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -25,7 +25,7 @@ const EXECUTION: Duration = Duration::from_secs(1);
 const NAMED: usize = 5;
 
 /// Waits for the processes of this user that have the environment variable, and names them in a message. `look` is
-/// called at intervals; its argument is true if SIGUSR1 arrived. A signal ends the wait, and so does `look` if it
+/// called at intervals; its argument is true if SIGUSR1 arrived. Another signal ends the wait, and so does `look` if it
 /// returns false.
 pub(crate) fn wait_for_rest(
     uid: u32,
@@ -66,7 +66,8 @@ fn rest(uid: u32, (name, value): (&str, &Path)) -> Vec<Process> {
             if process.environment().get(name) == Some(value.as_os_str().as_bytes()) {
                 return true;
             }
-            // Otherwise the process has begun to execute a program meanwhile, and the environment may be incomplete.
+            // If the end has changed, the process has begun to execute a program meanwhile, and the environment may be
+            // incomplete.
             let is_whole = before.is_some() && before == process.environment_end();
             if is_whole || process.read_link("exe").is_none() {
                 return false;

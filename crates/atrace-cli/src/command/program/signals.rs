@@ -37,8 +37,8 @@ const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT]
 /// The length of the pause that replaces a wait if a system call filter refuses `poll`.
 const REST: Duration = Duration::from_millis(50);
 
-/// A signal that was caught, and whether a process has sent the signal. Otherwise the kernel has sent it because of a
-/// key of the terminal.
+/// A signal that was caught, and whether a process has sent the signal. Otherwise the kernel has sent it, usually
+/// because of a key of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caught {
     pub(crate) signal: Signal,
@@ -158,8 +158,8 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Starts the witness. This must happen before the program is started. Returns `None` if no signals are caught.
-    /// Returns an error if one of the signals arrives in the meantime. The error has the exit status of a program that
-    /// was killed by the signal.
+    /// Returns an error if one of the signals, except SIGUSR1, arrives in the meantime. The error has the exit status
+    /// of a program that was killed by the signal.
     pub(crate) fn start(signals: &Signals) -> Result<Option<Self>> {
         let numbers: Vec<_> = signals.caught.iter().map(|signal| signal.as_raw().to_string()).collect();
         if numbers.is_empty() {

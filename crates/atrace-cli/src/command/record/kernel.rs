@@ -152,7 +152,7 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
     Ok(())
 }
 
-/// Warns about a process whose environment variables direct its events to a file other than the marker.
+/// Warns about a process that was started with the variable `ATRACE_MARKER`, which directs its events to another file.
 fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(

@@ -19,7 +19,7 @@ const PACKET: u8 = 1 << 3 | 2;
 
 /// The maximum size of a packet in bytes.
 const PACKET_MAX: u64 = 64 << 20;
-/// The maximum number of sequences whose packets are compared with their earlier packets.
+/// The maximum number of sequences whose losses are counted.
 const SEQUENCES_MAX: usize = 1 << 20;
 
 /// Counts of losses in a trace.
@@ -146,7 +146,7 @@ fn overwritten(stats: &[u8]) -> u64 {
     buffers.map(|(_, buffer)| service::number(buffer.bytes(), 3)).sum()
 }
 
-/// Reads a varint. Returns `None` if the message is incomplete.
+/// Reads a varint. Returns `None` if the varint is incomplete or too long.
 fn length(from: &mut impl Read) -> io::Result<Option<u64>> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

@@ -47,7 +47,8 @@ fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
 /// then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
-    // Programs that found no service when they started look again. Without a store of this user there are none.
+    // Programs that found no service when they started look again. If the store of this user can't be used, there are no
+    // such programs.
     let _ = try_announce();
     let state = consumer.state().map_err(failed(asked))?;
     let mut events = events(args, &state)?;
@@ -95,8 +96,8 @@ fn ended(why: impl Display) -> Failure {
 }
 
 /// Returns the patterns that match no producer's name, and the property stores to which these patterns must be added.
-/// Programs that match such a pattern can only trace by ATrace, until they connect to the service. If the service can't record events of the kernel, these
-/// patterns are named in the output, and nothing is returned.
+/// Programs that match such a pattern can only trace by ATrace, until they connect to the service. If the service can't
+/// record events of the kernel, these patterns are named in the output, and nothing is returned.
 fn by_atrace(args: &RecordArgs, state: &State) -> Result<(Vec<String>, Vec<Store>)> {
     let is_there = |pattern: &String| {
         state.producers.iter().any(|(name, _)| process::matches(pattern.as_bytes(), name.as_bytes()))
@@ -196,8 +197,8 @@ fn remove(path: &Path, this: &OwnedFd) {
     }
 }
 
-/// Sets the property for which programs wait that look for a service (`atrace/src/attach.rs`). Its value, the id of this
-/// process, is information for users.
+/// Sets the property for which programs wait that look for a service (`atrace/src/attach.rs`). Its value, the id of
+/// this process, is information for users.
 fn try_announce() -> std::result::Result<(), properties::Error> {
     Properties::open()?.set("debug.atrace.service", atrace_sys::process::id().text())
 }

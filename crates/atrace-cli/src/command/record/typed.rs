@@ -27,7 +27,7 @@ use crate::tracefs;
 use atrace_perfetto::socket::Refused;
 
 /// The time that programs have to connect to the service; a quarter of the recording's time, if that is shorter. After
-/// this time, tracing by ATrace is switched on for those that have not connected.
+/// this time, tracing by ATrace is switched on for each pattern of which no program has connected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns whether this system supports this kind of recording, which Android does not. The kernel must have the clock
@@ -53,7 +53,7 @@ pub(super) fn record(args: &RecordArgs, refused: Refused) -> Result {
     let signals = Signals::catch(None)?;
     buffer::sweep()?;
     let mut stream = Stream::make(&args.categories, args.buffer)?;
-    // The kernel is recorded although somebody else is the service, as another recording is.
+    // If another process is the service, such as another recording, the kernel is recorded nevertheless.
     let (listening, _own, listener) = match Listening::start(refused) {
         Ok((listening, listener)) => (Some(listening), None, listener),
         Err(e) => {

@@ -146,8 +146,8 @@ fn default_name(command: &[OsString], extension: &str) -> PathBuf {
     name.into()
 }
 
-/// The expected number of processes of a program. If there are more processes, the file has to be copied once more to
-/// make room for their names.
+/// The expected number of processes of a program. If there are more processes, the text in the file may have to be
+/// moved to make room for their names.
 const PROCESSES: usize = 100;
 
 fn record_by_kernel(args: &RunArgs) -> Result<u8> {

@@ -99,8 +99,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     Ok(code(status))
 }
 
-/// Saves the file, and reports how many events were recorded and lost. If no event was recorded, the report contains
-/// the reason that `why` returns.
+/// Saves the file, and reports how many events were recorded and lost. If no event was recorded, `why` is the reason,
+/// which is reported, too.
 pub(crate) fn finish(
     output: Output,
     report: Report,

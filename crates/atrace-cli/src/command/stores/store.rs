@@ -56,7 +56,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Describes the owner in words.
+    /// Describes the owner in words or, if the store has no known owner, returns the store's path.
     pub(crate) fn owner(&self) -> String {
         self.uid.map_or_else(|| shown(self.path.as_os_str().as_encoded_bytes()).to_string(), owner)
     }
@@ -89,7 +89,7 @@ impl Store {
         Self { user, uid: None, path, content: Content::default() }
     }
 
-    /// Opens the store. Creates it only if `work` switches something on.
+    /// Opens the store. Creates it only for work that [creates](Work::makes) a store.
     fn open(&self, work: &Work) -> std::result::Result<Control, Error> {
         match self.uid {
             Some(uid) if work.makes() => Control::open_user(uid),
@@ -339,7 +339,7 @@ pub(crate) fn left(uid: u32) -> Duration {
     PATIENCE.saturating_sub(spent.get(&uid).copied().unwrap_or_default())
 }
 
-/// Returns an error if a pattern can't match any name, or has another meaning than it seems to have.
+/// Returns an error if a pattern is too long, can't match any name, or has another meaning than it seems to have.
 pub(crate) fn check_all(patterns: &[String]) -> Result {
     patterns.iter().try_for_each(|pattern| check(pattern))
 }
