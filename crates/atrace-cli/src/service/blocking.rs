@@ -14,7 +14,7 @@
 //!
 //! The numbers of threads and of waiting tasks are limited. The first thread is started with the pool, so every task is
 //! done eventually. Before the caller adds a task that a producer has caused, it must check
-//! [`has_room`](Blocking::has_room).
+//! [`has_room`](Blocking::has_room), except at the end of the service.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -34,7 +34,7 @@ pub enum Keep {
 const OWN: u32 = 1;
 /// The number of bytes of a file's maximum size that are reserved for the last packets of the trace.
 const END_ROOM: u64 = 512;
-/// The number of bytes that are written to the file at once, and the minimum size of a ring.
+/// The size of buffered packets, in bytes, from which on they are written to the file, and the minimum size of a ring.
 const BLOCK: usize = 64 << 10;
 
 /// The stored packets.
@@ -148,7 +148,7 @@ impl Kept {
         add(&mut self.bytes, packet, &self.own, false);
     }
 
-    /// Stores a snapshot of all clocks.
+    /// Stores a snapshot of all clocks, if packets are stored in a file.
     pub(crate) fn say_clocks(&mut self) {
         if let (To::File { .. }, None) = (&self.to, &self.ended) {
             self.say(&packets::clocks());

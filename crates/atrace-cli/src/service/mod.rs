@@ -7,7 +7,7 @@
 //! memory for the producer, or uses memory that the producer offers, and starts the data source `track_event` with all
 //! categories. The producer writes packets into *chunks* of that memory and reports over the socket which chunks are
 //! complete. The service copies the packets out of the chunks into a file or a ring in memory, and frees the chunks.
-//! There is one session, from the start of the service to its end.
+//! There is one session, from the start of the service to its end ([`Service::start_sessions`] starts several).
 //!
 //! Producers are programs that use the crate `atrace` or one of Perfetto's SDKs. The protocol is that of Perfetto's
 //! producer port, described in `atrace_perfetto::wire` and `atrace_perfetto::abi`.

@@ -1,8 +1,9 @@
 //! One producer: its requests, its memory, and its packets.
 //!
-//! All data in this module is untrusted. Invalid data is a [`Fault`]: the producer is disconnected, but its earlier
-//! packets stay in the trace. This module has no socket: bytes come in through [`Producer::receive`] and go out through
-//! `outbox`. So the module can be tested and fuzzed without a socket.
+//! All data in this module is untrusted. Data that breaks the protocol is a [`Fault`]: the producer is disconnected,
+//! but its earlier packets stay in the trace. A packet whose fields can't be parsed is only left out. This module has
+//! no socket: bytes come in through [`Producer::receive`] and go out through `outbox`. So the module can be tested and
+//! fuzzed without a socket.
 //!
 //! # The order of requests
 //!
@@ -51,7 +52,7 @@ const METHODS: [&str; 12] = [
     "UpdateDataSource",
 ];
 
-/// The number of the session's only buffer.
+/// The number of the only buffer.
 const BUFFER: u32 = 1;
 /// The size of the memory, in bytes, for a producer that offers no memory and requests no valid size.
 const SIZE: usize = 1 << 20;
@@ -154,8 +155,9 @@ struct Track {
 #[derive(Default)]
 struct Origin {
     whose: Whose,
-    /// The id of the writer's thread, and after it the name of the thread, as the producer describes it.
+    /// The id of the writer's thread, as the producer describes the thread.
     tid: u32,
+    /// The name of the writer's thread, as the producer describes the thread.
     name: Vec<u8>,
     has_lost: bool,
 }
@@ -207,8 +209,9 @@ pub(crate) struct Producer {
     lost: [u64; Loss::ALL.len()],
     /// A buffer for the copy of a chunk.
     copy: Vec<u8>,
-    /// The size of this producer's unfinished data, and the part of it that is in `inbox` and `outbox`.
+    /// The size of this producer's unfinished data.
     unfinished: usize,
+    /// The part of `unfinished` that is in `inbox` and `outbox`.
     buffers: usize,
 }
 
@@ -469,7 +472,7 @@ impl Producer {
             self.instances += 1;
             (source.instance, source.is_started, source.has_stopped) = (self.instances, false, false);
         }
-        // Meanwhile events are not counted as lost; those of before are.
+        // While the sources are stopped, no event counts as lost. The events that were lost before are counted now.
         self.count_lost(books);
         Ok(())
     }
@@ -593,8 +596,9 @@ impl Producer {
     /// Reads and stores the packets in chunks that were not committed. The chunks are not freed.
     pub(crate) fn scrape(&mut self, books: &mut Books) -> Result {
         self.count_lost(books);
-        // While one round goes through the pages, a thread may complete a chunk on a page behind it and open the next one
-        // before it. Only this service frees chunks, so a second round finds all chunks before those of the first.
+        // While the first round goes through the pages, a thread may complete a chunk on a page that the round has
+        // passed, and open its next chunk on a page that comes later. Only this service frees chunks, so the second
+        // round finds all chunks that come before the chunks of the first round.
         let newest: HashMap<u16, u32> =
             self.present().map(|it| (it.writer, it.age)).fold(HashMap::new(), |mut newest, (writer, age)| {
                 let known = newest.entry(writer).or_insert(age);

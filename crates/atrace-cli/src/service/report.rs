@@ -8,7 +8,7 @@ use std::io;
 pub enum Fault {
     /// The producer sent a frame that can't be parsed, is too long, or is not a request to the producer port.
     Frame,
-    /// The producer sent a request twice, or before the requests that must come first.
+    /// The producer sent `InitializeConnection` twice, or another request before the requests that must come first.
     Order,
     /// The producer's memory can shrink, has a wrong size, or could not be created. The value is the errno.
     Memory(i32),
@@ -69,7 +69,8 @@ pub struct Counts {
     pub lost: u64,
     /// The part of the `losses` that comes from producers that do not count lost events.
     pub uncounted: u64,
-    /// The number of events that arrived and were not stored, because the recording had ended.
+    /// The number of events that arrived and were not stored, because the recording had ended, or because writing to
+    /// the file failed.
     pub unsaved: u64,
     /// The number of packets that were left out because they can't be parsed or contain fields that only the
     /// service may write.
@@ -84,15 +85,15 @@ pub struct Counts {
     pub bytes: u64,
     /// The number of complete chunks that were read.
     pub chunks: u64,
-    /// The number of requests that patched a chunk after it was complete.
+    /// The number of times that a producer has patched a chunk after the chunk was complete.
     pub patches: u64,
-    /// The number of producers that were disconnected because they broke the protocol.
+    /// The number of producers that were disconnected because of a [`Fault`].
     pub lies: u64,
     /// The number of connections that were refused because they came from another user or exceeded a maximum.
     pub refused: u64,
 }
 
-/// A producer that was disconnected because it broke the protocol.
+/// A producer that was disconnected because of a [`Fault`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     /// The process id of the producer.

@@ -117,8 +117,8 @@ impl Room<'_> {
 }
 
 impl Sequence {
-    /// Returns how far a chunk's number is ahead of the last chunk that was read, modulo 2^32. If no chunk was read, returns
-    /// the number itself.
+    /// Returns how far a chunk's number is ahead of the last chunk that was read, modulo 2^32. If no chunk was read,
+    /// returns the number itself.
     pub(super) fn age(&self, number: u32) -> u32 {
         self.last.map_or(number, |last| number.wrapping_sub(last.number))
     }
@@ -244,7 +244,7 @@ impl Sequence {
     }
 
     /// Patches a chunk that waits for patches. Returns false if no such chunk waits. After the last patch (`is_last`)
-    /// the chunk no longer waits.
+    /// the chunk waits only for earlier chunks.
     pub(super) fn patch<'a>(
         &mut self,
         number: u32,

@@ -9,9 +9,9 @@
 //! # Nobody can make it wait
 //!
 //! - The thread never waits for a producer. Messages that a producer does not read stay in memory, up to a limit.
-//! - The thread never receives or closes a descriptor of a producer, because that can block. The threads of a pool
-//!   receive and close descriptors (`blocking`). After a connection has sent a descriptor, no bytes are read from it
-//!   until the pool has received the descriptor.
+//! - The thread never receives a descriptor of a producer, and closes only descriptors of memory files, because other
+//!   descriptors could block it. The threads of a pool receive and close descriptors (`blocking`). After a connection
+//!   has sent a descriptor, no bytes are read from it until the pool has received the descriptor.
 //! - A turn is short (`TURN`), and between two turns the thread checks whether the service was stopped. So producers
 //!   can't keep the service from ending.
 //!
@@ -243,8 +243,8 @@ impl Service {
         Some(())
     }
 
-    /// Ends the service. All events that programs have written until now are recorded, unless it takes more than three
-    /// seconds to read the programs' memory.
+    /// Ends the service, and returns its results. All events that are in the programs' memory now are recorded, unless
+    /// it takes more than three seconds to read this memory.
     pub fn finish(mut self) -> Report {
         self.end()
     }

@@ -1,4 +1,4 @@
-//! Copies of the messages that a program writes to the kernel's top-level marker (Linux 6.16).
+//! Copies of the messages that programs write to the kernel's top-level marker (Linux 6.16).
 //!
 //! C and C++ programs open the top-level marker themselves. The kernel copies the messages of all programs to a
 //! separate buffer, so that other programs' messages take no room in the program's buffer and are not counted. The
@@ -38,7 +38,8 @@ impl Copies {
         Ok(self.instance.set_option(tracefs::COPY, true)?)
     }
 
-    /// Checks whether another process has begun to use the top-level buffer; if so, stops using it.
+    /// Checks whether another process has switched the top-level buffer on. If so, the marker writes to that buffer
+    /// again.
     pub(crate) fn look(&mut self) {
         Silence::look(&mut self.silence);
     }

@@ -1,10 +1,10 @@
 //! Saves or removes the buffers of recordings whose command was killed. This is done when the next recording
 //! begins.
 //!
-//! A buffer with events is saved before it is removed. It is saved to the file that the killed command's note names or,
-//! if there is no note, or if that file exists already or can't be created, to root's home directory. A buffer to which
-//! a process still writes is left for a later command. A buffer that can't be saved is marked, and stays until a user
-//! has saved it.
+//! A buffer with events is saved before it is removed, unless its events became packets during the recording. It is
+//! saved to the file that the killed command's note names or, if there is no note, or if that file exists already or
+//! can't be created, to root's home directory. A buffer to which a process still writes is left for a later command. A
+//! buffer that can't be saved is marked, and stays until a user has saved and removed it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub(crate) fn sweep() -> Result {
     // The names of processes and the copies are needed until the recording is saved.
     let is_left = |pid: &u32| left.iter().any(|(left, _)| left == pid);
     tracefs::sweep_where(NAMES, |_, pid| !is_left(&pid))?;
-    // What was read from these is in the trace beside the file.
+    // The events that were read from these buffers are in the killed command's hidden file.
     tracefs::sweep_where(typed::PREFIX, |_, _| true)?;
     let copies = tracefs::sweep_where(copies::PREFIX, |path, pid| !is_left(&pid) && !is_kept(path))?;
     if !swept.removed.is_empty() || !copies.removed.is_empty() {

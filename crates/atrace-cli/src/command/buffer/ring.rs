@@ -1,5 +1,5 @@
-//! Creates, configures, finds, saves and removes the kernel's ring buffers for recordings. A buffer whose content can't
-//! be saved is not removed.
+//! Creates, configures, saves and removes the kernel's ring buffers for recordings. A buffer whose content can't be
+//! saved is not removed.
 //!
 //! # Names
 //!
@@ -33,7 +33,7 @@ pub(crate) const PREFIX: &str = "atrace-recording";
 /// The event that makes the kernel store to which process a thread belongs.
 pub(in crate::command::buffer) const TEACHER: &str = "sched/sched_process_exit";
 
-/// The number of thread names that the kernel should store for the whole machine. By default, Linux before 6.10 stores
+/// The number of thread names that the kernel should store for the whole machine. By default, older kernels store only
 /// 128 names.
 const THREAD_NAMES: u64 = 4096;
 
@@ -376,7 +376,7 @@ impl Tally {
     }
 
     /// Returns the size in KiB for each CPU that would have kept all events, even if all threads of the program had
-    /// run on one CPU.
+    /// run on one CPU. If that takes more than half of the available memory, the size is an estimate.
     fn needed_kb(&self, available_kb: u64) -> u64 {
         let cpus = self.last.len().max(1) as u64;
         let mean = |cpu: &Stats| if cpu.entries == 0 { 0.0 } else { cpu.bytes as f64 / cpu.entries as f64 };

@@ -91,7 +91,7 @@ impl Top {
         let text = read(&path)?;
         let between = |start, end| Some(text.split_once(start)?.1.split_once(end)?.0);
         // A file with several choices has the current one in brackets. `7 (expanded: 1408)`: the buffer gets the second
-        // size with its first event, and can't be made smaller afterwards.
+        // size when it is first used.
         let value = between("[", "]").or_else(|| between("expanded: ", ")")).unwrap_or(&text).to_owned();
         self.before.push((path, value));
         Ok(())
@@ -137,8 +137,9 @@ fn option(root: &Path) -> PathBuf {
     root.join("options").join(tracefs::COPY)
 }
 
-/// While a `Silence` exists, the top-level marker writes to instances only, because the top-level buffer is off.
-/// Otherwise, a write to the marker would return an error, although the message was copied to the instances.
+/// While a `Silence` exists, the top-level marker writes to instances only, until another process switches the
+/// top-level buffer on. If the marker also wrote to that buffer while the buffer is off, a write would return an error,
+/// although the message was copied to the instances.
 ///
 /// Several commands may have a `Silence` at once. Each command holds a shared lock on the kernel's option that silences
 /// the buffer, and the last command restores the option. If the last command was killed, the next command restores the
@@ -183,9 +184,10 @@ impl Silence {
         }
     }
 
-    /// Makes the marker write to the top-level buffer again at once, although other commands have a `Silence`. Call this
-    /// after the buffer was switched on: until those commands [`look`](Self::look), the buffer would miss messages. A
-    /// command that gets a `Silence` meanwhile sets the option and then looks, so one of the two restores the option.
+    /// Makes the marker write to the top-level buffer again at once, although other commands have a `Silence`. Call
+    /// this after the buffer was switched on: until those commands [`look`](Self::look), the buffer would miss
+    /// messages. A command that gets a `Silence` meanwhile sets the option and then looks, so one of the two commands
+    /// restores the option.
     fn lift(root: &Path) {
         let is_silenced = |lock: &File| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err();
         if File::open(option(root)).is_ok_and(|lock| is_silenced(&lock))

@@ -219,7 +219,8 @@ impl Pairs {
     }
 
     /// Returns an error if a run shows that the program can't be measured. `side` is the index of the run's side: 0 for
-    /// tracing off or the first command, 1 for tracing on or the second. Check a run of the first side before a run of the second side.
+    /// tracing off or the first command, 1 for tracing on or the second. Check a run of the first side before a run of
+    /// the second side.
     fn check(&self, side: usize, run: &Run, report: Option<&Report>) -> Result {
         let end = end(run.status);
         if !run.status.success() && side == 0 {
@@ -310,7 +311,7 @@ fn end(status: ExitStatus) -> String {
     status.code().map_or_else(killed, |code| format!("exit status {code}"))
 }
 
-/// Prints the text that a run has written to stderr.
+/// Prints the beginning of the text that a run has written to stderr.
 fn tell_errors(run: &Run) {
     let text = String::from_utf8_lossy(&run.errors);
     text.lines().for_each(|line| say(format_args!("the program's stderr: {}", shown(line))));

@@ -7,8 +7,8 @@
 //! switched, and right before tracing is switched again. So the cost of switching is excluded. A request that is in
 //! progress during a switch counts only in part, and equally in both kinds of slices.
 //!
-//! In each slice, the speed of the processors is measured, too (`speed`). The part of a pair's difference that the speed
-//! explains is subtracted (`atrace_paired::ranks`).
+//! In each slice, the speed of the processors is measured, too (`speed`). The part of a pair's difference that the
+//! speed explains is subtracted (`atrace_paired::ranks`).
 //!
 //! # Processor time
 //!
@@ -254,7 +254,8 @@ pub(super) fn measure(
         it.running.units(unit)?;
         return Err(Failure::new("--unit: the number did not grow: is the service at work?"));
     }
-    // Uncounted. The programs hand over what they have written when tracing is switched off. A service may write seldom.
+    // These slices are not counted. When tracing is switched off, the programs hand over the events that they have
+    // written. A service may write seldom, so there are several slices.
     let mut has_events = false;
     for _ in 0..TRIES {
         it.slice(true)?;

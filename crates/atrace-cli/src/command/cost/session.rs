@@ -43,7 +43,7 @@ impl Sessions {
     }
 
     /// Returns the environment variables with which a program connects to the session's `socket`. `atrace run` sets the
-    /// same variables.
+    /// same variables, except for `ATRACE_PROPERTIES`.
     fn on(&self, socket: PathBuf) -> Variables {
         let mut all = self.off();
         all[1].1 = Some(socket.into());

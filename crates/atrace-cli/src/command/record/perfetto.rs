@@ -47,8 +47,8 @@ fn output(args: &RecordArgs, caller: Option<&Caller>) -> Result<Output> {
 /// then is saved.
 pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let asked = "asking Perfetto's service (--kernel records without it)";
-    // Programs that found no service when they started look again. If the store of this user can't be used, there are no
-    // such programs.
+    // Programs that found no service when they started look again. If the store of this user can't be used, there are
+    // no such programs.
     let _ = try_announce();
     let state = consumer.state().map_err(failed(asked))?;
     let mut events = events(args, &state)?;

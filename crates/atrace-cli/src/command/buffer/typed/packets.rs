@@ -1,6 +1,6 @@
 //! Encodes the kernel's events as messages of Perfetto.
 //!
-//! [`EVENTS`] lists those events of this command's categories for which Perfetto has messages. Other events become a
+//! [`EVENTS`] lists the events that become Perfetto's message for this event. Other events become a
 //! `GenericFtraceEvent`, which has the names and values of those fields that are numbers or texts.
 //!
 //! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is.
@@ -78,8 +78,8 @@ struct Format {
     name: String,
     /// The number of the event's field in `FtraceEvent`.
     number: u32,
-    /// The fields of the event. If Perfetto has a message for the event, each field comes with its number in that
-    /// message.
+    /// The fields of the event. If the event is in [`EVENTS`], each field comes with its number in the event's message;
+    /// otherwise with 0.
     fields: Vec<(Field, u32)>,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Content<'a> {
             let from = if kind.starts_with("__rel_loc") { offset + size } else { 0 };
             data.get(from + (place & 0xffff)..)?.get(..place >> 16)?
         } else {
-            // The last field of an event may have any length, which is then 0 here.
+            // The last field of an event may have any length. Its size is then 0.
             data.get(*offset..)?.get(..*size).filter(|text| !text.is_empty()).or(data.get(*offset..))?
         };
         let text = text.split(|&byte| byte == 0).next()?;
@@ -191,7 +191,8 @@ impl Formats {
         Some(Self { formats, thread: thread? })
     }
 
-    /// Returns the packet with the events of a page, or `None` if the page has no events.
+    /// Returns the packet with the events of a page. Returns `None` if there are no events for it, and no events before
+    /// the page were lost.
     ///
     /// `is_wanted` gets the text of a message to a marker, and returns whether the message is to be in the
     /// packet.
@@ -317,7 +318,7 @@ mod tests {
                 ),
                 event(3, b"\x09\x09\x09\x09\x09\x09\x09\x09unwanted\0"),
                 event(3, b"\x09\x09\x09\x09\x09\x09\x09\x09I|1|x\n\0"),
-                // An event of another buffer, and one that is cut.
+                // An event of an unknown kind, and an event that is cut.
                 event(4, b""),
                 event(1, b""),
             ],
@@ -337,7 +338,7 @@ mod tests {
             [&b"\x0a\x05error\x20\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..], b"\x0a\x04path\x1a\x04/tmp"]
         );
         assert_eq!(field(&field(&got[2], 3).unwrap(), 2).unwrap(), b"I|1|x\n");
-        // The name of an event that is cut is empty, and its other fields are missing.
+        // In an event that is cut, the field `prev_comm` is empty, and the other fields are missing.
         assert_eq!(field(&got[3], 4).unwrap(), b"\x0a\0");
     }
 

@@ -8,7 +8,8 @@
 //!
 //! - type 1 to 28: data, whose length is the type times four bytes;
 //! - type 0: data; the next 32 bits are the length of the data plus the length of these bits;
-//! - type 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, otherwise the page ends;
+//! - type 29: no event; if there is a time, the next 32 bits are the number of bytes to skip, including these bits;
+//!   otherwise the page ends;
 //! - type 30: the next 32 bits are the upper part of the time since the previous event;
 //! - type 31: the time in the head is absolute, and the next 32 bits are its upper part.
 //!
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!((&*text.kind, &*text.name), ("__data_loc char[]", "cmd"));
         let pointer = field("\tfield:const void *x;\toffset:0;\tsize:8;\tsigned:0;");
         assert_eq!((&*pointer.kind, &*pointer.name), ("const void *", "x"));
-        // Kernels before 2.6.31 don't tell the sign.
+        // A negative number is extended to 64 bits. Data that is too short has no number.
         let number = field("field:int ret;\toffset:4;\tsize:4;\tsigned:1;");
         assert_eq!(number.number(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Some(u64::MAX));
         assert_eq!(number.number(&[0; 7]), None);
