@@ -10,9 +10,9 @@
 //!
 //! # Time limits
 //!
-//! Every wait has a limit: `PATIENCE` for all waits together until the recording has begun, the same time again for the
-//! flush at the end of the recording, and `PATIENCE_AT_END` for the end itself. If the service does not answer in time,
-//! the functions return an error.
+//! Every wait for a reply has a limit: `PATIENCE` for all waits together until the recording has begun, the same time
+//! again for the flush at the end of the recording, and `PATIENCE_AT_END` for the end itself. If the service does not
+//! answer in time, the functions return an error.
 
 use std::collections::HashMap;
 use std::fs::File;

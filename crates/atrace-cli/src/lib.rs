@@ -14,7 +14,7 @@
 //!
 //! # Features
 //!
-//! - `perfetto` (default): [`doctor`] can examine programs that have Perfetto's backend.
+//! - `perfetto` (default): [`doctor::examine_program`] examines a program that has Perfetto's backend.
 //!
 //! This library is for Linux and Android. On other systems it is empty.
 #![cfg(any(target_os = "linux", target_os = "android"))]
