@@ -8,7 +8,7 @@
 //! - [`main`]: the command itself.
 //!
 //! `cargo install --path crates/atrace-cli` installs `atrace`. `atrace run` starts a program and saves its trace in a
-//! file for <https://ui.perfetto.dev>. `atrace record` does the same for programs that are already running. `atrace
+//! file for <https://ui.perfetto.dev>. `atrace record` saves a trace of programs that are already running. `atrace
 //! cost` measures what tracing costs a program. `on`, `off` and `status` switch tracing and show its state, and
 //! `doctor` explains why nothing is traced. A program that switches tracing of other programs uses [`atrace::control`].
 //!

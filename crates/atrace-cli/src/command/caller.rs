@@ -1,5 +1,5 @@
-//! The user who called the command. Under `sudo`, the started program runs as that user, and the written files belong
-//! to that user.
+//! The user who called the command. Under `sudo`, the started program runs as that user (unless `--root` is given), and
+//! the written files belong to that user.
 //!
 //! [`Caller::act`] works with the user's rights inside this process. It changes the effective ids of the calling
 //! thread only, and changes them back afterwards. The ids of other threads stay root's.

@@ -23,7 +23,7 @@ pub enum Keep {
         /// The file's maximum size in bytes.
         max: Option<u64>,
     },
-    /// Packets are stored in a ring in memory until they are saved.
+    /// The newest packets are stored in a ring in memory, and can be saved in a file.
     Ring {
         /// The size of the ring in bytes.
         bytes: u64,
@@ -148,7 +148,7 @@ impl Kept {
         add(&mut self.bytes, packet, &self.own, false);
     }
 
-    /// Stores a snapshot of all clocks, if packets are stored in a file.
+    /// Stores a snapshot of the system's clocks, if packets are stored in a file.
     pub(crate) fn say_clocks(&mut self) {
         if let (To::File { .. }, None) = (&self.to, &self.ended) {
             self.say(&packets::clocks());

@@ -99,7 +99,7 @@ pub(crate) fn packet(room: usize, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8>
     bytes
 }
 
-/// Returns a packet with a snapshot of all clocks.
+/// Returns a packet with a snapshot of the system's clocks.
 pub(crate) fn clocks() -> Vec<u8> {
     // Numbers of `BuiltinClock`.
     let clocks = [

@@ -76,7 +76,7 @@ pub(crate) struct Books {
     /// Patterns for the names of the producers that are recorded. If there are none, all producers are
     /// recorded.
     pub(crate) patterns: Vec<CString>,
-    /// The number of sessions. Each session starts every data source.
+    /// The number of sessions. Each data source has an instance in each session.
     pub(crate) sessions: u32,
     /// Whether data sources must not be started at present.
     pub(crate) is_paused: bool,

@@ -40,7 +40,7 @@ fn no_category(name: &str, groups: &str) -> Failure {
 }
 
 /// Returns the events of these categories, as paths below the directory `events` of tracefs. `root` is the directory of
-/// tracefs, or `None` for a user who may not read tracefs. In that case, the function does not check whether the events
+/// tracefs, or `None` if this user can't read tracefs. In that case, the function does not check whether the events
 /// exist.
 ///
 /// A name that is not in [`CATEGORIES`] is one of the kernel's own names: a group of events (`net`) or an

@@ -88,7 +88,8 @@ fn comment(instance: &Instance) -> String {
     clock.and_then(remark).map_or_else(String::new, |remark| format!("# {remark}\n"))
 }
 
-/// Sets the clock, the size, and the option that adds the process id to each event.
+/// Sets the clock, the size, and the option that adds the process id to each event. Makes the kernel store the
+/// processes and the names of threads.
 pub(crate) fn prepare(instance: &Instance, kb: Option<u64>) -> Result {
     set_clock(instance)?;
     resize(instance, kb)?;

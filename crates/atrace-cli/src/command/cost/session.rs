@@ -25,8 +25,8 @@ impl Sessions {
         Ok(Self { store })
     }
 
-    /// Returns the path of a file that does not exist yet, in a directory that only this user can access and that is
-    /// removed at the end.
+    /// Returns the path for a file with this name, in a directory that only this user can access and that is removed at
+    /// the end.
     pub(super) fn place(&self, name: &str) -> PathBuf {
         self.store.path().with_file_name(name)
     }

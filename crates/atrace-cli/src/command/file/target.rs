@@ -205,7 +205,7 @@ impl Target {
         Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
     }
 
-    /// Removes the temporary files of killed commands from the directory. No events are lost, because the recordings
+    /// Removes the temporary files of killed commands from the directory. Until the machine restarts, the recordings
     /// for such files are still in the kernel's buffers. A file that was written while events arrived is a valid trace,
     /// so it is not removed, but gets a name that is not hidden.
     pub(crate) fn sweep(&self) {

@@ -191,7 +191,7 @@ impl ProgramStore {
         &self.store.path
     }
 
-    /// Disables all tags in the store again, for children of the program that still run.
+    /// Switches tracing off in the store, for children of the program that still run.
     pub(crate) fn switch_off(&self) {
         for (_, closed) in stores::perform([&self.store], |_| Work::All(false)) {
             if let Err(e) = closed {

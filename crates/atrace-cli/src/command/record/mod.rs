@@ -1,9 +1,9 @@
 //! `atrace record`: records programs that are already running, and the kernel, for a while.
 //!
-//! If Perfetto's system service runs, and `--kernel` is not given, the command asks the service to record
-//! (`perfetto::by_system`). Otherwise root records with the kernel's ring buffer: as text (`kernel`) or, with events of
-//! the kernel, as packets (`typed`). For an ordinary user, the command itself is the service for the user's programs
-//! (`perfetto::by_this`).
+//! If Perfetto's system service runs, the command asks the service to record (`perfetto::by_system`). If none runs,
+//! root records with the kernel's ring buffer: as text (`kernel`) or, with events of the kernel, as packets (`typed`).
+//! For an ordinary user, the command itself is then the service for the user's programs (`perfetto::by_this`). With
+//! `--kernel`, root always records with the kernel's ring buffer, as text.
 
 mod kernel;
 mod losses;

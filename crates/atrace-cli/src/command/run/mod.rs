@@ -1,4 +1,4 @@
-//! `atrace run`: records one program and its children; no other process is affected.
+//! `atrace run`: records one program and its children. Tracing is switched on in no other process.
 //!
 //! By default, this command is a tracing service for the program and its children (`service`), which needs no special
 //! rights. As root, with `--categories`, it adds events of the kernel to that trace (`kernel`). With `--kernel`, or if
