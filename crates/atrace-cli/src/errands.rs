@@ -16,8 +16,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Does the work of each task in a child, and passes the answers to `done`, with the time that each task
 /// took.
 ///
-/// `user` returns the user whose ids the child gets, and the time that is left for this user. A task is not started
-/// after the time [`LONGEST`] (error `too_many`), or if its user has no time left (error `too_late`).
+/// `user` returns the user whose ids the child gets, and the time that is left for this user. A task is not started if
+/// [`LONGEST`] has passed (error `too_many`), or if its user has no time left (error `too_late`).
 pub(crate) fn ask<T>(
     tasks: &[T],
     user: impl Fn(&T) -> (User, Duration),

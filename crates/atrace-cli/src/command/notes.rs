@@ -300,8 +300,8 @@ fn path_of(hex: &str) -> Option<PathBuf> {
     Some(OsString::from_vec(bytes(hex)?).into())
 }
 
-/// The note of this command. Dropping the `Note` removes the patterns that the command has added, and cancels the note.
-/// A forked child that drops its copy changes nothing.
+/// The note of this command. Dropping the `Note` removes the patterns that the command has added, and cancels the
+/// output. A forked child that drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
     name: String,

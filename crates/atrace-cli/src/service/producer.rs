@@ -52,7 +52,7 @@ const METHODS: [&str; 12] = [
     "UpdateDataSource",
 ];
 
-/// The number of the only buffer.
+/// The number of the service's only buffer.
 const BUFFER: u32 = 1;
 /// The size of the memory, in bytes, for a producer that offers no memory and requests no valid size.
 const SIZE: usize = 1 << 20;

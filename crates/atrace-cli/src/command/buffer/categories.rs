@@ -72,7 +72,7 @@ pub(crate) fn events(root: Option<&Path>, names: &[String]) -> Result<Vec<String
 }
 
 /// Returns whether a name has the form of a group, or of a group and an event. Such a name can't lead out of the
-/// directory `events`. The group `ftrace` can't be recorded, so its name is not accepted.
+/// directory `events`. The name of the group `ftrace` is not accepted.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -152,7 +152,7 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
     Ok(())
 }
 
-/// Warns about a process that was started with the variable `ATRACE_MARKER`, which directs its events to another file.
+/// Warns about a process that was started with the variable `ATRACE_MARKER`, which names the file for its events.
 fn warn_of(process: Process) {
     if let Some(marker) = process.variable("ATRACE_MARKER") {
         say(format_args!(

@@ -1,7 +1,7 @@
 //! Encodes the kernel's events as messages of Perfetto.
 //!
-//! [`EVENTS`] lists the events that become Perfetto's message for this event. Other events become a
-//! `GenericFtraceEvent`, which has the names and values of those fields that are numbers or texts.
+//! Each event in [`EVENTS`] becomes Perfetto's message for this event. Other events become a `GenericFtraceEvent`, which
+//! has the names and values of those fields that are numbers or texts.
 //!
 //! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is.
 //!
@@ -191,8 +191,8 @@ impl Formats {
         Some(Self { formats, thread: thread? })
     }
 
-    /// Returns the packet with the events of a page. Returns `None` if there are no events for it, and no events before
-    /// the page were lost.
+    /// Returns the packet with the events of a page. Returns `None` if no event of the page is known and wanted, and no
+    /// events before the page were lost.
     ///
     /// `is_wanted` gets the text of a message to a marker, and returns whether the message is to be in the
     /// packet.
