@@ -1,7 +1,7 @@
 //! Encodes the kernel's events as messages of Perfetto.
 //!
-//! Each event in [`EVENTS`] becomes Perfetto's message for this event. Other events become a `GenericFtraceEvent`, which
-//! has the names and values of those fields that are numbers or texts.
+//! Each event in [`EVENTS`] becomes Perfetto's message for this event. Other events become a `GenericFtraceEvent`,
+//! which has the names and values of those fields that are numbers or texts.
 //!
 //! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is.
 //!
