@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use crate::clock;
 pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 
@@ -108,22 +109,28 @@ impl Socket {
     /// Sends all bytes, and a descriptor, if there is one, with the first byte. Returns false if the connection
     /// can't be used any more.
     ///
-    /// If the service does not read the bytes, waits for at most five seconds at a time.
+    /// If the service does not read the bytes, waits for at most five seconds at a time, however often signals interrupt
+    /// the wait.
     pub fn send(&self, mut bytes: &[u8], mut descriptor: Option<i32>) -> bool {
-        // If the system denies the waiting call, each attempt takes 50 ms.
-        let mut denied = 100;
+        const PATIENCE: u64 = 5_000_000_000;
+        // The time at which the present wait is over.
+        let mut until = None;
         while !bytes.is_empty() {
             match self.send_some(bytes, descriptor) {
                 Ok(sent) => {
-                    descriptor = None;
+                    (descriptor, until) = (None, None);
                     bytes = bytes.get(sent..).unwrap_or_default();
                 }
                 Err(libc::EINTR) => {}
-                Err(libc::EAGAIN) => match self.poll(libc::POLLOUT, Some(Duration::from_secs(5))) {
-                    Ok(true) => {}
-                    Err(_) if denied > 0 => denied -= 1,
-                    _ => return false,
-                },
+                Err(libc::EAGAIN) => {
+                    let now = clock::asked();
+                    let left = until.get_or_insert(now + PATIENCE).saturating_sub(now);
+                    // If the system denies the waiting call, each attempt takes 50 ms.
+                    let is_ready = self.poll(libc::POLLOUT, Some(Duration::from_nanos(left)));
+                    if left == 0 || is_ready == Ok(false) {
+                        return false;
+                    }
+                }
                 Err(_) => return false,
             }
         }
@@ -309,4 +316,41 @@ fn address(name: &OsStr) -> Option<(libc::sockaddr_un, usize)> {
     // An abstract name has no NUL at its end.
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + usize::from(!is_abstract);
     Some((address, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+    use std::os::unix::thread::JoinHandleExt as _;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Tests that a wait for the peer goes on however often signals interrupt it.
+    #[test]
+    #[cfg_attr(miri, ignore = "sends signals")]
+    fn signals_do_not_end_a_connection_whose_peer_reads_late() {
+        const SIZE: usize = 1 << 20;
+        static SIGNALS: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn count(_: libc::c_int) {
+            SIGNALS.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut action: libc::sigaction = zeros();
+        action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
+        // SAFETY: the handler only counts.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) }, 0);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let sender = std::thread::spawn(move || Socket::new(ours.into()).send(&vec![0; SIZE], None));
+        for number in 1..=300 {
+            // SAFETY: the thread was not joined yet.
+            unsafe { libc::pthread_kill(sender.as_pthread_t(), libc::SIGUSR2) };
+            while SIGNALS.load(Ordering::Relaxed) < number && !sender.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        let mut received = Vec::new();
+        theirs.read_to_end(&mut received).unwrap();
+        assert_eq!((sender.join().unwrap(), received.len()), (true, SIZE));
+    }
 }

@@ -3,7 +3,8 @@
 //! A check at each event whether the descriptor still refers to the marker would be a second system call.
 //! Instead, the descriptor is checked by `fstat` at these moments:
 //!
-//! - before the first event of a thread, and every 256th event after that;
+//! - before the first event of a thread, and every 256th event after that (on Android, of the threads that share a
+//!   counter, see [`is_due`]);
 //! - by [`Marker::check`], which is called when tracing is switched on or off;
 //! - when a message was not written completely, as happens with a pipe without a reader, a full or unconnected
 //!   socket, or a closed descriptor.
@@ -157,10 +158,11 @@ fn is_due() -> bool {
     })
 }
 
-/// Returns whether the calling thread should check the descriptor: at its first message and at every 256th message
-/// after it. The address of the thread's stack selects the counter of messages, because a thread-local would need a
-/// call and an allocation: Android has no native thread-locals before version 10. On Android, stacks are usually about
-/// 1 MiB apart. Threads that share a counter check the descriptor at every 256th of their messages together.
+/// Returns whether the calling thread should check the descriptor: at the first message of a counter, and at every
+/// 256th message after it. The address of the stack, in units of 1 MiB, selects the counter, because a thread-local
+/// would need a call and an allocation: Android has no native thread-locals before version 10. Stacks are usually about
+/// 1 MiB apart there. Threads that share a counter check the descriptor at every 256th of their messages together, so
+/// the first message of a thread may not be checked. A thread whose stack spans several units uses several counters.
 #[cfg(target_os = "android")]
 #[inline(always)]
 fn is_due() -> bool {
