@@ -95,7 +95,7 @@ fn read() -> Option<Filter> {
         Ok(filter) => Some(filter),
         Err(e) => {
             process::complain(&format!(
-                "atrace: {VARIABLE}={text}: {e}: nothing is filtered; write for example info,sqlx=off\n"
+                "atrace: {VARIABLE}={text}: {e}: nothing is filtered; write for example info,sqlx=off"
             ));
             None
         }
