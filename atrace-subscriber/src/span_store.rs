@@ -220,11 +220,8 @@ impl StoredSpan {
             stored.release(|| false);
             return None;
         };
-        texts.name.clear();
-        texts.shown.clear();
+        texts.clear();
         texts.shown.reserve(TEXT_AT_FIRST);
-        texts.args.clear();
-        texts.is_typed = false;
         fill(InSlot { stored, slot }, &mut texts);
         Some(stored)
     }
@@ -377,6 +374,18 @@ impl StoredSpan {
 }
 
 impl Texts {
+    /// Forgets the slot's previous span, and keeps the buffers. If the slot was locked while that span closed, its
+    /// async slice is still here.
+    #[inline(always)]
+    fn clear(&mut self) {
+        let Self { name, shown, args, is_typed, at_begin, track, async_slice } = self;
+        name.clear();
+        shown.clear();
+        args.clear();
+        track.clear();
+        (*is_typed, *at_begin, *async_slice) = (false, 0, None);
+    }
+
     /// Returns whether the span was stored only for Perfetto.
     pub(crate) fn is_only_typed(&self) -> bool {
         self.is_typed && self.shown.is_empty()
@@ -430,6 +439,36 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(second.texts().unwrap().shown, "");
         assert!(second.release(|| false));
+    }
+
+    #[test]
+    fn a_slot_that_stays_locked_while_its_span_closes_passes_nothing_on() {
+        let callsite = Callsite::from_number(1);
+        let left = |_: InSlot, texts: &mut Texts| {
+            "name".clone_into(&mut texts.name);
+            "shown".clone_into(&mut texts.shown);
+            "track".clone_into(&mut texts.track);
+            (texts.args, texts.at_begin, texts.is_typed) = (vec![1], 1, true);
+        };
+        let first = StoredSpan::new(callsite, left).unwrap();
+        let slot = first.slot().unwrap();
+        slot.has_track.store(true, Ordering::Relaxed);
+        let locked = first.texts_mut().unwrap();
+        assert!(first.release(|| false));
+        drop(locked);
+        let mut others = Vec::new();
+        loop {
+            std::thread::yield_now(); // Another test may take the slot, and gives it back.
+            let next = StoredSpan::new(callsite, |_, texts| {
+                assert_eq!((&*texts.name, &*texts.shown, &*texts.track, &*texts.args), ("", "", "", &[][..]));
+                assert_eq!((texts.at_begin, texts.is_typed, texts.async_slice.is_some()), (0, false, false));
+            });
+            others.push(next.unwrap());
+            if others.last().is_some_and(|next| low(next.0) == low(first.0)) {
+                break;
+            }
+        }
+        assert!(others.into_iter().all(|span| span.release(|| false)));
     }
 
     #[test]
