@@ -162,7 +162,7 @@ impl Recorder {
     pub(crate) fn prepare(&self) {
         static TICK: fn() = tick;
         span_store::prepare();
-        if self.has_lives {
+        if self.has_lives || self.may_be_async {
             atrace::watch::on_tick(&TICK);
         }
     }
@@ -300,14 +300,14 @@ impl Recorder {
         let track = typed::encode_span(&mut args, &known, self.fields, &record);
         let args = args.finish();
         let time = now();
-        let flow_id = |stored: StoredSpan, is_hidden| {
-            let own = Span::stored(stored, is_hidden).number();
+        let hidden = answers.has(Answers::INSTEAD);
+        let flow_id = |stored: StoredSpan| {
+            let own = Span::stored(stored, hidden).number();
             flow_id(self.owner, if id == 0 { own } else { id })
         };
         let mut name = TextBuffer::default();
         let name = self.name(answers, &mut name, &record);
         let has_life = !answers.has(Answers::NEVER) && track.is_empty();
-        let hidden = answers.has(Answers::INSTEAD) && has_life;
         let has_track = !track.is_empty();
         let parent = if has_life || has_track { self.parent(attributes, explicit) } else { None };
         // The arguments of a span that is presumed to have no life do not need its number.
@@ -322,13 +322,13 @@ impl Recorder {
                 texts.name.push_str(name);
             }
             if has_life {
-                let birth = Birth { time, parent, flow_id: flow_id(stored, hidden), tag: self.tag };
+                let birth = Birth { time, parent, flow_id: flow_id(stored), tag: self.tag };
                 new.expect_life(&birth, is_presumed_sync);
                 if hidden || callsite.was_async() {
                     new.begin_life(texts, enabled, &birth);
                 }
             } else if has_track {
-                let (flow, cookie) = (flow_number(flow_id(stored, false)), stored.cookie());
+                let (flow, cookie) = (flow_number(flow_id(stored)), stored.cookie());
                 texts.track = track;
                 let (track, name) = (NamedTrack::new(&texts.track, cookie), texts.own_name());
                 let slice = enabled.begin_on_track_at(&track, &known.site(), name, (flow, 0), &texts.args);

@@ -409,13 +409,17 @@ mod cases {
             let body = || {
                 finish(pend(3).instrument(info_span!("async")));
                 info_span!("sync").in_scope(|| ());
+                info_span!("tracked", atrace.track = "requests").in_scope(|| ());
             };
-            for (mode, on_threads, as_lives) in
-                [(AsyncSpans::Never, 5, 0), (AsyncSpans::Beside, 5, 1), (AsyncSpans::Instead, 0, 2)]
-            {
+            for (mode, on_threads, as_lives) in [
+                (AsyncSpans::Never, [4, 1, 1], [0, 0, 1]),
+                (AsyncSpans::Beside, [4, 1, 1], [1, 0, 1]),
+                (AsyncSpans::Instead, [0, 0, 0], [1, 1, 1]),
+            ] {
                 for (events, lives) in recorded(with(mode), body) {
-                    let polls = polls(&events, "async").len() + polls(&events, "sync").len();
-                    assert_eq!((polls, lives.len()), (on_threads, as_lives), "{mode:?}");
+                    let names = ["async", "sync", "tracked"];
+                    assert_eq!(names.map(|name| polls(&events, name).len()), on_threads, "{mode:?}");
+                    assert_eq!(names.map(|name| named(&lives, name).len()), as_lives, "{mode:?}");
                     assert!(lives.iter().all(|life| life.end.is_some()));
                 }
             }
@@ -518,30 +522,46 @@ mod cases {
         common::Place::file().run(&name);
     }
 
+    /// Creates a span that is left once and a span that is never entered, and does nothing more. Returns once the lives
+    /// of both are in the trace.
+    fn wait_for_idle_lives(dispatch: &Dispatch) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut wait = Duration::from_millis(100);
+        loop {
+            let path = directory.path().join("trace");
+            let recording = perfetto::record_to(&path).unwrap();
+            let new = || (info_span!("hangs"), info_span!("waits", n = 1));
+            let (span, waits) = tracing::dispatcher::with_default(dispatch, new);
+            span.in_scope(|| ());
+            std::thread::sleep(wait);
+            recording.finish().unwrap();
+            let lives = lives(&Trace::open(&path).events());
+            assert!(lives.iter().all(|life| life.end.is_none()));
+            drop((span, waits));
+            if lives.len() == 2 {
+                break;
+            }
+            assert!(wait < Duration::from_secs(30), "{lives:?}");
+            wait *= 2;
+        }
+    }
+
     /// Tests a thread that has left a span and does nothing more: the life of the span is in the trace nevertheless.
     #[test]
     fn the_life_of_a_span_that_hangs_is_in_the_trace() {
         let name = case!({
-            let directory = tempfile::tempdir().unwrap();
-            let mut wait = Duration::from_millis(100);
-            loop {
-                let path = directory.path().join("trace");
-                let recording = perfetto::record_to(&path).unwrap();
-                let span = tracing::dispatcher::with_default(&by_default(true), || info_span!("hangs"));
-                let waits =
-                    tracing::dispatcher::with_default(&by_default(true), || info_span!("waits", n = 1));
-                span.in_scope(|| ());
-                std::thread::sleep(wait);
-                recording.finish().unwrap();
-                let lives = lives(&Trace::open(&path).events());
-                assert!(lives.iter().all(|life| life.end.is_none()));
-                drop((span, waits));
-                if lives.len() == 2 {
-                    break;
-                }
-                assert!(wait < Duration::from_secs(30), "{lives:?}");
-                wait *= 2;
-            }
+            wait_for_idle_lives(&by_default(true));
+        });
+        common::Place::file().run(&name);
+    }
+
+    #[test]
+    fn the_life_of_a_span_that_hangs_is_in_the_trace_if_only_its_target_has_lives() {
+        let name = case!({
+            let subscriber = AtraceSubscriber::default()
+                .with_async_target(module_path!(), AsyncSpans::Beside)
+                .with_async_spans(AsyncSpans::Never);
+            wait_for_idle_lives(&subscriber.into());
         });
         common::Place::file().run(&name);
     }
