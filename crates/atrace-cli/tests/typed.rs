@@ -202,6 +202,19 @@ mod cases {
     }
 
     #[test]
+    fn nothing_is_left_of_a_program_that_cant_be_started() {
+        let name = case!({});
+        if !is_possible(&name) {
+            return;
+        }
+        let here = Here::new();
+        let ran = end(here.atrace(&name).args(["run", "-c", "sched", "--", "/no/such/program"]));
+        assert_eq!(ran.status.code(), Some(127), "{ran:?}");
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        assert_eq!((left_by(ran.pid), here.files()), (vec![], vec![]), "{ran:?}");
+    }
+
+    #[test]
     fn root_records_the_kernel_and_programs_that_run() {
         let name = case!({});
         if !is_possible(&name) {

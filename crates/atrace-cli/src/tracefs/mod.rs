@@ -27,7 +27,7 @@
 mod instance;
 pub(crate) mod markers;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The same five events as three kernels print them: a kernel before 4.13, with five characters for the thread id and
 /// without process ids; a kernel before 5.10, with process ids; and a kernel since 5.16, with seven characters for the

@@ -11,7 +11,7 @@ use super::instance::maker;
 use super::*;
 
 /// Returns a new instance. If no instance can be created, prints why the test is skipped, and returns `None`.
-fn instance(test: &str) -> Option<Buffer> {
+pub(crate) fn instance(test: &str) -> Option<Buffer> {
     match Buffer::create("atrace-tracefs-test") {
         Ok(instance) => Some(instance),
         Err(e) => {

@@ -150,7 +150,9 @@ pub fn left_by(pid: u32) -> Vec<PathBuf> {
     let entries = [instances, "/dev/shm".into()].into_iter().flat_map(|path| fs::read_dir(path).unwrap());
     let is_its = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();
-        ["recording", "copies", "names"].iter().any(|kind| name.starts_with(&format!("atrace-{kind}-{pid}-")))
+        ["recording", "kernel", "copies", "names"]
+            .iter()
+            .any(|kind| name.starts_with(&format!("atrace-{kind}-{pid}-")))
             || name.starts_with(&format!("atrace-run-{pid}-"))
     };
     entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()

@@ -35,7 +35,8 @@ pub(crate) const PREFIX: &str = "atrace-kernel";
 const NAMES: [&str; 4] =
     ["task/task_newtask", "task/task_rename", "sched/sched_process_exit", "sched/sched_process_free"];
 
-/// The maximum number of pages of one CPU that are read in a row.
+/// The maximum number of pages of one CPU that are read in a row during a recording, while the kernel may write as fast
+/// as they are read.
 const PAGES: usize = 4096;
 
 /// The maximum number of threads in one packet.
@@ -53,8 +54,9 @@ pub(crate) fn has_clock() -> Result<bool> {
 
 /// A ring buffer whose events become packets. Dropping the `Stream` removes the buffer.
 pub(crate) struct Stream {
-    instance: Instance,
+    /// Dropped before the instance, because its descriptors keep the buffer from being removed.
     reader: Reader,
+    instance: Instance,
     tally: Tally,
 }
 
@@ -70,7 +72,7 @@ impl Stream {
         let reader = Reader::open(&instance, &events)?;
         enable(&instance, &events)?;
         instance.clear()?;
-        Ok(Self { instance, reader, tally: Tally::default() })
+        Ok(Self { reader, instance, tally: Tally::default() })
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -85,36 +87,29 @@ impl Stream {
     /// Reads the events that have arrived.
     pub(crate) fn take(&mut self) -> Result<Packets> {
         self.tally.look(&self.instance)?;
-        self.reader.take(|_| true)
+        self.reader.take(PAGES, |_| true)
     }
 
     /// Ends the recording, and reads the rest of the events.
     pub(crate) fn end(&mut self) -> Result<Packets> {
         self.instance.set_tracing_on(false)?;
-        let mut packets = Packets::new();
-        loop {
-            let mut more = self.take()?;
-            if more.is_empty() {
-                return Ok(packets);
-            }
-            packets.append(&mut more);
-        }
+        self.tally.look(&self.instance)?;
+        self.reader.take(usize::MAX, |_| true)
     }
 
     /// Removes the buffer. Returns a line with the number of events.
     pub(crate) fn finish(self) -> Result<String> {
         let line = self.tally.report("events of the kernel");
-        // The descriptors keep the buffer from being removed.
         drop(self.reader);
         ring::remove(self.instance)?;
         Ok(line)
     }
 }
 
-/// Returns packets with the messages that programs have written to markers and that are in a buffer. `is_wanted`
-/// selects the messages.
+/// Returns packets with all messages that programs have written to markers and that are in a buffer, which must be off.
+/// `is_wanted` selects the messages.
 pub(crate) fn messages(instance: &Instance, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
-    Reader::open(instance, &[])?.take(is_wanted)
+    Reader::open(instance, &[])?.take(usize::MAX, is_wanted)
 }
 
 /// Reads the pages of a buffer.
@@ -152,10 +147,11 @@ impl Reader {
         Ok(Self { layout, formats, cpus, page })
     }
 
-    fn take(&mut self, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
+    /// Reads at most `pages` pages of each CPU. `is_wanted` selects the messages to markers.
+    fn take(&mut self, pages: usize, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Packets> {
         let mut packets = Packets::new();
         for (cpu, file) in &mut self.cpus {
-            for _ in 0..PAGES {
+            for _ in 0..pages {
                 let len = match file.read(&mut self.page) {
                     Ok(0) => break,
                     Ok(len) => len,
@@ -223,4 +219,39 @@ fn of_process(process: Process) -> Packets {
         })
     };
     parts.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::Write as _;
+
+    use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+
+    use super::*;
+
+    /// Tests messages that fill more pages than are read in a row during a recording.
+    #[test]
+    #[cfg_attr(miri, ignore = "no tracefs")]
+    fn all_messages_of_a_buffer_are_read() {
+        const MESSAGES: usize = PAGES + 100;
+        let Some(instance) = tracefs::tests::instance("all_messages_of_a_buffer_are_read") else { return };
+        instance.set_buffer_kb(24 << 10).unwrap();
+        let mut cpu = CpuSet::new();
+        cpu.set(sched_getcpu());
+        sched_setaffinity(None, &cpu).unwrap();
+        let mut marker = OpenOptions::new().write(true).open(instance.marker_path()).unwrap();
+        for _ in 0..MESSAGES {
+            // A page has room for one such message. A kernel with shorter messages takes a part of it.
+            assert!(marker.write(&[b'x'; 3000]).unwrap() > 0);
+        }
+        assert_eq!(instance.stats().unwrap().lost(), 0);
+        let seen = Cell::new(0);
+        messages(&instance, |_| {
+            seen.set(seen.get() + 1);
+            false
+        })
+        .unwrap();
+        assert_eq!(seen.get(), MESSAGES);
+    }
 }
