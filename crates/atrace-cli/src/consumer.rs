@@ -20,7 +20,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use atrace_perfetto::proto::{Reader, Writer};
-use atrace_perfetto::socket::{self, Refused, Socket};
+use atrace_perfetto::socket::{self, Socket};
 use atrace_perfetto::wire::{self, Body, FRAME_MAX, Method, PREFIX};
 
 use crate::escape::shown;
@@ -31,9 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The time limit for the end of a recording. It is longer than the five seconds that a service gives its producers to
 /// stop.
 const PATIENCE_AT_END: Duration = Duration::from_secs(6);
-/// The error code of a connection that failed without an error of the system, usually because the service did not
-/// answer in time.
-const ETIMEDOUT: i32 = 110;
 /// The maximum number of bytes that the service may send before a reply is complete.
 const REPLY_MAX: usize = 4 << 20;
 /// The maximum length of the service's reason for ending a recording, in bytes. The rest is not shown.
@@ -90,25 +87,26 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Returns the reason if no connection could be made.
-    pub fn connect() -> Result<Self, Refused> {
+    /// Returns an error if no service that this process trusts listens, if the service does not answer in time, or if
+    /// its answer is invalid.
+    pub fn connect() -> io::Result<Self> {
         let (name, trust) = socket::consumers();
-        let socket = Socket::connect(&name, trust)?;
+        let socket =
+            Socket::connect(&name, trust).map_err(|refused| io::Error::other(refused.to_string()))?;
         let scratch = vec![0; FRAME_MAX + PREFIX];
         let (inbox, methods) = (Vec::new(), HashMap::new());
         let mut consumer =
             Self { socket, inbox, scratch, request: 1, left: PATIENCE, methods, enabled: 0, ended: None };
-        let gone = |e: io::Error| Refused::Errno(e.raw_os_error().unwrap_or(ETIMEDOUT));
-        let bind = wire::bind(&mut consumer.scratch, 1, "ConsumerPort").ok_or(Refused::Name)?;
+        let bind = wire::bind(&mut consumer.scratch, 1, "ConsumerPort").ok_or_else(too_long)?;
         if !consumer.socket.send(bind, None) {
-            return Err(Refused::Name);
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
         let bound = consumer.receive(|request, body| match body {
             Body::Bound(bound) if request == 1 => Some(bound.to_vec()),
             _ => None,
-        });
-        let bound = bound.map_err(gone)?;
-        let methods = wire::methods(&bound).ok_or(Refused::Name)?;
+        })?;
+        let lacks = || io::Error::other("the service has no ConsumerPort");
+        let methods = wire::methods(&bound).ok_or_else(lacks)?;
         consumer.methods = methods.map(|(name, method)| (name.to_vec(), method)).collect();
         Ok(consumer)
     }
@@ -124,7 +122,7 @@ impl Consumer {
         let found = *self.methods.get(method.as_bytes()).ok_or_else(lacks)?;
         self.request += 1;
         let frame = wire::invoke(&mut self.scratch, self.request, found, true, arguments);
-        let frame = frame.ok_or_else(|| io::Error::other("the request is too long"))?;
+        let frame = frame.ok_or_else(too_long)?;
         if !self.socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd)) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -154,9 +152,10 @@ impl Consumer {
             let start = Instant::now();
             let is_ready = !(had_time && self.left.is_zero()) && self.socket.wait(Some(self.left));
             self.left = self.left.saturating_sub(start.elapsed());
-            if !is_ready {
+            if !is_ready && self.left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
+            // If a signal ended the wait, nothing may have arrived.
             let old = self.inbox.len();
             self.inbox.resize(old + FRAME_MAX, 0);
             let got = self.socket.receive_bytes(&mut self.inbox[old..]);
@@ -308,6 +307,10 @@ impl Wanted {
         // write_into_file, file_write_period_ms, flush_period_ms
         config.number(8, 1).number(9, PERIOD_MS).number(13, FLUSH_PERIOD_MS);
     }
+}
+
+fn too_long() -> io::Error {
+    io::Error::other("the request is too long")
 }
 
 /// Returns the service's reason for the failure of a session that has ended, escaped for a terminal. The text is

@@ -12,7 +12,7 @@ mod here;
 mod cases {
     use std::fs::{self, File};
     use std::io::Write as _;
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsFd as _, OwnedFd};
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::os::unix::process::CommandExt as _;
@@ -24,7 +24,7 @@ mod cases {
     use atrace::control::Control;
     use atrace_cli::tracefs;
     use atrace_perfetto::proto::{Reader, Writer};
-    use atrace_perfetto::socket::Socket;
+    use atrace_perfetto::socket::{Socket, peer};
     use atrace_perfetto::wire::{self, Body, FRAME_MAX, PREFIX};
 
     use crate::common::{self, Ran, case, is_root};
@@ -49,6 +49,11 @@ mod cases {
         floods: bool,
         /// Whether the service, after a recording has begun, sends a part of a frame and then nothing more.
         hangs: bool,
+        /// Whether the service answers a request to bind with an invalid frame.
+        garbles: bool,
+        /// Whether the command gets SIGINT while it waits for the service's reply at the start, and at the end of a
+        /// recording.
+        interrupts: bool,
         /// Whether the service, after a recording has begun, sends a descriptor whose `close` takes long.
         lingers: bool,
     }
@@ -68,6 +73,7 @@ mod cases {
 
         /// Answers the requests of one consumer until either side closes the connection.
         fn answer(self, stream: UnixStream, begun: &Sender<Vec<u8>>) {
+            let command = peer(stream.as_fd()).unwrap().0.cast_signed();
             let socket = Socket::new(OwnedFd::from(stream));
             let (mut inbox, mut bytes) = (Vec::new(), vec![0; FRAME_MAX + PREFIX]);
             let (mut file, mut enabled) = (None, 0);
@@ -77,6 +83,7 @@ mod cases {
                     let nothing = Some(|_: &mut Writer<'_>| ());
                     let send = |frame: Option<&[u8]>| socket.send(frame.unwrap(), None);
                     match frame.body {
+                        Body::Bind(_) if self.garbles => _ = send(Some(&[0xff; 8])),
                         Body::Bind(_) => _ = send(wire::bound(&mut bytes, request, &METHODS)),
                         Body::Invoke { method, arguments, .. } => match METHODS[method.method as usize - 1] {
                             "QueryServiceState" => {
@@ -105,6 +112,14 @@ mod cases {
                                 file.write_all(&self.trace).unwrap();
                             }
                             name => {
+                                if self.interrupts && ["QueryCapabilities", "Flush"].contains(&name) {
+                                    // Several times, because the command may not wait yet.
+                                    for _ in 0..10 {
+                                        // SAFETY: the command runs as long as this test waits for its end.
+                                        assert_eq!(unsafe { libc::kill(command, libc::SIGINT) }, 0);
+                                        std::thread::sleep(Duration::from_millis(20));
+                                    }
+                                }
                                 send(wire::reply_to(&mut bytes, request, false, nothing));
                                 if self.goes && name == "QueryCapabilities" {
                                     return;
@@ -317,6 +332,30 @@ mod cases {
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}: {ran:?}", start.elapsed());
         assert!(ran.stderr.contains("timed out"), "{ran:?}");
+    }
+
+    /// Tests Ctrl-C while the command starts a recording, and again while the command ends the recording.
+    #[test]
+    fn a_signal_does_not_end_a_wait_for_the_service() {
+        let name = case!({});
+        let here = Here::new();
+        let trace = trace(&[&|packet| _ = packet.number(10, 1)]);
+        System { trace: trace.clone(), interrupts: true, ..System::default() }.serve(&here);
+        let ran = end(&mut record(&here, &name, &[]));
+        assert!(ran.status.success() && ran.stderr.contains("saved out"), "{ran:?}");
+        assert_eq!(fs::read(here.path("out")).unwrap(), trace);
+    }
+
+    #[test]
+    fn a_service_that_sends_garbage_is_not_called_slow() {
+        let name = case!({});
+        let here = Here::new();
+        System { garbles: true, ..System::default() }.serve(&here);
+        let mut command = here.atrace(&name);
+        command.env("ATRACE_PROPERTIES", here.path("properties"));
+        let ran = end(command.arg("status").env("PERFETTO_CONSUMER_SOCK_NAME", here.path("consumers")));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(ran.stdout.contains("consumers: the service sent an invalid frame\n"), "{ran:?}");
     }
 
     /// Tests that the command does not close a descriptor that the service sends. Closing it would take 40 s.

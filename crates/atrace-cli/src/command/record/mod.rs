@@ -68,9 +68,9 @@ pub(crate) fn main(args: &RecordArgs) -> Result {
     match Consumer::connect() {
         Ok(consumer) => perfetto::by_system(args, consumer),
         Err(refused) if args.categories.is_empty() && !geteuid().is_root() => {
-            perfetto::by_this(args, refused)
+            perfetto::by_this(args, &refused)
         }
-        Err(refused) if !args.categories.is_empty() && typed::is_possible() => typed::record(args, refused),
+        Err(refused) if !args.categories.is_empty() && typed::is_possible() => typed::record(args, &refused),
         Err(_) => kernel::record(args),
     }
 }

@@ -141,7 +141,7 @@ pub(super) struct Listening {
 impl Listening {
     /// Listens at the path at which programs look for a service, unless a service already listens at that path.
     /// `refused` is the reason why that service can't be asked to record.
-    pub(super) fn start(refused: Refused) -> Result<(Self, UnixListener)> {
+    pub(super) fn start(refused: &io::Error) -> Result<(Self, UnixListener)> {
         let path = PathBuf::from(socket::producers(socket::named_producers().as_deref()).0);
         let listen = || -> io::Result<_> {
             let listener = UnixListener::bind(&path)?;
@@ -211,7 +211,7 @@ pub(super) fn announce() {
 }
 
 /// Makes this command the service, which records the programs of this user.
-pub(super) fn by_this(args: &RecordArgs, refused: Refused) -> Result {
+pub(super) fn by_this(args: &RecordArgs, refused: &io::Error) -> Result {
     let output = output(args, Caller::behind_sudo()?.as_ref())?;
     let signals = Signals::catch(None)?;
     let (listening, listener) = Listening::start(refused)?;

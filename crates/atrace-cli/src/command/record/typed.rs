@@ -6,6 +6,7 @@
 //! connect, such as those of other users, tracing by ATrace is switched on: their events are in the trace, too, with
 //! arguments as text.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
@@ -24,7 +25,6 @@ use crate::doctor::standings;
 use crate::process;
 use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
-use atrace_perfetto::socket::Refused;
 
 /// The time that programs have to connect to the service; a quarter of the recording's time, if that is shorter. After
 /// this time, tracing by ATrace is switched on for each pattern of which no program has connected.
@@ -38,7 +38,7 @@ pub(super) fn is_possible() -> bool {
         && tracefs::root().is_ok_and(|root| tracefs::can_copy(&root))
 }
 
-pub(super) fn record(args: &RecordArgs, refused: Refused) -> Result {
+pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
     let caller = Caller::behind_sudo()?;
     notes::sweep();
     let matching = process::matching(&args.apps);
