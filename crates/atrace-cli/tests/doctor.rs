@@ -634,6 +634,19 @@ mod situations {
         }
     }
 
+    /// Tests a program that does not run, in an environment in which events go to Perfetto alone.
+    #[test]
+    fn run_records_a_program_for_perfetto_alone() {
+        let name = case!({});
+        let here = Here::new();
+        let mut command = here.atrace(&name);
+        command.env("ATRACE_PROPERTIES", here.path("properties")).env("ATRACE_BACKEND", "perfetto");
+        let ran = end(command.args(["doctor", "not-there"]));
+        let arrives = "ok    event      an event of a program that `atrace run -- CMD` starts arrives";
+        assert!(ran.status.success() && ran.stdout.contains(arrives), "{ran:?}");
+        assert!(ran.stdout.contains("note  backend    ATRACE_BACKEND=perfetto"), "{ran:?}");
+    }
+
     /// Tests that the doctor does not examine a process of another user, and names the command that root can use.
     #[test]
     fn a_process_of_another_user_is_for_root() {

@@ -15,8 +15,7 @@ pub(crate) struct DoctorArgs {
 }
 
 /// Prints the reports. Returns the exit status, which is 0 only if, in each examined process, an event that is written
-/// now would arrive. For a program that does not run, the status is also 0 if `atrace run` would record the program,
-/// except with `ATRACE_BACKEND=perfetto`.
+/// now would arrive. For a program that does not run, the status is also 0 if `atrace run` would record the program.
 pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     let mut all_arrive = true;
     let mut show = |report: Report| {

@@ -110,23 +110,27 @@ fn uid_of(status: &Status) -> String {
 impl Patient {
     /// Examines first the Perfetto backend, which needs no special rights, and then ATrace's backend.
     fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
-        if self.by_service(published.as_ref(), &mut report) {
-            return report;
+        if !self.by_service(published.as_ref(), &mut report) {
+            self.by_atrace(published.as_ref(), &mut report);
         }
-        let marker = match &published {
-            Some(published) => self.sink(published, &mut report),
-            None => self.unknown_sink(&mut report),
-        };
-        self.properties(&mut report);
-        if let Some(published) = &published {
-            self.follows(published, &mut report);
-        }
-        self.event(published.is_some(), marker, &mut report);
         if self.is_new && !report.arrives() && service::can_run() {
             report.forgive();
             report.good(Topic::Event, "an event of a program that `atrace run -- CMD` starts arrives");
         }
         report
+    }
+
+    /// Examines ATrace's backend.
+    fn by_atrace(&mut self, published: Option<&Published>, report: &mut Report) {
+        let marker = match published {
+            Some(published) => self.sink(published, report),
+            None => self.unknown_sink(report),
+        };
+        self.properties(report);
+        if let Some(published) = published {
+            self.follows(published, report);
+        }
+        self.event(published.is_some(), marker, report);
     }
 
     /// Collects the facts once more after a pause. If that fails, the old facts are kept, and later calls do nothing.
