@@ -30,8 +30,9 @@ pub fn connect() {
         first::enable_perfetto();
         producer::connect();
         refresh::update();
+        // Without a thread, a watch hears of no later change. This function can't return an error.
+        let _ = watch::sessions_are_possible();
         watch::tags_may_have_changed();
-        watch::start_ticks();
     }
 }
 
@@ -65,8 +66,8 @@ pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
     first::enable_perfetto();
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
+    watch::sessions_are_possible()?;
     watch::tags_may_have_changed();
-    watch::start_ticks();
     Ok(recording)
 }
 

@@ -84,6 +84,30 @@ fn calls_of_this_process_are_told_at_once() {
     Place::file().run(&name);
 }
 
+/// Tests a process in which nothing can be traced when its watches begin.
+#[test]
+fn the_end_of_a_later_recording_is_told() {
+    let name = case!({
+        let place = tempfile::tempdir().unwrap();
+        let alone = threads();
+        let start = KINDS[usize::from(std::env::var_os("DETACHED").is_some())];
+        let (watch, told) = telling(start);
+        assert_eq!(threads(), alone, "a thread that waits for nothing");
+        let before = watch.tags();
+        for _ in 0..2 {
+            let recording = perfetto::record_to(place.path().join("trace")).unwrap();
+            assert!(last(&told).unwrap().contains(AtraceTag::App), "the start is told at once");
+            drop(recording);
+            until("the end is told", || last(&told) == Some(before));
+        }
+    });
+    for variables in [&[][..], &[("DETACHED", "1")]] {
+        common::run(
+            Place::file().command(&name).env("ATRACE_BACKEND", "none").envs(variables.iter().copied()),
+        );
+    }
+}
+
 /// Tests that the last of many changes is reported, that reports are in order, and that callbacks never overlap.
 #[test]
 fn of_many_changes_the_last_is_told() {

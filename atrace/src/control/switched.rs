@@ -155,14 +155,32 @@ impl Switched {
         self.announce(store, tags)
     }
 
+    /// Adds the pattern to the list. If that fails, the pattern is in no slot.
     pub(super) fn add_pattern(&mut self, store: &mut dyn Access, pattern: &[u8]) -> Result<(), Error> {
         let mut taken = None;
+        let added = self.take_slot(store, pattern, &mut taken);
+        if let (Err(_), Some(index)) = (&added, taken)
+            && store.text(slot_key(index).as_str()) == pattern
+        {
+            self.empty_slot(store, index)?;
+            self.shorten(store)?;
+        }
+        added
+    }
+
+    /// Sets a free slot to the pattern, and sets `taken` to the slot's number.
+    fn take_slot(
+        &mut self,
+        store: &mut dyn Access,
+        pattern: &[u8],
+        taken: &mut Option<usize>,
+    ) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
             let slots = store.slots();
             if slots.len() == APPS_MAX as usize && !slots.iter().any(Vec::is_empty) {
                 return Err(Error::new(format!("there are {APPS_MAX} app patterns already")));
             }
-            let index = match taken {
+            let index = match *taken {
                 // The pattern is still in its slot, but another process has made the list shorter.
                 Some(index) if store.text(slot_key(index).as_str()) == pattern => index,
                 _ => {
@@ -171,7 +189,7 @@ impl Switched {
                     free
                 }
             };
-            taken = Some(index);
+            *taken = Some(index);
             if slots.len() <= index {
                 self.set(store, APP_NUMBER, (index + 1).to_string().as_bytes())?;
             }
@@ -324,6 +342,8 @@ mod tests {
             let added = switched.add_pattern(&mut store, b"own");
             assert!(store.others.is_empty());
             assert_eq!(added.is_ok(), !expected.is_empty(), "{number}");
+            let slot = shared.properties().value(SLOT).map(|value| value.to_string_lossy().into_owned());
+            assert_eq!(slot.is_none_or(|slot| slot.is_empty()), expected.is_empty(), "{number}");
             let patterns = shared.properties().patterns();
             assert!(patterns.iter().eq(expected.iter().map(|it| it.as_bytes())), "{number}: {patterns:?}");
         }

@@ -100,10 +100,9 @@ impl Drop for Watch {
 /// before the callback returns, only the last change is reported. The callback is called only for changes, not for the
 /// tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
-/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started, and only the
-/// functions above call the callback. So a process without a sink should first call
-/// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to). If the sink
-/// could not be opened for lack of descriptors or memory, the thread tries again each second.
+/// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started until
+/// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to) is called. If
+/// the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -186,9 +185,25 @@ pub fn on_tick(body: &'static fn()) {
     start_ticks();
 }
 
+/// Starts the threads that this process needs because it may have sessions now: for watches that began when the tags
+/// could not change, and for ticks.
+///
+/// # Errors
+///
+/// Returns an error if a thread for watches can't be started.
+pub(crate) fn sessions_are_possible() -> io::Result<()> {
+    for thread in [&ORDINARY, &DETACHED] {
+        if let Some(watchers) = thread.present.get() {
+            watchers.notifier.ensure_thread(|| watchers.start())?;
+        }
+    }
+    start_ticks();
+    Ok(())
+}
+
 /// If a tracer has called [`on_tick`] and this process may have sessions, starts a watching thread for the ticks,
 /// unless such a thread exists.
-pub(crate) fn start_ticks() {
+fn start_ticks() {
     static TICKS: PerProcess<OnceLock<Option<Watch>>> = PerProcess::new();
     if ON_TICK.get().is_some() && first::is_perfetto_enabled() {
         TICKS.get_or_make(OnceLock::new).get_or_init(|| DETACHED.add(Arc::new(|_, _| ())).ok());
@@ -302,34 +317,36 @@ impl Watchers {
     }
 
     fn add(&'static self, callback: Callback) -> io::Result<Watch> {
-        let start = || {
-            let sink = choice::chosen();
-            let may_have_sessions = first::is_perfetto_enabled() || producer::is_linked();
-            if sink.properties().is_none() && !sink.is_waiting() && !may_have_sessions {
-                return Ok(None);
-            }
-            static SESSIONS_CHANGED: fn() = sessions_changed;
-            producer::on_change(&SESSIONS_CHANGED);
-            let stop = Arc::new(AtomicBool::new(false));
-            let stopped = Arc::clone(&stop);
-            thread::spawn_quiet("atrace-watch", move || {
-                WATCHING.set(true);
-                let properties = properties_when_there(&stopped);
-                if self.detached {
-                    thread::leave_descriptors();
-                }
-                match properties {
-                    Some(properties) => self.follow(properties, &stopped),
-                    None => self.follow_sessions(&stopped),
-                }
-            })?;
-            Ok(Some(stop))
-        };
-        self.notifier.add(callback, BackendTags::now(), start).map(|id| Watch {
+        self.notifier.add(callback, BackendTags::now(), || self.start()).map(|id| Watch {
             watchers: self,
             id,
             is_counted: false,
         })
+    }
+
+    /// Starts the thread, and returns the flag by which it is stopped. Returns `None` if the tags can't change.
+    fn start(&'static self) -> io::Result<Option<Arc<AtomicBool>>> {
+        let sink = choice::chosen();
+        let may_have_sessions = first::is_perfetto_enabled() || producer::is_linked();
+        if sink.properties().is_none() && !sink.is_waiting() && !may_have_sessions {
+            return Ok(None);
+        }
+        static SESSIONS_CHANGED: fn() = sessions_changed;
+        producer::on_change(&SESSIONS_CHANGED);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        thread::spawn_quiet("atrace-watch", move || {
+            WATCHING.set(true);
+            let properties = properties_when_there(&stopped);
+            if self.detached {
+                thread::leave_descriptors();
+            }
+            match properties {
+                Some(properties) => self.follow(properties, &stopped),
+                None => self.follow_sessions(&stopped),
+            }
+        })?;
+        Ok(Some(stop))
     }
 
     fn remove(&self, id: u64) {

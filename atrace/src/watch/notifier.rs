@@ -62,6 +62,15 @@ impl<T: Copy + PartialEq, C: Clone, S> Notifier<T, C, S> {
         Ok(id)
     }
 
+    /// Calls `look` to start a watching thread, if there are callbacks and no such thread.
+    pub(super) fn ensure_thread<E>(&self, look: impl FnOnce() -> Result<Option<S>, E>) -> Result<(), E> {
+        let mut state = self.lock();
+        if state.thread.is_none() && !state.callbacks.is_empty() {
+            state.thread = look()?;
+        }
+        Ok(())
+    }
+
     /// Removes a callback. Returns the callback and, if no callback is left, the watching thread, which the caller must
     /// stop.
     pub(super) fn remove(&self, id: u64) -> (Option<C>, Option<S>) {
