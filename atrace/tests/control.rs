@@ -604,7 +604,8 @@ fn sleeps() -> i64 {
     usage.ru_nvcsw
 }
 
-/// Tests a first event that opens the store of a user while root is giving the store to that user.
+/// Tests the first event of a process that has changed its user, while the directory of that user's store still belongs
+/// to root. The event must not wait until root has given the directory to the user.
 #[test]
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]

@@ -356,7 +356,7 @@ mod cases {
         }
     }
 
-    /// Writes events of each kind, and allocates memory. A handler writes an event after each instruction.
+    /// Writes events of several kinds, and allocates memory. A handler writes an event after each instruction.
     #[cfg(target_arch = "x86_64")]
     fn write_step_by_step() {
         on_signal(libc::SIGTRAP, instant);
@@ -560,8 +560,8 @@ mod cases {
         if std::env::var_os("ATRACE_LONG_TESTS").is_some() {
             command.env("ATRACE_LONG", "yes");
         }
-        // A service accepts connections but never answers. A child's first event waits for it a little, except in a
-        // handler.
+        // Connections to this socket succeed, but no service answers. A child's first event waits for an answer a
+        // little, except in a handler.
         let socket = place.path("socket");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         // The parent kills a round that hangs.

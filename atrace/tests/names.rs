@@ -42,7 +42,8 @@ fn escaped(name: &str, begin: bool) -> String {
         .collect()
 }
 
-/// Returns the replacement of an empty or invisible name at the end of a line.
+/// Returns the name as it is written. An empty name becomes `?`. If the name is the `last` part of a line and consists
+/// of spaces, its last space becomes `?`.
 fn visible(name: String, last: bool) -> String {
     match name.strip_suffix(' ') {
         None if name.is_empty() => "?".to_owned(),

@@ -49,7 +49,7 @@ mod cases {
     #[derive(Default)]
     struct Expected {
         lines: [Vec<String>; LEVELS],
-        /// The number of the thread's open slices.
+        /// For each level, the number of open slices of its thread.
         depth: [u32; LEVELS],
     }
 
@@ -463,7 +463,7 @@ mod cases {
         }
     }
 
-    /// Tests names of all lengths. A name that is too long is cut, and no event is lost while there is room.
+    /// Tests names of several lengths. A name that is too long is cut, and no event is lost while there is room.
     #[test]
     fn names_of_any_length_are_there() {
         let name = case!({

@@ -16,8 +16,8 @@ mod cases {
     use crate::common::{self, Place, case, control, descriptor_of, descriptors, limit, limited};
 
     const TAG: AtraceTag = AtraceTag::App;
-    /// The maximum number of a thread's events that may be written to the wrong file. The crate's
-    /// documentation promises this number.
+    /// No more than this number of a thread's events may be written to the wrong file. (The crate's documentation
+    /// promises at most 255, and 256 on Android.)
     const BOUND: usize = 256;
 
     fn marker() -> PathBuf {

@@ -227,7 +227,7 @@ mod cases {
         refused(with_inherited(&name, &place, &open, &identity(&pipe)), "is a pipe");
     }
 
-    /// Calls all public functions, and checks that none of them changes errno.
+    /// Calls most public functions, and checks that none of them changes errno.
     fn errno_is_kept(state: &str) {
         let mut number = 1000;
         let mut keeps = |what: &str, call: &mut dyn FnMut()| {

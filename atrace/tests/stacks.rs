@@ -54,8 +54,8 @@ mod cases {
         all.iter().for_each(|event| event());
     }
 
-    /// Switches tracing off, on, and on with all tags. After each of these switches, calls `then`, whose events notice
-    /// the switch.
+    /// Calls `then` four times: at first, after tracing was switched on, after one more tag was switched on, and after
+    /// all of this was switched off again. The events of `then` notice each switch.
     fn switched(then: impl Fn()) {
         then();
         let on = control().enable("*").unwrap();

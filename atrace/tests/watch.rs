@@ -16,7 +16,7 @@ type Start = fn(Box<dyn Fn(AtraceTag) + Send + Sync>) -> std::io::Result<Watch>;
 
 const KINDS: [Start; 2] = [|callback| watch(callback), |callback| watch_without_descriptors(callback)];
 
-/// Returns a watch that stores every notification.
+/// Returns a watch that stores every notification, and the list in which it stores them.
 fn telling(start: Start) -> (Watch, Arc<Mutex<Vec<AtraceTag>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = Arc::clone(&told);
@@ -306,7 +306,7 @@ fn no_signal_lands_on_the_watching_thread() {
     Place::file().run(&name);
 }
 
-/// Tests that while a callback runs, other threads get the same tags from the watch as the callback got.
+/// Tests that a callback gets the same tags from its watch as in its argument.
 #[test]
 fn a_callback_finds_in_the_watch_what_it_is_told() {
     let name = case!({

@@ -38,8 +38,8 @@ use self::buffer::Buffer;
 
 const CASE: &str = "ATRACE_TEST_CASE";
 
-/// How long a test may take. No test needs so much time, even on a busy or emulated machine. So a test that takes
-/// longer hangs, and fails.
+/// How long the process of a test case, or one wait of a test, may take. Neither needs so much time, even on a busy or
+/// emulated machine. So a test that takes longer hangs, and fails.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// If this process was started to run the case of this test, runs the block and returns. Otherwise evaluates to
