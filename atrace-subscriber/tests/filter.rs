@@ -29,8 +29,9 @@ use tracing_subscriber::prelude::*;
 
 use crate::trace::Trace;
 
-/// Tests the three ways to make a program's callsites cost nothing while tracing is off: the subscriber alone; a layer
-/// over a registry, with a filter for this layer only; and a filter for the whole stack, like AOSP's.
+/// Tests that callsites follow many switches, with each of three subscribers whose callsites cost nothing while tracing
+/// is off: the subscriber alone; a layer over a registry, with a filter for this layer only; and a filter for the whole
+/// stack, like AOSP's.
 
 #[test]
 fn switched_again_and_again_events_follow_at_once() {

@@ -63,7 +63,8 @@ fn span(dispatch: &Dispatch, metadata: &'static Metadata<'static>) -> tracing::I
     }
 }
 
-/// Forks whenever a working thread reaches a long operation. Returns how many children hung or failed.
+/// Forks whenever a working thread reaches a long operation, until the thread has ended or a child hangs or fails.
+/// Returns how many children hung or failed: 0 or 1.
 fn forks_during(work: impl Fn(&AtomicUsize) + Sync, child: impl Fn()) -> usize {
     let (done, progress) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -191,7 +191,7 @@ static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// Replaces the C library's function, which registers a destructor for a thread-local value. Raises a signal just
-/// before the registration.
+/// before the first registration since `IS_ARMED` was set.
 ///
 /// # Safety
 /// The caller must obey the rules of the C library's function, which gets all arguments.

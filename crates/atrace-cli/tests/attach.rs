@@ -232,8 +232,8 @@ mod cases {
         running.end();
     }
 
-    /// Tests a program that writes only one event, which waits for the answer of the service. The service was started
-    /// before the program.
+    /// Tests a program that writes only one event and ends. The service was started before the program, so the program
+    /// waits in `atrace_init` for the service's answer.
     #[test]
     fn a_program_that_ends_at_once_is_recorded() {
         let name = case!({

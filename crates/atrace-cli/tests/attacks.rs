@@ -279,7 +279,7 @@ mod cases {
         socket.send(frame, file.map(std::os::fd::AsRawFd::as_raw_fd))
     }
 
-    /// Attacks with descriptors whose last close blocks. They are sent in every possible way: as the shared memory,
+    /// Attacks with descriptors whose last close blocks. They are sent in several ways: as the shared memory,
     /// with a request that needs no descriptor, with an incomplete frame, after a fault that disconnects the sender,
     /// and several at once.
     fn lingers(socket: &Path, ready: &dyn Fn()) {
@@ -344,7 +344,7 @@ mod cases {
         producer.memory.seen.state(page, 0) != Some(State::Complete)
     }
 
-    /// Attacks with 1,009 writers, each of which has a packet that continues in its next chunk, endlessly.
+    /// Attacks with two connections of 1,009 writers. Each writer has a packet that continues in its next chunk, endlessly.
     fn continues(socket: &Path, ready: &dyn Fn()) {
         let mut producers = [large(socket), large(socket)];
         for number in 0.. {
@@ -586,7 +586,8 @@ mod cases {
         }
     }
 
-    /// Runs a program that traces for three seconds. Returns its result, and the processor time of the command.
+    /// Runs a program that traces for three seconds. Returns the command's result, and the processor time that the
+    /// command has used by then.
     fn traced_for_a_while(place: &Place, command: &mut Command) -> (Ran, Duration) {
         let mut served = Served::start(command);
         until("the program has traced for a while", || place.path("ready").exists());

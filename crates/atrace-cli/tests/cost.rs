@@ -109,7 +109,7 @@ mod cases {
         assert!(!ran.stdout.contains("events"), "{ran:?}");
     }
 
-    /// Returns the command's message about these options, and its exit status, which must not be 0.
+    /// Returns the command's message about these options, and its exit status. The command must print no result.
     fn refused(options: &[&str]) -> (String, i32) {
         let here = Here::new();
         let ran = ended(&mut cost(&here, "", options));

@@ -1,5 +1,5 @@
-//! Tests every fault that prevents an event from arriving: each fault is injected into a real process, must be found
-//! by the doctor, and must be gone after the suggested repair.
+//! Tests faults that prevent an event from arriving: each fault is injected into a real process and must be found by
+//! the doctor. Most faults are then repaired, after which the doctor must not find them.
 
 #![cfg(target_os = "linux")]
 
@@ -98,8 +98,8 @@ mod cases {
         }
     }
 
-    /// Checks that the report contains this fault, its consequence (the test event does not arrive), and no other
-    /// fault.
+    /// Checks that the report contains this fault with a suggested repair, its consequence (the test event does not
+    /// arrive), and no other fault.
     fn finds(report: &Report, topic: Topic, text: &str) {
         let wrong: Vec<_> = report.wrong().map(|it| it.topic).collect();
         assert_eq!(wrong, [topic, Topic::Event], "{report}");

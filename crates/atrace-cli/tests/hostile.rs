@@ -171,7 +171,7 @@ mod cases {
 
         /// Runs a command. If the command reports that it could not reach the store of ALICE in time, runs it again, up
         /// to five times. ALICE does no harm, but on a busy machine, one second for each user may be too short. Returns
-        /// the messages of all runs.
+        /// the last run, with the stderr of all runs.
         fn in_time(command: &mut Command) -> Ran {
             let mut before = String::new();
             for _ in 0..5 {
@@ -493,7 +493,7 @@ mod cases {
         entries.filter(is_theirs).collect()
     }
 
-    /// Tests an attacker that creates directories under all names that it can expect for the next runs.
+    /// Tests an attacker that creates many directories whose names resemble those of the next runs.
     #[test]
     fn directories_that_another_user_plants_hold_no_run_up() {
         let name = case!({

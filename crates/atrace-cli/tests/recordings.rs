@@ -348,8 +348,8 @@ mod cases {
         }
     }
 
-    /// Starts a program that creates a file after it has written its events. Returns the process of the command,
-    /// and the process id of the program.
+    /// Starts the command, and waits until its program has created a file, after writing its events. Returns the process
+    /// of the command, and the process id of the program.
     fn started(here: &Here, command: &mut Command) -> (Child, i32) {
         let ready = here.path("home/ready");
         let _ = fs::remove_file(&ready);
@@ -362,7 +362,7 @@ mod cases {
         fs::write("home/ready", format!("{}\n", common::pid())).unwrap();
     }
 
-    /// Kills the command and its program. Returns the process id of the command, and the process id of the program.
+    /// Starts the command and its program, and kills both. Returns the process id of the command, and the process id of the program.
     fn killed(here: &Here, command: &mut Command) -> (u32, i32) {
         let (mut child, program) = started(here, command);
         child.kill().unwrap();

@@ -899,7 +899,8 @@ mod cases {
         assert!(ran.status.success() && !socket.exists(), "{ran:?}");
     }
 
-    /// Tests that the command does not wait for a service that accepts no more connections.
+    /// Tests that the command removes nothing but the socket of a service that is gone: no file, no link, and no socket
+    /// of a service that accepts no more connections. The command does not wait for such a service.
     #[test]
     fn what_is_no_left_socket_stays() {
         let name = case!({});

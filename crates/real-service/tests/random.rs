@@ -69,7 +69,7 @@ mod cases {
             self.spans.push((serial, span));
         }
 
-        /// Returns an existing span.
+        /// Returns the index of a random span. If there is none, creates one first.
         fn any(&mut self) -> usize {
             if self.spans.is_empty() {
                 self.make();

@@ -13,7 +13,7 @@ use atrace_cli::service::{Keep, Report, Service};
 use atrace_real_service::{Losses, Trace, is_program, processed, program};
 
 /// Records the program that `command` starts with this workspace's service, until the program has written this number
-/// of events. Then ends the service.
+/// of events. Then kills the program and ends the service.
 fn recorded(command: &mut Command, events: u64) -> (Report, Trace, Child, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let (socket, path) = (directory.path().join("socket"), directory.path().join("trace"));

@@ -137,7 +137,7 @@ fn threads_write_what_they_wrote() {
     is_accepted(&trace, &setup);
 }
 
-/// Tests threads that write without a pause, so that the memory is full again and again. The events in the trace and
+/// Tests a thread that writes without a pause, so that the memory is full again and again. The events in the trace and
 /// the events that are counted as lost are together all events.
 #[test]
 fn what_is_lost_is_counted_and_told() {
@@ -202,8 +202,8 @@ fn a_service_that_comes_back_is_found() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Checks that begins and ends are balanced, except at the start and the end of the session: a slice may begin before
-/// the session or end after it.
+/// Checks that no slice ends without a begin, and that the slices of a sequence do not nest. Slices may be open at the
+/// end of the session.
 fn balanced_but_at_the_ends(events: &[Event]) {
     let mut depths = BTreeMap::<u64, i64>::new();
     for event in events {

@@ -43,7 +43,8 @@ fn its_first_descriptors_lead_nowhere() {
     assert!(setup.program().status().unwrap().success());
 }
 
-/// The system calls that the socket thread makes after it has connected. `docs/security.md` lists the same calls.
+/// The system calls that the socket thread makes after it has connected, which `docs/security.md` lists, too; and those
+/// of the program's own thread.
 const CALLS: [libc::c_long; 15] = [
     libc::SYS_ppoll,
     libc::SYS_recvmsg,

@@ -143,8 +143,8 @@ pub fn signal(child: &Child, number: i32) {
     assert_eq!(unsafe { libc::kill(i32::try_from(child.id()).unwrap(), number) }, 0);
 }
 
-/// Returns the tracefs instances, and the directories with stores, that the command with the process id `pid` created
-/// and did not remove.
+/// Returns the tracefs instances, and the directories of runs, that the command with the process id `pid` created and
+/// did not remove.
 pub fn left_by(pid: u32) -> Vec<PathBuf> {
     let instances = tracefs::root().unwrap().join("instances");
     let entries = [instances, "/dev/shm".into()].into_iter().flat_map(|path| fs::read_dir(path).unwrap());
@@ -158,7 +158,7 @@ pub fn left_by(pid: u32) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).filter(is_its).collect()
 }
 
-/// Returns the directories that an `atrace run` with the process id `pid` created and did not remove.
+/// Returns the directories of runs that the command with the process id `pid` created and did not remove.
 pub fn runs_left_by(pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.to_str().unwrap().contains(&format!("/atrace-run-{pid}-"))).collect()
