@@ -767,7 +767,8 @@ fn return_addresses_are_of_the_caller() {
     }
 }
 
-/// Prints whether this run has tested frame pointers at all. Where frame pointers are expected, checks that they are used.
+/// Prints whether this run has tested frame pointers at all. Where frame pointers are expected, checks that they are
+/// used.
 #[test]
 fn frame_pointers_are_used_where_there_are_some() {
     let found = Walk::of_this_program();

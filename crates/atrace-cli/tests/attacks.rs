@@ -344,7 +344,8 @@ mod cases {
         producer.memory.seen.state(page, 0) != Some(State::Complete)
     }
 
-    /// Attacks with two connections of 1,009 writers. Each writer has a packet that continues in its next chunk, endlessly.
+    /// Attacks with two connections of 1,009 writers. Each writer has a packet that continues in its next chunk,
+    /// endlessly.
     fn continues(socket: &Path, ready: &dyn Fn()) {
         let mut producers = [large(socket), large(socket)];
         for number in 0.. {

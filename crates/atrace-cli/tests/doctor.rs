@@ -1,5 +1,5 @@
 //! Tests faults that prevent an event from arriving: each fault is injected into a real process and must be found by
-//! the doctor. Most faults are then repaired, after which the doctor must not find them.
+//! the doctor. Some faults are then repaired, after which the doctor must not find them.
 
 #![cfg(target_os = "linux")]
 

@@ -362,7 +362,8 @@ mod cases {
         fs::write("home/ready", format!("{}\n", common::pid())).unwrap();
     }
 
-    /// Starts the command and its program, and kills both. Returns the process id of the command, and the process id of the program.
+    /// Starts the command and its program, and kills both. Returns the process id of the command, and the process id of
+    /// the program.
     fn killed(here: &Here, command: &mut Command) -> (u32, i32) {
         let (mut child, program) = started(here, command);
         child.kill().unwrap();
