@@ -460,7 +460,8 @@ mod cases {
         Place::file().run(&name);
     }
 
-    /// Runs one round of random signal handlers and forks, with a random backend and duration.
+    /// Runs one round of random events, in the program and in signal handlers. `seed` selects the backend, and whether
+    /// handlers fork at times.
     fn storm(seed: u64) {
         static CHANCE: AtomicU32 = AtomicU32::new(1);
         // glibc's fork() takes the locks of its allocator. If the signal interrupted the allocator, fork() itself

@@ -125,8 +125,8 @@ mod cases {
         assert_eq!(events(place.text().as_bytes()), 2);
     }
 
-    /// Tests the highest free descriptor numbers. If only one number is free, a file of the program may get the
-    /// marker's number; if two are free, one of them is left for the marker.
+    /// Tests that the marker's descriptor has the highest number that the soft limit allows, at most 4095, and the
+    /// descriptor of the published state the number below it. A marker that is opened again obeys a lowered limit.
     #[test]
     fn the_number_is_the_highest_that_the_limit_allows() {
         let name = case!({
