@@ -55,8 +55,7 @@ mod cases {
     }
 
     /// Returns the slices of all named tracks as a reader builds them: events in the order of their times, and each
-    /// end closes the innermost slice. Panics if an end has no begin, or if the arguments of an end belong to another
-    /// slice.
+    /// end closes the innermost slice. Panics if an end has no begin.
     fn lives(events: &[Event]) -> Vec<Life> {
         let mut events: Vec<_> = events.iter().filter(|event| event.track.is_some()).collect();
         events.sort_by_key(|event| event.time);
@@ -331,7 +330,7 @@ mod cases {
     }
 
     /// Runs sixteen requests at a time, on four threads. The trees of lives are the trees of the program's spans, and
-    /// there are as many lanes as there are requests at the same time.
+    /// there are at most twice as many lanes as there are requests at the same time.
     #[test]
     fn lanes_follow_concurrency_and_parents_are_found_by_numbers() {
         const REQUESTS: u32 = 500;
