@@ -122,7 +122,7 @@ fn names_are_told_again() {
     assert_eq!(answers, ["[]", "[[0]]"]);
 }
 
-/// Tests more than 16,384 callsites: the names of further callsites are not interned, but written in each event.
+/// Tests more than 16,352 callsites: the names of further callsites are not interned, but written in each event.
 #[test]
 fn more_names_than_numbers() {
     const ROLE: &str = "more_names_than_numbers";

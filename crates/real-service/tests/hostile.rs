@@ -27,7 +27,8 @@ fn trace() {
     println!("{}", perfetto::status());
 }
 
-/// Runs this test as a program whose service handles each connection with `serve`. Returns the output of the program.
+/// Runs this test as a program whose service handles each connection with `serve`. Returns the output of the program,
+/// or `None` in the process of the program itself.
 fn program(test: &str, serve: impl Fn(UnixStream) + Send + 'static) -> Option<String> {
     if std::env::var_os("ATRACE_TEST_PROGRAM").is_some() {
         trace();
