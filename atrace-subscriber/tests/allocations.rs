@@ -39,8 +39,8 @@ const ROWS: [Row; 6] = [
     }),
 ];
 
-/// Writes the spans or events of each row a hundred times. Returns the number of allocations of each row: of all hundred
-/// times if `first_counts`, otherwise of one time, after a first time that does not count.
+/// Writes the spans or events of each row a hundred times. Returns the number of allocations of each row: of all
+/// hundred times if `first_counts`, otherwise of one time, after a first time that does not count.
 fn rows(first_counts: bool) -> Vec<(&'static str, u64)> {
     let vector = vec![1, 2, 3, 4];
     ROWS.iter()

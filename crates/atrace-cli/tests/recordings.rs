@@ -348,8 +348,8 @@ mod cases {
         }
     }
 
-    /// Starts the command, and waits until its program has created a file, after writing its events. Returns the process
-    /// of the command, and the process id of the program.
+    /// Starts the command, and waits until its program has created a file, after writing its events. Returns the
+    /// process of the command, and the process id of the program.
     fn started(here: &Here, command: &mut Command) -> (Child, i32) {
         let ready = here.path("home/ready");
         let _ = fs::remove_file(&ready);

@@ -931,8 +931,8 @@ mod cases {
         drop(listener);
     }
 
-    /// Tests a program whose threads fork many processes, which end soon. All processes that were connected in time must
-    /// be recorded.
+    /// Tests a program whose threads fork many processes, which end soon. All processes that were connected in time
+    /// must be recorded.
     #[test]
     fn a_storm_of_forks_is_recorded() {
         const FORKS: usize = 300;
