@@ -46,7 +46,8 @@ mod cases {
     const DESCRIPTORS: usize = 256;
 
     /// Does the work of the program that the command runs: forks an attacker, which after its attack waits to be
-    /// killed, and then sleeps. If `HONEST` is set in the environment, only writes one event, as soon as a session wants it.
+    /// killed, and then sleeps. If `HONEST` is set in the environment, only writes one event, as soon as a session
+    /// wants it.
     fn play(attack: fn(&Path, &dyn Fn())) {
         let socket = PathBuf::from(std::env::var_os("PERFETTO_PRODUCER_SOCK_NAME").unwrap());
         if std::env::var_os("HONEST").is_some() {
