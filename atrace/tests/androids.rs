@@ -158,7 +158,7 @@ mod cases {
     }
 
     /// Tests that no thread caches old tags. In libcutils, which libandroid asks, the first thread that sees a new
-    /// serial stores the serial, and reads the properties only afterwards; meanwhile all other threads get the old tags.
+    /// serial stores it, and reads the properties only afterwards; meanwhile all other threads get the old tags.
     #[test]
     fn libandroid_is_asked_until_it_is_sure() {
         let name = case!({
