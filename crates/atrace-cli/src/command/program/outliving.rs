@@ -33,7 +33,7 @@ pub(crate) fn wait_for_rest(
     signals: &Signals,
     mut look: impl FnMut(bool) -> Result<bool>,
 ) -> Result {
-    let mut rest = rest(uid, variable);
+    let mut rest = rest(uid, variable, EXECUTION);
     if rest.is_empty() {
         return Ok(());
     }
@@ -49,7 +49,7 @@ pub(crate) fn wait_for_rest(
         if !look(asks)? {
             return Ok(());
         }
-        rest = self::rest(uid, variable);
+        rest = self::rest(uid, variable, EXECUTION);
         if came.is_some() && !asks && !rest.is_empty() {
             say(format_args!("{} {}, and their events are no longer recorded", names(&rest), run(&rest)));
             return Ok(());
@@ -58,10 +58,12 @@ pub(crate) fn wait_for_rest(
     Ok(())
 }
 
-fn rest(uid: u32, (name, value): (&str, &Path)) -> Vec<Process> {
+/// Returns the processes of this user that have the environment variable. `patience` is the time limit of all waits
+/// together; each process is examined at least once.
+fn rest(uid: u32, (name, value): (&str, &Path), patience: Duration) -> Vec<Process> {
     let start = Instant::now();
     let is_of_program = |process: &Process| {
-        while start.elapsed() < EXECUTION {
+        loop {
             let before = process.environment_end();
             if process.environment().get(name) == Some(value.as_os_str().as_bytes()) {
                 return true;
@@ -69,12 +71,11 @@ fn rest(uid: u32, (name, value): (&str, &Path)) -> Vec<Process> {
             // If the end has changed, the process has begun to execute a program meanwhile, and the environment may be
             // incomplete.
             let is_whole = before.is_some() && before == process.environment_end();
-            if is_whole || process.read_link("exe").is_none() {
+            if is_whole || process.read_link("exe").is_none() || start.elapsed() >= patience {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        false
     };
     let mut all = process::all();
     all.retain(|process| process.uid() == Some(uid) && is_of_program(process));
@@ -101,11 +102,24 @@ mod tests {
         let mut again = std::process::Command::new("sh");
         let mut again = again.arg(&script).env("ATRACE_TEST_PLACE", directory.path()).spawn().unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        let found =
-            |_: &i32| rest(uid, ("ATRACE_TEST_PLACE", directory.path())).contains(&Process(again.id()));
+        let variable = ("ATRACE_TEST_PLACE", directory.path());
+        let found = |_: &i32| rest(uid, variable, Duration::from_secs(600)).contains(&Process(again.id()));
         let missed = (0..300).filter(|round| !found(round)).count();
         again.kill().unwrap();
         again.wait().unwrap();
         assert_eq!(missed, 0);
+    }
+
+    /// Tests a search in which the time for waiting is over before a process is reached.
+    #[test]
+    fn a_process_is_found_without_a_wait() {
+        let variable = ("ATRACE_TEST_PLACE", Path::new("a process is found without a wait"));
+        let mut sleeps = std::process::Command::new("sleep");
+        let mut sleeps = sleeps.arg("600").env(variable.0, variable.1).spawn().unwrap();
+        while Process(sleeps.id()).argv0().is_none_or(|name| name.to_bytes() != b"sleep") {}
+        let found = rest(rustix::process::geteuid().as_raw(), variable, Duration::ZERO);
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+        assert_eq!(found, [Process(sleeps.id())]);
     }
 }
