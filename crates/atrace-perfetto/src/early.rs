@@ -55,7 +55,9 @@ pub(crate) fn lose_end(shared: &Shared) {
     }
 }
 
-fn count(shared: &Shared) {
+/// Counts a lost event.
+#[inline(never)]
+pub(crate) fn count(shared: &Shared) {
     shared.early.fetch_add(1, Ordering::Relaxed);
     shared.untold.fetch_add(1, Ordering::SeqCst);
     publish(shared);
@@ -63,8 +65,8 @@ fn count(shared: &Shared) {
 
 /// Moves the count of lost events to shared memory, if there is any.
 ///
-/// [`lose`] and [`lose_end`] call this after they have counted an event, and the socket thread calls it after it has
-/// set the shared memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
+/// [`count`] calls this after it has counted an event, and the socket thread calls it after it has set the shared
+/// memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
 /// write.
 #[inline(never)]
 pub(crate) fn publish(shared: &Shared) {

@@ -147,7 +147,8 @@ pub struct Event<'a> {
     pub tags: u64,
     /// The track of the event. `None` means the calling thread's track.
     pub track: Option<Track<'a>>,
-    /// The name of the event.
+    /// The name of the event. Beside a callsite, a name of more than [`TRACK_NAME_MAX`] bytes may be cut to that
+    /// length.
     pub name: Option<&'a str>,
     /// The value of a counter.
     pub value: Option<Amount>,
@@ -158,8 +159,9 @@ pub struct Event<'a> {
     pub flow: u64,
     /// Encoded fields of a `TrackEvent`: arguments and flows.
     pub args: &'a [u8],
-    /// All arguments, if they do not fit into `args`; `args` then has the same arguments, but cut. Such an event has a
-    /// name, or a callsite with a number and no metadata, and it is not the end of a slice of the thread.
+    /// All arguments, if they do not fit into `args`; `args` then has the same arguments, but cut. Such an event is not
+    /// the end of a slice of the thread. It gets all arguments only if it has a name and no callsite, or a callsite with
+    /// a number, no metadata and no name beside it; and if it has no value, flow or time.
     pub whole_args: Option<WholeArgs<'a>>,
     /// The time of the event in nanoseconds of `CLOCK_BOOTTIME`, or 0 for the present time. Only an event on
     /// a track may have a time other than 0.
@@ -231,7 +233,16 @@ impl Event<'_> {
     /// Returns whether the event may be too long for one packet in an empty chunk.
     #[inline(always)]
     pub(crate) fn is_long(&self) -> bool {
-        self.whole_args.is_some() || self.name.is_some_and(|name| name.len() > TEXT_MAX)
+        // Beside a name of its own, the event needs room for its callsite's definitions.
+        let max = if self.site.is_some() { TRACK_NAME_MAX } else { TEXT_MAX };
+        self.whole_args.is_some() || self.name.is_some_and(|name| name.len() > max)
+    }
+
+    /// Returns whether the event has only fields that [`whole_event`](crate::packet::whole_event) writes.
+    pub(crate) fn may_be_whole(&self) -> bool {
+        let site = self.site.as_ref();
+        site.is_none_or(|site| self.name.is_none() && site.has_number() && site.about.is_none())
+            && (self.value, self.flow, self.time) == (None, 0, 0)
     }
 
     /// Returns the event with a cut name and cut arguments, which fits into one packet.

@@ -47,6 +47,7 @@ use atrace_sys::process::ErrnoGuard;
 use atrace_sys::thread::{self, with_slot};
 use atrace_sys::{OnceRef, Result, fence};
 
+use super::early;
 use super::memory::{Arena, Loss};
 use super::presence::{Epoch, Found, Presence};
 
@@ -191,9 +192,7 @@ impl Shared {
     fn lose(&self) {
         let open = self.open.load(Ordering::Acquire);
         if open == 0 && self.presumed.load(Ordering::Relaxed) != 0 {
-            self.early.fetch_add(1, Ordering::Relaxed);
-            self.untold.fetch_add(1, Ordering::SeqCst);
-            return;
+            return early::count(self);
         }
         self.lost.fetch_add(1, Ordering::Relaxed);
         let session = self.sessions.get(open.trailing_zeros() as usize);
@@ -532,6 +531,8 @@ impl<W: Plain + 'static> Drop for Inside<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi;
+    use crate::foreign::Foreign;
 
     #[derive(Debug)]
     #[repr(C)]
@@ -628,6 +629,26 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(shared.lost.load(Ordering::Relaxed), lost + 1);
+    }
+
+    /// Tests that each early loss is in the shared memory at once, because perhaps no other event follows.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn each_early_loss_is_counted_in_shared_memory() {
+        use std::os::fd::{AsFd as _, OwnedFd};
+
+        // SAFETY: zeroes are valid: numbers and empty `OnceRef`s.
+        let shared: Box<Shared> = unsafe { Box::new(std::mem::zeroed()) };
+        let (arena, file) = Arena::make(4).unwrap();
+        let memory = Foreign::map(OwnedFd::from(file).as_fd(), abi::PAGE).unwrap();
+        shared.presumed.store(1, Ordering::Relaxed);
+        early::set_arena(Some(arena));
+        shared.lose();
+        assert_eq!(memory.lost(Loss::Early), 1);
+        early::lose(&shared, 0);
+        assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::Inside)), (2, 0));
+        early::set_arena(None);
+        arena.retire();
     }
 
     fn status_of(child: libc::pid_t) -> i32 {

@@ -538,8 +538,8 @@ pub fn named(kind: Type, tags: u64, number: &Number, name: &str) -> Option<Writt
 }
 
 /// Writes an instant or the begin of a slice for a tracer's callsite, with encoded arguments, on a track or on the
-/// calling thread. If `name` is `None`, the event has the callsite's name; otherwise `name` must have at most
-/// [`TRACK_NAME_MAX`] bytes. If `time` is not 0, an event on a track has that time, otherwise the present time.
+/// calling thread. If `name` is `None`, the event has the callsite's name; a `name` of more than [`TRACK_NAME_MAX`]
+/// bytes may be cut to that length. If `time` is not 0, an event on a track has that time, otherwise the present time.
 #[inline(never)]
 pub fn traced(
     kind: Type,
@@ -656,6 +656,7 @@ pub fn flow_number(id: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::callsite::About;
+    use crate::event::WholeArgs;
     use crate::memory::Part;
     use crate::proto::{Reader, Value};
 
@@ -768,6 +769,69 @@ mod tests {
         assert_eq!(all.len(), ROUNDS * 8);
         let of_round = |parity| all.chunks(8).skip(parity).step_by(2).flatten().cloned().collect::<Vec<_>>();
         assert_eq!([first, last], [of_round(0), of_round(1)]);
+    }
+
+    /// Tests long events that have a callsite and a name of their own, or other fields that a packet of several chunks
+    /// can't have. The name and the arguments are cut, and all fields are there.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_long_event_has_all_of_its_fields() {
+        if !is_alone("producer::tests::a_long_event_has_all_of_its_fields") {
+            return;
+        }
+        static NUMBER: Number = Number::new();
+        let shared = prepare().unwrap();
+        let arena = Arena::make(64).unwrap().0;
+        shared.open(0, arena, 1, 1, 0);
+        let name = "ü".repeat(4 << 10);
+        let args = [0x22, 2, 0x10, 1];
+        let whole_args = Some(WholeArgs(&|put| put(&[0x22, 2, 0x10, 0])));
+        let site = Site::new(Some(&NUMBER), "site", 3, &Nowhere);
+        let known = Some(site);
+        let plain = Some(Site { about: None, ..site });
+        let unnumbered = Some(Site { number: BEYOND, about: None, ..site });
+        let track = Some(Track::of(TrackKey::named(Type::Begin, 7), "track"));
+        let long = Event { name: Some(&name), track, args: &args, ..Event::new(Type::Begin, 1) };
+        let by_site = Event { name: None, whole_args, ..long };
+        let value = Some(Amount::Whole(5));
+        // The numbers of the fields of each event: the name (interned: 10), the callsite's metadata, and the rest.
+        let events = [
+            (Event { site: plain, ..long }, &[23, 4][..]),
+            (Event { site: known, time: 5, ..long }, &[23, 3, 34, 4, 4]),
+            (Event { flow: 5, ..long }, &[23, 47, 4]),
+            (Event { kind: Type::Counter, value, ..long }, &[23, 4, 30]),
+            (Event { site: plain, ..by_site }, &[10, 4]),
+            (Event { site: known, ..by_site }, &[10, 3, 34, 4, 4]),
+            (Event { site: unnumbered, ..by_site }, &[23, 4]),
+            (Event { site: plain, name: Some("short"), ..by_site }, &[23, 4]),
+        ];
+        for (event, _) in &events {
+            assert!(write(event).is_some());
+        }
+        assert!(traced(Type::Instant, 1, None, &site, Some(&name), (5, 0), &args).is_some());
+        shared.close(0);
+        assert!(POOL.reclaim(0, Writer::finish));
+        let mut found = Vec::new();
+        for chunk in arena.take_handed() {
+            arena.read(&chunk, |Part { bytes, .. }| found.push(bytes.to_vec()));
+        }
+        arena.retire();
+        found.retain(|packet| Reader::first(packet, 11).is_some());
+        let traced = (Event { track: None, ..long }, &[23, 3, 34, 4, 47, 4][..]);
+        assert_eq!(found.len(), events.len() + 1);
+        for (packet, (event, rest)) in found.iter().zip(events.into_iter().chain([traced])) {
+            let number = |field| Reader::first(packet, field).map(Value::number);
+            let time = (event.time != 0).then_some(event.time);
+            assert!(time.is_none() || (number(8), number(58)) == (time, Some(6)));
+            let mut fields = Reader::new(Reader::first(packet, 11).unwrap().bytes());
+            let all: Vec<_> = fields.by_ref().collect();
+            assert!(fields.is_whole(), "{rest:?}");
+            let start = if event.track.is_some() { &[9, 3, 11][..] } else { &[9, 3] };
+            assert_eq!(all.iter().map(|(field, _)| *field).collect::<Vec<_>>(), [start, rest].concat());
+            let own = all.iter().find(|(field, _)| *field == 23).map(|(_, text)| text.bytes());
+            let expected = event.name.map_or("site", |name| cut(name, TRACK_NAME_MAX));
+            assert!(own.is_none_or(|own| own == expected.as_bytes()), "{rest:?}");
+        }
     }
 
     /// Returns the value of a field as text.

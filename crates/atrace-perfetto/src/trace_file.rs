@@ -4,7 +4,7 @@
 //! each write.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 
 use super::proto::Writer;
 
@@ -67,8 +67,8 @@ impl TraceFile {
         Self { file, written: 0 }
     }
 
-    /// Writes encoded packets. If the write fails, the file is cut, so that none of the packets is in it; after that,
-    /// no more packets may be written.
+    /// Writes encoded packets. If the write fails, the file is cut, so that none of the packets is in it, and the next
+    /// write continues there.
     ///
     /// # Errors
     ///
@@ -79,6 +79,7 @@ impl TraceFile {
             Ok(()) => self.written += packets.len() as u64,
             Err(_) => {
                 let _ = self.file.set_len(self.written);
+                let _ = self.file.seek(SeekFrom::Start(self.written));
             }
         }
         done
@@ -87,5 +88,31 @@ impl TraceFile {
     /// Returns the number of bytes that were written to the file.
     pub fn size(&self) -> u64 {
         self.written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+
+    /// Tests that a write that fails in the middle leaves no gap before the next write.
+    #[test]
+    #[cfg_attr(miri, ignore = "makes a memory file")]
+    fn after_a_failed_write_the_file_goes_on_at_its_end() {
+        const SIZE: usize = 64 << 10;
+        // SAFETY: the name is a C string.
+        let number = unsafe { libc::memfd_create(c"trace".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        // SAFETY: the new descriptor has no other owner.
+        let mut file = unsafe { File::from_raw_fd(number) };
+        file.set_len(SIZE as u64).unwrap();
+        // SAFETY: the arguments are numbers.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW) }, 0);
+        // The clone has the same position.
+        let mut trace = TraceFile::new(file.try_clone().unwrap());
+        trace.write(b"whole").unwrap();
+        trace.write(&vec![0; SIZE]).unwrap_err();
+        let len = file.metadata().unwrap().len();
+        assert_eq!((trace.size(), len, file.stream_position().unwrap()), (5, 5, 5));
     }
 }

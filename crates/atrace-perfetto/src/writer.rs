@@ -371,11 +371,12 @@ impl Writer {
     /// comes before the event may be pending.
     ///
     /// A long event is written whole, in several chunks if necessary. It is cut in a signal handler, which may have
-    /// little time and a small stack; for a session with filters; and if it is too long for 33 chunks.
+    /// little time and a small stack; for a session with filters; if it has fields that such a packet can't have; and if
+    /// it is too long for 33 chunks.
     fn define_and_write(&mut self, slot: &WriterSlot, event: &Event<'_>, now: u64) -> bool {
         let filters = slot.session.options.load(Ordering::Relaxed) & FILTERS;
         if event.is_long() {
-            let whole = filters == 0 && !process::is_in_handler();
+            let whole = filters == 0 && event.may_be_whole() && !process::is_in_handler();
             return match whole.then(|| self.write_whole(slot, event, now)).flatten() {
                 Some(is_written) => is_written,
                 None => self.define_and_write(slot, &event.cut(), now),

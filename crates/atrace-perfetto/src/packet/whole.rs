@@ -37,8 +37,8 @@ const HEAD_MAX: usize = 24 + 96;
 /// returns `Some(false)`; the chunks that were taken are then complete and empty, and `chunk` is "no chunk". Returns
 /// `None`, and writes nothing, if the event is too long for `chunk` and [`CHUNKS_MAX`] further chunks.
 ///
-/// The event must have a name (its own, or that of its callsite), and no metadata, value, flow number or time. The
-/// chunk must have room for [`PART_MIN`] bytes.
+/// The event must be one that [may be whole](Event::may_be_whole): its name is either its own or that of its callsite,
+/// and it has no metadata, value, flow number or time. The chunk must have room for [`PART_MIN`] bytes.
 #[inline(never)]
 pub(crate) fn whole_event(
     chunk: &mut Chunk,
