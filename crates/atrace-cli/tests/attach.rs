@@ -254,11 +254,11 @@ mod cases {
 
     /// Makes the kernel end the process at each system call that a connection to Perfetto's service needs, or that
     /// events in Perfetto's memory need. If `all` is true, this applies to all threads of the process, otherwise only
-    /// to the calling thread.
-    fn confine(all: bool) {
+    /// to the calling thread. If `is_recorded` is true, `mmap` stays allowed, because the end of a recording needs it.
+    fn confine(all: bool, is_recorded: bool) {
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-        for call in [
+        let calls = [
             libc::SYS_socket,
             libc::SYS_connect,
             libc::SYS_openat,
@@ -268,7 +268,8 @@ mod cases {
             libc::SYS_clone3,
             libc::SYS_memfd_create,
             libc::SYS_mmap,
-        ] {
+        ];
+        for call in calls.into_iter().filter(|call| !is_recorded || *call != libc::SYS_mmap) {
             filter.push(op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1));
             filter.push(op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS, 0, 0));
         }
@@ -291,32 +292,55 @@ mod cases {
             if child == 0 {
                 fs::write("will be there", "").unwrap();
                 atrace_init();
-                confine(std::env::var_os("ALL").is_some());
+                let is_recorded = std::env::var_os("RECORDED").is_some();
+                if is_recorded {
+                    until("it is recorded", || !perfetto::status().tags().is_empty());
+                    atrace_instant(TAG, "allowed");
+                }
+                confine(std::env::var_os("ALL").is_some(), is_recorded);
                 fs::rename("will be there", "is there").unwrap();
                 while Path::new("runs").exists() {
-                    atrace_instant(TAG, "not allowed");
+                    // During the recording, an event may need calls that are not allowed.
+                    if !is_recorded || !Path::new("is recorded").exists() {
+                        atrace_instant(TAG, "not allowed");
+                    }
                     std::thread::sleep(Duration::from_millis(1));
                 }
+                let is_over = !perfetto::status().is_connected() && !atrace::atrace_is_tag_enabled(TAG);
                 // SAFETY: no preconditions.
-                unsafe { libc::_exit(0) };
+                unsafe { libc::_exit(i32::from(!is_over)) };
             }
             let mut status = 0;
             // SAFETY: `status` is writable.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             println!("STATUS {status}");
         });
-        for all in [false, true] {
+        for (all, is_recorded) in [(false, false), (true, false), (false, true), (true, true)] {
             let place = Place::new();
             let mut program = place.program(&name);
             if all {
                 program.env("ALL", "1");
             }
+            // The program confines itself before any recording, or during the first one.
+            let first = is_recorded.then(|| {
+                program.env("RECORDED", "1");
+                fs::write(place.path("is recorded"), "").unwrap();
+                let first = place.record("*program").spawn().unwrap();
+                until("it listens", || place.path("socket").exists());
+                first
+            });
             let running = Running::start(&place, program);
+            if let Some(first) = first {
+                signal(&first, libc::SIGINT);
+                let ran = common::end_of(first);
+                assert!(ran.status.success(), "{ran:?}");
+                fs::remove_file(place.path("is recorded")).unwrap();
+            }
             for _ in 0..2 {
                 place.recorded("*program", &[], Some(Duration::from_secs(1)));
             }
             let ran = running.end();
-            assert_eq!(ran.said("STATUS"), ["0"], "{all}: {ran:?}");
+            assert_eq!(ran.said("STATUS"), ["0"], "{all} {is_recorded}: {ran:?}");
         }
     }
 

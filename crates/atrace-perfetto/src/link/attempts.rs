@@ -8,10 +8,11 @@
 //! The serial is loaded before an attempt, and the sleep begins only if the serial is still the same. So the thread
 //! misses no service.
 //!
-//! A process may confine itself to few system calls (seccomp) while the thread sleeps. After that, the thread must not
-//! connect: the kernel may end the process for a system call that is no longer allowed, whether this thread or an event
-//! for Perfetto makes the call. So if there is no service, [`seek`](crate::producer::seek) waits, for at most 100 ms,
-//! until the thread has made its first attempt and has recorded how the process was confined at that time.
+//! A process may confine itself to few system calls (seccomp) while the thread sleeps or is connected. After that, the
+//! thread must not connect: the kernel may end the process for a system call that is no longer allowed, whether this
+//! thread or an event for Perfetto makes the call. So if there is no service, [`seek`](crate::producer::seek) waits, for
+//! at most 100 ms, until the thread has made its first attempt and has recorded how the process was confined at that
+//! time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -94,15 +95,23 @@ impl Attempts {
         self.pause = FIRST;
     }
 
+    /// Returns whether the process has confined itself since the thread started, and has not asked for the connection.
+    /// The thread must not connect then.
+    pub(super) fn is_confined(&mut self) -> bool {
+        !is_persistent() && self.confinement.as_mut().is_some_and(Confinement::is_new)
+    }
+
     /// Sleeps until another attempt makes sense. Returns false as soon as `is_over` returns true. If `has_rights` is
-    /// true, `is_over` is called each second.
+    /// true, `is_over` is called each second. If a lost connection must not be restored, because the process has
+    /// confined itself, calls `give_up`.
     pub(super) fn pause(
         &mut self,
         was_connected: bool,
         has_rights: bool,
         is_over: impl Fn() -> bool,
+        give_up: impl Fn(),
     ) -> bool {
-        let until = (is_persistent() || was_connected).then(|| clock::asked() + self.pause * 1_000_000);
+        let mut until = (is_persistent() || was_connected).then(|| clock::asked() + self.pause * 1_000_000);
         self.pause = LAST.min(2 * self.pause);
         BEGUN.store(generation().number(), Ordering::Release);
         loop {
@@ -111,7 +120,12 @@ impl Attempts {
             }
             let left = until.map_or(LONG, |until| Duration::from_nanos(until.saturating_sub(clock::asked())));
             if left.is_zero() {
-                return true;
+                if !self.is_confined() {
+                    return true;
+                }
+                until = None;
+                give_up();
+                continue;
             }
             let left = left.min(if has_rights { WITH_RIGHTS } else { LONG });
             let Some(serial) = SERIAL.get() else {
@@ -124,7 +138,7 @@ impl Attempts {
             let now = serial.load(Ordering::Relaxed);
             if now != self.seen {
                 self.seen = now;
-                if !self.confinement.as_mut().is_some_and(Confinement::is_new) {
+                if !self.is_confined() {
                     self.pause = FIRST;
                     return true;
                 }

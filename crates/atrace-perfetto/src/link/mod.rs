@@ -223,7 +223,7 @@ pub(crate) fn run(
                     attempts.had_success();
                 }
                 // Never twice in a row, so that no service keeps this thread busy.
-                is_again = link.changes_memory() && !is_again;
+                is_again = link.changes_memory() && !is_again && !attempts.is_confined();
                 link.close_all(is_again);
                 if is_again {
                     continue;
@@ -240,7 +240,8 @@ pub(crate) fn run(
             }
         }
         is_again = false;
-        if !attempts.pause(was_connected, link.rights != 0, || link.has_stale_rights()) {
+        let give_up = || startup::end(shared);
+        if !attempts.pause(was_connected, link.rights != 0, || link.has_stale_rights(), give_up) {
             return;
         }
     }
