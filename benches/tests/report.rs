@@ -538,10 +538,15 @@ fn a_full_run_is_small() {
 /// Saves a run with the rows `then`, replaces these rows with the rows `now`, and compares.
 #[track_caller]
 fn change(then: Vec<Row>, now: Vec<Row>, status: i32, words: &[&str]) -> Ran {
+    change_of("atrace", then, now, status, words)
+}
+
+#[track_caller]
+fn change_of(bench: &str, then: Vec<Row>, now: Vec<Row>, status: i32, words: &[&str]) -> Ran {
     let ground = Ground::new();
-    ground.write("atrace", &then);
+    ground.write(bench, &then);
     ground.expect("--save old", 0, &["saved as old"]);
-    ground.write("atrace", &now);
+    ground.write(bench, &now);
     ground.expect("--compare old --max-regression 5%", status, words)
 }
 
@@ -620,6 +625,7 @@ fn what_moves_with_the_machine_does_not_fail() {
 
 #[test]
 fn what_is_added_to_a_workload_is_compared() {
+    let change = |then, now, status, words: &[&str]| change_of("threads", then, now, status, words);
     let run = |workload: f64, ns: f64| {
         let mut on = row("rust/work/on", workload + ns);
         on.above.insert("nosub".to_owned(), above(ns));
@@ -630,7 +636,7 @@ fn what_is_added_to_a_workload_is_compared() {
         run(1000.0, 800.0),
         run(1000.0, 850.0),
         1,
-        &["WORSE    atrace: rust/work/on, what it is above nosub"],
+        &["WORSE    threads: rust/work/on, what it is above nosub"],
     );
     // An added time of zero may grow by 1 % of the workload's thousand nanoseconds.
     change(run(1000.0, 0.0), run(1000.0, 10.0), 0, &["no row is more"]);
@@ -646,11 +652,30 @@ fn what_is_added_to_a_workload_is_compared() {
     };
     let ran = change(run(1000.0, 800.0), slower(1600.0), 0, &["no row is more"]);
     assert!(!ran.out.contains("better"), "{}", ran.out);
-    change(run(1000.0, 800.0), slower(800.0), 0, &["better   atrace: rust/work/on, what it is above nosub"]);
-    change(run(1000.0, 800.0), slower(1700.0), 1, &["WORSE    atrace: rust/work/on, what it is above nosub"]);
+    change(run(1000.0, 800.0), slower(800.0), 0, &["better   threads: rust/work/on, what it is above nosub"]);
+    change(
+        run(1000.0, 800.0),
+        slower(1700.0),
+        1,
+        &["WORSE    threads: rust/work/on, what it is above nosub"],
+    );
     let mut without = run(1000.0, 800.0);
     without[1].above.clear();
-    change(run(1000.0, 800.0), without, 1, &["MISSING  atrace: rust/work/on: what it is above nosub"]);
+    change(run(1000.0, 800.0), without, 1, &["MISSING  threads: rust/work/on: what it is above nosub"]);
+}
+
+#[test]
+fn a_difference_does_not_make_a_bench_a_workload() {
+    let run = |alone: f64| {
+        let mut event = row("rust/event", 40.0);
+        event.above.insert("limit/raw".to_owned(), above(10.0));
+        vec![event, row("rust/alone", alone), row("limit/raw", 30.0)]
+    };
+    for bench in ["atrace", "subscriber"] {
+        change_of(bench, run(30.0), run(36.0), 1, &["WORSE", "rust/alone, time, by 1.00 of the machine"]);
+    }
+    // In a workload, the other times are the workload's own.
+    change_of("threads", run(30.0), run(36.0), 0, &["no row is more"]);
 }
 
 #[test]

@@ -10,9 +10,10 @@
 //!   its bench is no workload. The times are first corrected for the change of the machine: the median of today's time
 //!   divided by the saved time, over the `limit/` and `cc/` rows of the bench. Then the bounds of the two times are
 //!   compared in the same way as the bounds of ratios.
-//! - The time that tracing adds to a **workload** is worse if the lower bound of today's addition, corrected for the
-//!   change of the machine, exceeds the upper bound of the saved addition by more than the largest of three
-//!   allowances: the maximum percentage of the saved addition, 2 ns, and 1 % of the workload.
+//! - The time that a row **adds** to another row, such as the time that tracing adds to a workload, is worse if the
+//!   lower bound of today's addition, corrected for the change of the machine, exceeds the upper bound of the saved
+//!   addition by more than the largest of three allowances: the maximum percentage of the saved addition, 2 ns, and 1 %
+//!   of the other row's time.
 //! - A ratio or a time is only worse if, in addition, the row has become slower by more than half a nanosecond. For a
 //!   ratio, the slowdown is today's time of the row minus the time that would give the saved ratio. Smaller slowdowns
 //!   can come from the placement of the code by the linker.
@@ -32,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::content::KNOWN;
 use super::input::{Input, Machine, Problems, entries, place};
 use super::model::Section;
 use crate::catalogue::{Id, Who};
@@ -167,7 +169,7 @@ impl Against {
             let rows = now.benches.get(bench).into_iter().flat_map(|bench| &bench.rows);
             let rows: BTreeMap<&str, &Row> = rows.map(|row| (&row.id[..], row)).collect();
             let drift = drift(&old.rows, &rows);
-            let workload = old.rows.iter().any(|row| !row.above.is_empty());
+            let workload = !KNOWN.contains(&&bench[..]);
             for old in &old.rows {
                 let name = format!("{prefix}{bench}: {}", old.id);
                 match rows.get(&old.id[..]) {

@@ -12,7 +12,7 @@ use super::model::{Measured, Report};
 use crate::catalogue::{ATRACE, INSTRUCTIONS, SUBSCRIBER};
 
 /// The benches that have sections of their own kinds. All other benches have the section of a workload.
-const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
+pub(super) const KNOWN: [&str; 3] = [ATRACE, SUBSCRIBER, INSTRUCTIONS];
 
 /// Makes the report.
 pub(crate) fn report(input: Input) -> Report {
