@@ -177,12 +177,17 @@ pub(super) fn not_kept(benches: &[(String, Vec<Judged>)]) -> Option<Table> {
     (missed + open + kept > 0).then_some(table)
 }
 
-/// Returns the name of a row, and of its field if the field is a [count](Field::Count).
+/// Returns the name of a row, and of its field if the field is not the [time](Field::Time).
 fn named(of: &Measured) -> String {
-    match of.field {
-        Field::Count(name) => format!("{name} of {}", of.id),
-        _ => of.id.to_owned(),
-    }
+    let field = match of.field {
+        Field::Time => return of.id.to_owned(),
+        Field::PerSecond => "operations per second",
+        Field::Rate => "allocated MB/s",
+        Field::Bytes => "allocated bytes",
+        Field::Allocations => "allocations",
+        Field::Count(name) => name,
+    };
+    format!("{field} of {}", of.id)
 }
 
 fn table(original: &Original, here: &Machine) -> Table {
@@ -386,6 +391,8 @@ pub(super) fn reading() -> Section {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::report::input::Bench;
 
@@ -414,6 +421,14 @@ mod tests {
         assert_eq!(line(&machine(|row| row.noisy = true)), "1.00, not known | not known | ");
         let varied = |row: &mut Row| (row.noisy, row.is_base) = (true, true);
         assert_eq!(line(&machine(varied)), "1.00, speed varied | yes | ");
+    }
+
+    #[test]
+    fn ratios_of_a_finding_have_different_labels() {
+        for Finding { text, checks } in all().into_iter().flat_map(|original| original.findings) {
+            let labels: BTreeSet<_> = checks.iter().map(|check| [&check.of, &check.by].map(named)).collect();
+            assert_eq!(labels.len(), checks.len(), "{text}");
+        }
     }
 
     #[test]
