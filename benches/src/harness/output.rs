@@ -162,7 +162,15 @@ struct Progress {
     bench: &'static str,
     started: Instant,
     expected: Duration,
-    written: Instant,
+    /// The earliest time of the next update.
+    next: Instant,
+}
+
+impl Progress {
+    fn new(bench: &'static str, seconds: u64) -> Self {
+        let now = Instant::now();
+        Self { bench, started: now, expected: Duration::from_secs(seconds), next: now }
+    }
 }
 
 static PROGRESS: Mutex<Option<Progress>> = Mutex::new(None);
@@ -171,9 +179,7 @@ static PROGRESS: Mutex<Option<Progress>> = Mutex::new(None);
 pub(crate) fn begin(bench: &'static str, quick: bool) {
     let known = BENCHES.iter().find(|known| known.name == bench);
     if let Some(known) = known.filter(|_| io::stderr().is_terminal()) {
-        let expected = Duration::from_secs(if quick { known.seconds.1 } else { known.seconds.0 });
-        let now = Instant::now();
-        let progress = Progress { bench, started: now, expected, written: now - EVERY.min(now.elapsed()) };
+        let progress = Progress::new(bench, if quick { known.seconds.1 } else { known.seconds.0 });
         *PROGRESS.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
     }
 }
@@ -182,10 +188,9 @@ pub(crate) fn begin(bench: &'static str, quick: bool) {
 /// measurement.
 pub fn step(what: &str) {
     let mut progress = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(progress) = progress.as_mut().filter(|progress| progress.written.elapsed() >= EVERY) else {
-        return;
-    };
-    progress.written = Instant::now();
+    let now = Instant::now();
+    let Some(progress) = progress.as_mut().filter(|progress| progress.next <= now) else { return };
+    progress.next = now + EVERY;
     let left = progress.expected.saturating_sub(progress.started.elapsed()).as_secs();
     let what: String = what.chars().take(40).collect();
     let _ = write!(io::stderr(), "\r{}: about {left} s left: {what}\x1b[K", progress.bench);
@@ -230,9 +235,15 @@ pub fn fail(status: u8, what: impl Display) -> ExitCode {
 }
 
 #[cfg(test)]
-mod exit_tests {
+mod tests {
     use super::*;
     use crate::row::Versus;
+
+    #[test]
+    fn the_first_case_is_shown_at_once() {
+        let Progress { started, next, .. } = Progress::new("x", 1);
+        assert_eq!(next, started);
+    }
 
     #[test]
     fn a_run_fails_only_when_nothing_is_known() {
