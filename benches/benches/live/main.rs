@@ -121,14 +121,14 @@ impl Beside {
         matches!(std::mem::replace(self, Self::Nothing), Self::Alive(_))
     }
 
-    fn team(&mut self) -> Result<(&Team, bool), Wrong> {
+    fn team(&mut self) -> (&Team, bool) {
         let mut ended = false;
         if !matches!(self, Self::Team(_)) {
             ended = self.nothing();
-            *self = Self::Team(team(runtime)?);
+            *self = Self::Team(team(runtime));
         }
         match self {
-            Self::Team(team) => Ok((team, ended)),
+            Self::Team(team) => (team, ended),
             _ => unreachable!("it was made just now"),
         }
     }
@@ -186,7 +186,7 @@ impl Workload for Live {
                 let beside = Rc::clone(&beside);
                 move |n| {
                     let mut beside = beside.borrow_mut();
-                    let (team, ended) = beside.team()?;
+                    let (team, ended) = beside.team();
                     done(n, [spans, messages], ended, together(team, body, n)?)
                 }
             }));

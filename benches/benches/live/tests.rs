@@ -14,7 +14,7 @@ pub(crate) fn prove() {
         std::thread::sleep(LONG);
         n
     };
-    let team = team(runtime).expect("both can be started");
+    let team = team(runtime);
     let (ran, took) = together(&team, sleeps, 2).expect("both have a runtime");
     assert!(ran == 2 && took >= LONG * THREADS, "{ran} bodies in {took:?}");
 }

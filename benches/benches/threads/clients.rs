@@ -52,7 +52,7 @@ impl Clients {
     /// Starts the clients. `operate` runs the operation with a given number.
     pub(crate) fn start<W: Work>(
         operate: impl Fn(u64) -> Result<W::Output, Wrong> + Send + Sync + 'static,
-    ) -> Result<Self, Wrong> {
+    ) -> Self {
         let (next, operate) = (Arc::new(AtomicU64::new(0)), Arc::new(operate));
         let numbers = Arc::clone(&next);
         let make = move |i| {
@@ -64,8 +64,7 @@ impl Clients {
                 slice::<W>(&numbers, order, &*operate, &mut last)
             }
         };
-        let crew = Crew::start(CLIENTS, make).map_err(|e| format!("a client can't be started: {e}"))?;
-        Ok(Self { crew, next, until: 0 })
+        Self { crew: Crew::start(CLIENTS, make), next, until: 0 }
     }
 
     /// Runs `n` operations. A client takes the next operation whenever it is free, so the clients end at about the same

@@ -62,7 +62,7 @@ impl Team {
                 });
                 let thread = thread.map_err(|e| format!("a thread can't be started: {e}"))?;
                 thread.join().map_err(|_| format!("thread {number} has panicked"))?
-            })?,
+            }),
             Kind::Task => {
                 let runtime = runtime().map_err(|e| format!("the runtime: {e}"))?;
                 let polls = Arc::clone(&polls);
@@ -74,7 +74,7 @@ impl Team {
                     });
                     let task = runtime.spawn(T::spanned(task, || W::span(number)));
                     runtime.block_on(task).map_err(|e| format!("task {number}: {e}"))?
-                })?
+                })
             }
         };
         Ok(Self { clients, polls, started: 0, warm: false })

@@ -8,7 +8,6 @@
 //! shares the table of open files, and each system call on a file costs more. So the result for several threads
 //! includes this cost.
 
-use std::io;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -128,19 +127,16 @@ impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
     /// Starts `count` threads. `make(i)` is called on thread `i` and makes the closure that handles jobs. A panic in
     /// the closure aborts the process.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// Returns the system's error if a thread could not be started.
-    pub fn start<F: FnMut(J) -> R>(
-        count: usize,
-        make: impl Fn(usize) -> F + Send + Sync + 'static,
-    ) -> io::Result<Self> {
+    /// Panics if a thread can't be started. The threads that were started then wait until the process ends.
+    pub fn start<F: FnMut(J) -> R>(count: usize, make: impl Fn(usize) -> F + Send + Sync + 'static) -> Self {
         let results = (0..count).map(|_| Mutex::new(None)).collect();
         let shared = Arc::new(Shared { meet: Barrier::new(count + 1), job: Mutex::new(None), results });
         let make = Arc::new(make);
         let start = |i: usize| {
             let (shared, make) = (Arc::clone(&shared), Arc::clone(&make));
-            std::thread::Builder::new().spawn(move || {
+            std::thread::spawn(move || {
                 let bomb = AbortOnUnwind;
                 let mut work = make(i);
                 loop {
@@ -154,8 +150,8 @@ impl<J: Copy + Send + 'static, R: Send + 'static> Crew<J, R> {
                 std::mem::forget(bomb);
             })
         };
-        let threads = (0..count).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { shared, threads })
+        let threads = (0..count).map(start).collect();
+        Self { shared, threads }
     }
 
     /// Runs a job on all threads, and returns their results in the order of the threads.
