@@ -20,8 +20,8 @@
 //!   instructions. To count events while tracing is off, the process connects to a service without a session. The
 //!   service is a thread of the process, but callgrind counts only the thread that runs the operations.
 //! - C++ formats the process id in each message, so its cost depends on the number of digits of the id. If the kernel
-//!   allows a PID namespace (root, or user namespaces), the processes run in a namespace in which all ids have five
-//!   digits. Otherwise the counts of C++ may vary by a few instructions. So these counts have no bounds.
+//!   allows a PID namespace (root, or user namespaces), each process runs in a namespace in which its id has five
+//!   digits. Otherwise the counts of C++ vary by some 20 instructions for each digit. So these counts have no bounds.
 //! - Counts of C++ and of Rust through libcutils depend on the machine's C++ compiler and library. These counts, and
 //!   those of the limits, have no bounds.
 
@@ -142,9 +142,10 @@ pub const FUNCTION: &str = "count_operations";
 /// anyway.)
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-ERMS,-FSRM";
 
-/// A shell command that starts a program in which all process ids have five digits. If that is impossible, the
-/// command fails and does not start the program.
-const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && exec \"$@\"";
+/// A shell command that runs a program in a process whose id has five digits. If that is impossible, the command fails
+/// and does not run the program. The shell itself is process 1 of the namespace. Without `exit` after the program, it
+/// would replace itself by the program, which would then be process 1.
+const FIVE_DIGITS: &str = "echo 9999 >/proc/sys/kernel/ns_last_pid && \"$@\"; exit";
 
 /// Counts each case once. Several cases run in parallel, because other processes do not change a count.
 fn count(ids: &[Id]) -> Result<Vec<Row>, String> {
@@ -430,12 +431,11 @@ mod tests {
             );
             return;
         }
-        // The first process of the namespace is the command itself. The counted processes are its children.
         let mut command = Command::new(&namespace[0]);
-        let output =
-            command.args(&namespace[1..]).args(["sh", "-c", "sh -c 'echo $$'; true"]).output().unwrap();
+        let output = command.args(&namespace[1..]).args(["sh", "-c", "echo $$; exit 7"]).output().unwrap();
         let id: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
         assert!((10_000..100_000).contains(&id), "{id}");
+        assert_eq!(output.status.code(), Some(7));
     }
 
     #[test]
