@@ -10,7 +10,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use common::{Message, Place, Role, balanced, case};
+use common::{Place, Role, balanced, case};
 use tracing::{Span, info_span};
 
 const BUFFER_KB: u64 = 32 << 10;
@@ -36,7 +36,7 @@ fn place(name: &str) -> Option<Place> {
 
 /// Returns the program's own messages, without those of slices that the signal handler has written.
 #[cfg(target_arch = "x86_64")]
-fn without_handler(messages: &[Message]) -> Vec<&str> {
+fn without_handler(messages: &[common::Message]) -> Vec<&str> {
     let mut texts: Vec<&str> = Vec::new();
     let mut inside = 0;
     for message in messages {

@@ -88,7 +88,7 @@ fn finish(mut child: Child) {
 }
 
 /// Returns how many times this thread has gone to sleep.
-fn sleeps() -> i64 {
+fn sleeps() -> libc::c_long {
     // SAFETY: numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage.

@@ -596,7 +596,7 @@ fn a_switch_waits_as_long_as_it_was_told_and_then_changes_nothing() {
 /// Returns how many times this thread has gone to sleep.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
-fn sleeps() -> i64 {
+fn sleeps() -> libc::c_long {
     // SAFETY: zeros are valid for these numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live rusage.

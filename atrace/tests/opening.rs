@@ -11,7 +11,7 @@ mod cases {
     use std::process::Command;
 
     use atrace::*;
-    use atrace_sys::marker::{MARKER_PATHS, Marker, MarkerKind};
+    use atrace_sys::marker::{MARKER_PATHS, Marker};
 
     use crate::common::{self, Place, case, identity, is_root, terminal};
 
@@ -90,7 +90,7 @@ mod cases {
             };
             refuse_attributes();
             let marker = Marker::open().unwrap();
-            assert_eq!(marker.kind(), MarkerKind::Tracefs);
+            assert_eq!(marker.kind(), atrace_sys::marker::MarkerKind::Tracefs);
             for _ in 0..600 {
                 assert!(marker.write(b"unseen"));
             }

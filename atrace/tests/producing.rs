@@ -17,7 +17,7 @@ mod cases {
     use std::os::unix::process::CommandExt as _;
     use std::path::Path;
     use std::process::{Command, Stdio};
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::{AtomicIsize, Ordering};
     use std::time::Duration;
 
     use atrace::perfetto;
@@ -311,7 +311,7 @@ mod cases {
         /// `RUSAGE_THREAD`, which the crate `libc` does not have for Android.
         const THREAD: libc::c_int = 1;
         /// Returns how many times the thread has slept.
-        fn sleeps() -> i64 {
+        fn sleeps() -> libc::c_long {
             // SAFETY: zeros are valid for these numbers, and the kernel fills them.
             unsafe {
                 let mut used: libc::rusage = std::mem::zeroed();
@@ -322,9 +322,9 @@ mod cases {
         extern "C" fn first_event(_: libc::c_int) {
             let before = sleeps();
             atrace_instant(TAG, "first");
-            SLEEPS.store(sleeps() - before, Ordering::SeqCst);
+            SLEEPS.store((sleeps() - before) as isize, Ordering::SeqCst);
         }
-        static SLEEPS: AtomicI64 = AtomicI64::new(-1);
+        static SLEEPS: AtomicIsize = AtomicIsize::new(-1);
         let name = case!({
             let handler = first_event as extern "C" fn(libc::c_int) as libc::sighandler_t;
             if std::env::var_os("ATRACE_TEST_IN_HANDLER").is_some() {
