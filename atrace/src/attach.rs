@@ -64,6 +64,8 @@ pub(crate) fn attach() {
         producer::seek(serial);
         state::publish();
     }
+    // Without a thread, a watch that began before hears of no session. This function can't return an error.
+    let _ = watch::sessions_are_possible();
 }
 
 extern "C" fn in_child() {

@@ -86,11 +86,10 @@ impl Ids {
     pub(super) fn add(&self, id: u64, callsite: usize, lane: usize) {
         let (table, [small, _]) = Self::sets(id);
         let (new, first) = (rest(id) | (callsite as u64 + 1), &self.sets[small].0[0]);
+        let owns = self.owners[table].load(Ordering::Relaxed) == lane + 1;
         match first.load(Ordering::Relaxed) {
-            present if present == new => {}
-            0 if self.owners[table].load(Ordering::Relaxed) == lane + 1 => {
-                first.store(new, Ordering::Relaxed)
-            }
+            present if owns && present == new => {}
+            0 if owns => first.store(new, Ordering::Relaxed),
             _ => self.add_further(id, new, lane),
         }
     }

@@ -345,7 +345,7 @@ impl State {
     #[cold]
     #[inline(never)]
     fn time_slowly(&'static self, thread: &Thread, number: usize, call: Call) -> Option<Timing> {
-        thread.prepare(self.began.1);
+        thread.prepare(|| self.ticks.now());
         let is_nested = thread.is_timing();
         let (place, one_in) = (place_of(call), self.one_in.load(Ordering::Relaxed));
         let left = |calls| if is_nested || calls + 1 < FIRSTS { 0 } else { thread.random_left(one_in) };

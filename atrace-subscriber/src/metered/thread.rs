@@ -60,13 +60,13 @@ pub(super) fn with<R>(then: impl FnOnce(&Thread) -> R) -> R {
 }
 
 impl Thread {
-    /// Takes a lane, if this is the thread's first metered call.
-    pub(super) fn prepare(&self, seed: u64) {
+    /// Takes a lane, if this is the thread's first metered call. `seed` returns a number that differs at each call.
+    pub(super) fn prepare(&self, seed: impl FnOnce() -> u64) {
         if self.own.get() != NONE {
             return;
         }
         self.own.set(free_lane().map_or(SHARED, |number| number * LANE));
-        self.random.set(seed ^ std::ptr::from_ref(self).addr() as u64 | 1);
+        self.random.set(seed() ^ std::ptr::from_ref(self).addr() as u64 | 1);
         self.end_timing();
     }
 

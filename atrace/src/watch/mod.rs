@@ -32,7 +32,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use atrace_sys::OnceRef;
@@ -101,8 +101,8 @@ impl Drop for Watch {
 /// tags that are enabled when the watch begins. A panic in the callback is caught.
 ///
 /// If tracing can't be switched on in this process (see [`sink()`](crate::sink())), no thread is started until
-/// [`perfetto::connect`](crate::perfetto::connect) or [`perfetto::record_to`](crate::perfetto::record_to) is called. If
-/// the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
+/// [`atrace_init`](crate::atrace_init), [`perfetto::connect`](crate::perfetto::connect) or
+/// [`perfetto::record_to`](crate::perfetto::record_to) is called. If the sink could not be opened for lack of descriptors or memory, the thread tries again each second.
 ///
 /// [`atrace_set_tracing_enabled`]: crate::atrace_set_tracing_enabled
 /// [`atrace_update_tags`]: crate::atrace_update_tags
@@ -190,15 +190,14 @@ pub fn on_tick(body: &'static fn()) {
 ///
 /// # Errors
 ///
-/// Returns an error if a thread for watches can't be started.
+/// Returns an error if a thread for watches can't be started. The other threads are started nevertheless.
 pub(crate) fn sessions_are_possible() -> io::Result<()> {
-    for thread in [&ORDINARY, &DETACHED] {
-        if let Some(watchers) = thread.present.get() {
-            watchers.notifier.ensure_thread(|| watchers.start())?;
-        }
+    let mut started = Ok(());
+    for watchers in [&ORDINARY, &DETACHED].into_iter().filter_map(|thread| thread.present.get()) {
+        started = started.and(watchers.notifier.ensure_thread(|| watchers.start()));
     }
     start_ticks();
-    Ok(())
+    started
 }
 
 /// If a tracer has called [`on_tick`] and this process may have sessions, starts a watching thread for the ticks,
@@ -287,7 +286,7 @@ struct Watchers {
     /// this is set.
     is_nudged: AtomicBool,
     /// The handle by which the thread is woken in a process without properties. In other processes it is not set.
-    sleeper: OnceLock<std::thread::Thread>,
+    sleeper: Mutex<Option<std::thread::Thread>>,
     /// The callbacks, and the flag by which the thread is stopped.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
 }
@@ -308,7 +307,7 @@ impl Watchers {
             again: false,
             thread: None,
         };
-        let sleeper = OnceLock::new();
+        let sleeper = Mutex::new(None);
         Self { detached, is_nudged: AtomicBool::new(false), sleeper, notifier: Notifier(Mutex::new(state)) }
     }
 
@@ -337,7 +336,7 @@ impl Watchers {
         let stopped = Arc::clone(&stop);
         thread::spawn_quiet("atrace-watch", move || {
             WATCHING.set(true);
-            let properties = properties_when_there(&stopped);
+            let properties = self.properties_when_there(&stopped);
             if self.detached {
                 thread::leave_descriptors();
             }
@@ -359,6 +358,16 @@ impl Watchers {
         drop(callback); // The program's code: not under the lock.
     }
 
+    /// Waits until the sink is chosen or the thread must stop, and returns the sink's properties. Sessions may change
+    /// meanwhile.
+    fn properties_when_there(&self, stop: &AtomicBool) -> Option<&'static Properties> {
+        while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
+            self.deliver();
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        choice::present().properties()
+    }
+
     /// Waits for changes of the properties until the thread is stopped.
     fn follow(&self, properties: &Properties, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
@@ -378,7 +387,7 @@ impl Watchers {
 
     /// Waits for changes of Perfetto's sessions, in a process without properties, until the thread is stopped.
     fn follow_sessions(&self, stop: &AtomicBool) {
-        let _ = self.sleeper.set(std::thread::current());
+        *self.sleeper() = Some(std::thread::current());
         while !stop.load(Ordering::Acquire) {
             self.deliver();
             if !self.is_nudged.swap(false, Ordering::AcqRel) {
@@ -387,11 +396,15 @@ impl Watchers {
         }
     }
 
+    fn sleeper(&self) -> MutexGuard<'_, Option<std::thread::Thread>> {
+        self.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Wakes the thread, so that it checks the tags again.
     #[inline(never)]
     fn nudge(&self) {
         self.is_nudged.store(true, Ordering::Release);
-        if let Some(sleeper) = self.sleeper.get() {
+        if let Some(sleeper) = &*self.sleeper() {
             sleeper.unpark();
         }
         if let Some(properties) = choice::present().properties() {
@@ -412,14 +425,6 @@ impl Watchers {
             }
         });
     }
-}
-
-/// Waits until the sink is chosen or the thread must stop, and returns the sink's properties.
-fn properties_when_there(stop: &AtomicBool) -> Option<&'static Properties> {
-    while choice::chosen().is_waiting() && !stop.load(Ordering::Acquire) {
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    choice::present().properties()
 }
 
 /// Wakes a thread that must stop, again and again until the thread has dropped its reference to `stop`. A single wake

@@ -510,16 +510,12 @@ mod cases {
             assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), number) }, 0);
             counted(child, "1");
         };
-        std::thread::scope(|scope| {
-            for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
-                scope.spawn({
-                    let run = &run;
-                    move || run(number, false)
-                });
-            }
-            // To a group that the program has left.
-            scope.spawn(|| run(libc::SIGTERM, true));
-        });
+        // In turn: the command waits for a limited time until it knows that the whole group has got the signal.
+        for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
+            run(number, false);
+        }
+        // To a group that the program has left.
+        run(libc::SIGTERM, true);
     }
 
     #[test]

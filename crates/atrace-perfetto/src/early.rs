@@ -1,12 +1,23 @@
 //! Counts events that are lost before the service has reported which sessions exist.
 //!
-//! The counts are in shared memory as soon as the connection has shared memory, so that the service can read the counts
-//! however the process ends. Until then, the counts are in [`Shared`].
+//! The number of lost events is in shared memory as soon as the connection has shared memory, so that the service can
+//! read it however the process ends.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::memory::{Arena, Loss};
-use crate::pool::Shared;
+
+/// The counts of a process. All zeros are a valid value.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct EarlyLosses {
+    /// The number of events that were lost.
+    pub(crate) events: AtomicU64,
+    /// The number of those events that are not counted in shared memory yet.
+    untold: AtomicU64,
+    /// The number of open slices whose begins were lost. Their ends will be lost as well.
+    unbegun: AtomicU64,
+}
 
 /// The shared memory of the connection, or null if there is none.
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
@@ -29,49 +40,58 @@ pub(crate) fn set_arena(arena: Option<&'static Arena>) {
     ARENA.store(pointer, Ordering::SeqCst);
 }
 
-/// Counts a lost event that changes the number of open slices of its thread by `opens`. Returns true if the event begins
-/// a slice of the thread, whose end will then be lost as well.
-#[inline(never)]
-pub(crate) fn lose(shared: &Shared, opens: i32) -> bool {
-    if opens < 0 {
-        lose_end(shared);
-        return false;
+impl EarlyLosses {
+    /// Sets all counts to 0.
+    pub(crate) fn clear(&self) {
+        for count in [&self.events, &self.untold, &self.unbegun] {
+            count.store(0, Ordering::Relaxed);
+        }
     }
-    count(shared);
-    let is_begin = opens > 0;
-    if is_begin {
-        shared.unbegun.fetch_add(1, Ordering::Relaxed);
+
+    /// Counts a lost event that changes the number of open slices of its thread by `opens`. Returns true if the event
+    /// begins a slice of the thread, whose end will then be lost as well.
+    #[inline(never)]
+    pub(crate) fn lose(&self, opens: i32) -> bool {
+        if opens < 0 {
+            self.lose_end();
+            return false;
+        }
+        self.count();
+        let is_begin = opens > 0;
+        if is_begin {
+            self.unbegun.fetch_add(1, Ordering::Relaxed);
+        }
+        is_begin
     }
-    is_begin
-}
 
-/// Counts the end of a slice that began before all sessions as lost, if this process has lost more begins than ends so
-/// far. The process has one number for all slices, so the lost begin may be that of another slice.
-#[cold]
-pub(crate) fn lose_end(shared: &Shared) {
-    let less = |unbegun: u64| unbegun.checked_sub(1);
-    if shared.unbegun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
-        count(shared);
+    /// Counts the end of a slice that began before all sessions as lost, if this process has lost more begins than ends
+    /// so far. The process has one number for all slices, so the lost begin may be that of another slice.
+    #[cold]
+    pub(crate) fn lose_end(&self) {
+        let less = |unbegun: u64| unbegun.checked_sub(1);
+        if self.unbegun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+            self.count();
+        }
     }
-}
 
-/// Counts a lost event.
-#[inline(never)]
-pub(crate) fn count(shared: &Shared) {
-    shared.early.fetch_add(1, Ordering::Relaxed);
-    shared.untold.fetch_add(1, Ordering::SeqCst);
-    publish(shared);
-}
+    /// Counts a lost event.
+    #[inline(never)]
+    pub(crate) fn count(&self) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+        self.untold.fetch_add(1, Ordering::SeqCst);
+        self.publish();
+    }
 
-/// Moves the count of lost events to shared memory, if there is any.
-///
-/// [`count`] calls this after it has counted an event, and the socket thread calls it after it has set the shared
-/// memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
-/// write.
-#[inline(never)]
-pub(crate) fn publish(shared: &Shared) {
-    if let Some(arena) = arena() {
-        let events = shared.untold.swap(0, Ordering::SeqCst);
-        arena.count_lost(Loss::Early, i32::try_from(events).unwrap_or(i32::MAX));
+    /// Moves the count of lost events to shared memory, if there is any.
+    ///
+    /// [`count`](Self::count) calls this after it has counted an event, and the socket thread calls it after it has set
+    /// the shared memory. The accesses are sequentially consistent, so at least one of the two threads sees the other's
+    /// write.
+    #[inline(never)]
+    pub(crate) fn publish(&self) {
+        if let Some(arena) = arena() {
+            let events = self.untold.swap(0, Ordering::SeqCst);
+            arena.count_lost(Loss::Early, i32::try_from(events).unwrap_or(i32::MAX));
+        }
     }
 }

@@ -47,7 +47,7 @@ use atrace_sys::process::ErrnoGuard;
 use atrace_sys::thread::{self, with_slot};
 use atrace_sys::{OnceRef, Result, fence};
 
-use super::early;
+use super::early::EarlyLosses;
 use super::memory::{Arena, Loss};
 use super::presence::{Epoch, Found, Presence};
 
@@ -134,13 +134,8 @@ pub(crate) struct Shared {
     pub(crate) lost: AtomicU64,
     /// The presumed tags: they count as wanted while the service has not yet reported which sessions exist.
     pub(crate) presumed: AtomicU64,
-    /// The number of events that were lost before the service reported which sessions exist.
-    pub(crate) early: AtomicU64,
-    /// The number of those events in `early` that are not counted in shared memory yet.
-    pub(crate) untold: AtomicU64,
-    /// The number of open slices whose begins are among the events in `early`. Their ends will be lost as
-    /// well.
-    pub(crate) unbegun: AtomicU64,
+    /// The events that were lost before the service reported which sessions exist.
+    pub(crate) early: EarlyLosses,
     /// The session slots.
     pub(crate) sessions: [Session; SESSIONS],
 }
@@ -157,7 +152,8 @@ impl Shared {
         session.buffer.store(buffer, Ordering::Relaxed);
         session.tags.store(tags, Ordering::SeqCst);
         session.number.store(self.begun.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let has_lost = self.presumed.load(Ordering::Relaxed) != 0 && self.early.load(Ordering::Relaxed) != 0;
+        let has_lost =
+            self.presumed.load(Ordering::Relaxed) != 0 && self.early.events.load(Ordering::Relaxed) != 0;
         session.has_lost.store(has_lost, Ordering::Relaxed);
         session.epoch.open(generation().number());
         self.open.fetch_or(1 << number, Ordering::Release);
@@ -192,7 +188,7 @@ impl Shared {
     fn lose(&self) {
         let open = self.open.load(Ordering::Acquire);
         if open == 0 && self.presumed.load(Ordering::Relaxed) != 0 {
-            return early::count(self);
+            return self.early.count();
         }
         self.lost.fetch_add(1, Ordering::Relaxed);
         let session = self.sessions.get(open.trailing_zeros() as usize);
@@ -532,6 +528,7 @@ impl<W: Plain + 'static> Drop for Inside<W> {
 mod tests {
     use super::*;
     use crate::abi;
+    use crate::early::set_arena;
     use crate::foreign::Foreign;
 
     #[derive(Debug)]
@@ -642,12 +639,12 @@ mod tests {
         let (arena, file) = Arena::make(4).unwrap();
         let memory = Foreign::map(OwnedFd::from(file).as_fd(), abi::PAGE).unwrap();
         shared.presumed.store(1, Ordering::Relaxed);
-        early::set_arena(Some(arena));
+        set_arena(Some(arena));
         shared.lose();
         assert_eq!(memory.lost(Loss::Early), 1);
-        early::lose(&shared, 0);
+        shared.early.lose(0);
         assert_eq!((memory.lost(Loss::Early), memory.lost(Loss::Inside)), (2, 0));
-        early::set_arena(None);
+        set_arena(None);
         arena.retire();
     }
 

@@ -137,7 +137,8 @@ pub fn standing() -> (Standing, u32) {
 
 /// Returns how many events were lost.
 pub fn lost() -> u64 {
-    let of = |shared: &Shared| shared.lost.load(Ordering::Relaxed) + shared.early.load(Ordering::Relaxed);
+    let of =
+        |shared: &Shared| shared.lost.load(Ordering::Relaxed) + shared.early.events.load(Ordering::Relaxed);
     POOL.shared().map_or(0, of)
 }
 
@@ -335,7 +336,7 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         open = wait_for_sessions(shared);
         if open == 0 {
             let begun = || shared.begun.load(Ordering::Relaxed);
-            return early::lose(shared, event.opens()).then(|| Written::ByPerfetto { begun: begun() });
+            return shared.early.lose(event.opens()).then(|| Written::ByPerfetto { begun: begun() });
         }
         inside = POOL.enter()?;
         (shared, thread) = (inside.shared(), inside.thread());

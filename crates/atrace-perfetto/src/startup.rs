@@ -77,9 +77,7 @@ pub(crate) fn presume(shared: &Shared) {
 pub(crate) fn end(shared: &Shared) {
     if shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) == 0 {
         // No session exists, so nobody wanted the lost events.
-        for count in [&shared.early, &shared.untold, &shared.unbegun] {
-            count.store(0, Ordering::Relaxed);
-        }
+        shared.early.clear();
     }
     let has_changed = shared.presume(0);
     ANSWERED.store(generation().number(), Ordering::Release);
@@ -151,7 +149,7 @@ fn wait_for_sent(shared: &Shared) {
 /// counts of lost events, and has the last events.
 extern "C" fn at_exit() {
     let Some(shared) = POOL.shared() else { return };
-    if shared.early.load(Ordering::Relaxed) != 0 {
+    if shared.early.events.load(Ordering::Relaxed) != 0 {
         wait();
     }
     wait_for_sent(shared);

@@ -41,7 +41,6 @@ use atrace_sys::memory::Plain;
 use atrace_sys::{process, thread};
 
 use crate::clock;
-use crate::early;
 use crate::event::{Event, TEXT_MAX, Track, Type};
 use crate::interned::Interned;
 use crate::options::{FILTERS, NOT_FAST, STALL, THREAD_TIME};
@@ -337,7 +336,7 @@ impl Writer {
             return false;
         }
         if self.depth == 0 {
-            POOL.shared().into_iter().for_each(early::lose_end); // Its begin came before the session.
+            POOL.shared().into_iter().for_each(|shared| shared.early.lose_end()); // Its begin came before the session.
             return false;
         }
         self.depth -= 1;

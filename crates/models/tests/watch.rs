@@ -173,6 +173,44 @@ fn a_dropped_watch_overwrote_what_is_newer() {
     });
 }
 
+/// Models a watch that has no thread yet, while a thread becomes necessary and the watch is dropped. The thread must be
+/// stopped.
+fn no_thread_stays(ensure: fn(&Notifier<u64, (), ()>) -> bool) {
+    model(3, move || {
+        let notifier = leak(notifier());
+        let id = notifier.add((), OFF, || Ok::<_, ()>(None)).unwrap();
+        let started = leak(AtomicU64::new(0));
+        let other = thread::spawn(move || started.store(ensure(notifier).into(), Ordering::Relaxed));
+        let stopped = notifier.remove(id).1.is_some();
+        other.join().unwrap();
+        assert_eq!(started.load(Ordering::Relaxed) == 1, stopped, "nobody stops the thread");
+    });
+}
+
+#[test]
+fn a_thread_that_was_started_later_is_stopped() {
+    no_thread_stays(|notifier| {
+        let mut is_started = false;
+        let start = || {
+            is_started = true;
+            look()
+        };
+        notifier.ensure_thread(start).unwrap();
+        is_started
+    });
+}
+
+#[test]
+#[should_panic(expected = "nobody stops the thread")]
+fn a_thread_for_no_watch_stayed() {
+    no_thread_stays(|notifier| {
+        let mut state = notifier.0.lock().unwrap();
+        let is_started = state.thread.is_none();
+        state.thread = Some(());
+        is_started
+    });
+}
+
 /// Models a query whether a callsite is enabled, while tracing is switched. The answer is stored at any later time.
 fn an_old_answer_is_known_of(ask: fn(&Queries) -> u64, switch: fn(&Queries), is_open: fn(&Queries) -> bool) {
     model(3, move || {

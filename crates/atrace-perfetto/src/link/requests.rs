@@ -188,7 +188,7 @@ impl Link {
     pub(super) fn use_arena(&mut self, arena: &'static Arena) {
         self.arena = Some(arena);
         early::set_arena(self.arena);
-        early::publish(self.shared);
+        self.shared.early.publish();
     }
 
     fn register(&mut self) -> Result<(), Standing> {

@@ -3,7 +3,9 @@
 //! Each event in [`EVENTS`] becomes Perfetto's message for this event. Other events become a `GenericFtraceEvent`,
 //! which has the names and values of those fields that are numbers or texts.
 //!
-//! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is.
+//! Addresses in the kernel are left out, because they would show the reader of a trace where in memory the kernel is:
+//! fields whose type is a pointer, the fields in [`ADDRESSES`], and unsigned numbers in the kernel's half of the 64-bit
+//! addresses.
 //!
 //! Source of the field numbers: Perfetto's `ftrace_event.proto` and the messages that it contains.
 
@@ -67,7 +69,7 @@ const GENERIC: u32 = 327;
 pub(super) const PRINT: &str = "print";
 
 /// The names of fields that have an address in the kernel although the type of the field does not show it.
-const ADDRESSES: [&str; 2] = ["ip", "caller"];
+const ADDRESSES: [&str; 3] = ["ip", "caller", "call_site"];
 
 /// The maximum length of an encoded event in bytes. A message to a marker has at most 4 KiB.
 const EVENT: usize = 16 << 10;
@@ -134,6 +136,13 @@ fn is_address(field: &Field) -> bool {
     field.kind.contains('*') || ADDRESSES.contains(&&*field.name)
 }
 
+/// Returns whether an unsigned number is an address in the kernel of a 64-bit system. The highest numbers are negated
+/// errors.
+fn is_in_kernel(number: u64) -> bool {
+    const ERRNO_MAX: u64 = 4095;
+    (0xffff_0000_0000_0000..=u64::MAX - ERRNO_MAX).contains(&number)
+}
+
 /// The value of a field of an event.
 enum Content<'a> {
     Text(Cow<'a, str>),
@@ -145,7 +154,8 @@ impl<'a> Content<'a> {
     fn of(field: &Field, data: &'a [u8]) -> Option<Self> {
         let Field { kind, offset, size, .. } = field;
         if !kind.ends_with(']') {
-            return field.number(data).map(Self::Number);
+            let number = field.number(data).filter(|number| field.is_signed || !is_in_kernel(*number));
+            return number.map(Self::Number);
         }
         if !kind.contains("char[") || kind.contains("unsigned") {
             return None;
@@ -340,6 +350,31 @@ mod tests {
         assert_eq!(field(&field(&got[2], 3).unwrap(), 2).unwrap(), b"I|1|x\n");
         // In an event that is cut, the field `prev_comm` is empty, and the other fields are missing.
         assert_eq!(field(&got[3], 4).unwrap(), b"\x0a\0");
+    }
+
+    #[test]
+    fn addresses_in_the_kernel_are_left_out() {
+        let place = tempfile::tempdir().unwrap();
+        let fields = [
+            ("void * pointer", 1_u64),
+            ("unsigned long call_site", 1),
+            ("unsigned long object", 0xffff_8880_1234_5678),
+            ("unsigned long user", 0x7fff_1234_5678),
+            ("unsigned long failed", u64::MAX - 11),
+            ("long back", u64::MAX << 40),
+        ];
+        let lines = fields.iter().enumerate().map(|(at, (field, _))| {
+            let signed = u8::from(field.starts_with("long"));
+            format!("\tfield:{field};\toffset:{};\tsize:8;\tsigned:{signed};\n", 8 + 8 * at)
+        });
+        let formats = formats(place.path(), &[("kmem/other", 2, &lines.collect::<String>())]);
+        let data = fields.map(|(_, value)| value.to_ne_bytes());
+        let got = encoded(&formats, &[event(2, data.as_flattened())]);
+        let other = Reader::first(&got[0], GENERIC).unwrap().bytes();
+        let parts = Reader::new(other).skip(1);
+        let names: Vec<_> =
+            parts.map(|(_, part)| Reader::first(part.bytes(), 1).unwrap().bytes().to_vec()).collect();
+        assert_eq!(names, [&b"user"[..], b"failed", b"back"]);
     }
 
     #[test]
