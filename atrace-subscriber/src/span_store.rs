@@ -309,8 +309,9 @@ impl StoredSpan {
         }
     }
 
-    /// Closes the span that this thread left last, if the span's flow has the number `flow_id` and the span may have a
-    /// life. Returns false if the registry must be asked which span has closed. Returns true without closing the span
+    /// Removes the registry's holder of the span that this thread left last, if the span's flow has the number
+    /// `flow_id` and the span may have a life. This closes the span unless it has other holders. Returns false if the
+    /// registry must be asked which span has closed. Returns true without closing the span
     /// if the span is closed when the registry drops the extensions.
     #[inline(always)]
     pub(crate) fn close_just_left(self, flow_id: u64) -> bool {

@@ -19,7 +19,8 @@ use crate::{AtraceTag, refresh};
 /// On a host, this function also lets `atrace record` find the process. If a Perfetto service runs, this function
 /// connects to the service as [`connect`](crate::perfetto::connect) does. Otherwise a thread sleeps until the same user
 /// begins a recording, and then connects within a second. The thread does not poll, and no code of the program runs on
-/// it. A service that is started in another way is found only at the next recording;
+/// it. A service that is started in another way is found only when a property of the store changes next, for example at
+/// the next recording;
 /// [`connect`](crate::perfetto::connect) polls for a service instead. The process is not found if it has elevated rights
 /// (`AT_SECURE`), or if the variable `ATRACE_BACKEND` or `ATRACE_MARKER` has a value.
 ///

@@ -418,8 +418,8 @@ fn a_child_has_watches_of_its_own() {
     Place::file().run(&name);
 }
 
-/// Tests that ticks are called at their interval, even if there are two watching threads and they also wake for other
-/// reasons.
+/// Tests that ticks are not called more often than once in their interval, even if there are two watching threads and
+/// they also wake for other reasons.
 #[test]
 fn ticks_have_their_time_between_them() {
     let name = case!({

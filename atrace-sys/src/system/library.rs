@@ -39,7 +39,8 @@ impl Library {
     #[cfg(all(target_os = "android", not(target_feature = "crt-static")))]
     pub(crate) const LOADED: Self = Self(libc::RTLD_DEFAULT);
 
-    /// Opens a library. Returns the text of the dynamic linker's error if that fails. Allocates.
+    /// Opens a library. If that fails, returns the library's name and the reason, usually in the dynamic linker's
+    /// words. Allocates.
     pub(crate) fn open(name: &OsStr) -> Result<Self, String> {
         let fault = |reason: &str| format!("{}: {reason}", name.display());
         let path = CString::new(name.as_bytes()).map_err(|_| fault("the path contains a NUL byte"))?;

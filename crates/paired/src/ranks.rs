@@ -89,8 +89,9 @@ fn positive(mut values: Vec<f64>) -> usize {
     counts.sum()
 }
 
-/// Returns the largest number of positive sums that puts a shift outside of the interval; the same number of sums that
-/// are not positive does so, too. For the true shift, both numbers are larger with a probability of at least
+/// Returns the largest `k` for which a shift is outside of the interval if at most `k` sums of pairs of samples are
+/// positive, or if at most `k` are not positive. For the true shift, both numbers are larger with a probability of at
+/// least
 /// `confidence`. Returns `None` if there are too few samples for this confidence.
 fn outside(n: usize, confidence: f64) -> Option<usize> {
     let tail = (1.0 - confidence) / 2.0;

@@ -43,8 +43,8 @@ impl Caller {
         Ok(Some(Self::of(uid, id("SUDO_GID")?)))
     }
 
-    /// Returns the user with this id, in this group or, if no group is given, in the user's primary
-    /// group.
+    /// Returns the user with this id, in this group or, if no group is given, in the user's primary group (for a user
+    /// that the system does not know, in the group with the same number).
     pub(crate) fn of(uid: u32, gid: Option<u32>) -> Self {
         let user = get_user_by_uid(uid);
         let gid = gid.or(user.as_ref().map(|user| user.primary_group_id())).unwrap_or(uid);

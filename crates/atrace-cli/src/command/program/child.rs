@@ -3,7 +3,8 @@
 //! # Signals
 //!
 //! A signal that asks the command to end must reach the program, too. If the signal was sent to the whole process group
-//! (see [`Witness`]), the program has received it already; otherwise [`wait`] forwards the signal to the program.
+//! (see [`Witness`]), a program that is still in the group has received it already. Otherwise [`wait`] forwards the
+//! signal to the program.
 //!
 //! # Waiting
 //!

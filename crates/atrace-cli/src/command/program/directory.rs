@@ -191,7 +191,8 @@ impl ProgramStore {
         &self.store.path
     }
 
-    /// Switches tracing off in the store, for children of the program that still run.
+    /// Switches tracing off in the store: after the program, for its children that still run; in `atrace cost`, before
+    /// the program starts.
     pub(crate) fn switch_off(&self) {
         for (_, closed) in stores::perform([&self.store], |_| Work::All(false)) {
             if let Err(e) = closed {

@@ -149,8 +149,8 @@ impl Tree {
         found.is_some()
     }
 
-    /// Returns a message about the processes that have closed the marker after they had used ATrace or had
-    /// the marker open, or `None` if there are none.
+    /// Returns a message about the processes that use ATrace, or had the marker open at an earlier check, and do not
+    /// have the marker open now; or `None` if there are none.
     pub(crate) fn lost(&self) -> Option<String> {
         self.closed(|seen| seen.uses_atrace || seen.had_marker)
     }
