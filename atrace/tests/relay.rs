@@ -406,7 +406,9 @@ mod cases {
                 for _ in 0..THREADS {
                     scope.spawn(|| {
                         while !done.load(Ordering::Relaxed) {
-                            atrace_instant(TAG, "busy");
+                            (0..100).for_each(|_| atrace_instant(TAG, "busy"));
+                            // Otherwise the test takes long to read what was written.
+                            std::thread::sleep(std::time::Duration::from_micros(100));
                         }
                     });
                 }
