@@ -64,9 +64,10 @@ pub fn connect() {
 /// process already records itself, or if a thread is still in the middle of an event of the previous recording.
 pub fn record_to(path: impl AsRef<Path>) -> io::Result<Recording> {
     first::enable_perfetto();
-    watch::sessions_are_possible()?;
     let recording = producer::record(path.as_ref(), AtraceTag::ValidMask.bits())?;
     refresh::update();
+    // After the recording has begun, because this wakes the thread that calls a tracer's ticks.
+    watch::sessions_are_possible()?;
     watch::tags_may_have_changed();
     Ok(recording)
 }
