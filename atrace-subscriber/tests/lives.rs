@@ -18,9 +18,10 @@ mod cases {
     use std::process::Stdio;
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
+    use std::thread::JoinHandle;
     use std::time::Duration;
 
-    use atrace::perfetto;
+    use atrace::perfetto::{self, Recording};
     use atrace_cli::service::{Keep, Service};
     use atrace_subscriber::{AsyncSpans, AtraceLayer, AtraceSubscriber};
     use tracing::field::Empty;
@@ -521,19 +522,28 @@ mod cases {
         common::Place::file().run(&name);
     }
 
+    fn at_once(path: &Path) -> (Recording, Option<JoinHandle<()>>) {
+        (perfetto::record_to(path).unwrap(), None)
+    }
+
     /// Creates a span that is left once and a span that is never entered, and does nothing more. Returns once the lives
-    /// of both are in the trace.
-    fn wait_for_idle_lives(dispatch: &Dispatch) {
+    /// of both are in the trace. `record` begins a recording into the
+    /// file at the given path; the file is complete when the thread that `record` may return has ended.
+    fn wait_for_idle_lives(
+        dispatch: &Dispatch,
+        record: impl Fn(&Path) -> (Recording, Option<JoinHandle<()>>),
+    ) {
         let directory = tempfile::tempdir().unwrap();
         let mut wait = Duration::from_millis(100);
         loop {
             let path = directory.path().join("trace");
-            let recording = perfetto::record_to(&path).unwrap();
+            let (recording, copy) = record(&path);
             let new = || (info_span!("hangs"), info_span!("waits", n = 1));
             let (span, waits) = tracing::dispatcher::with_default(dispatch, new);
             span.in_scope(|| ());
             std::thread::sleep(wait);
             recording.finish().unwrap();
+            copy.into_iter().for_each(|copy| copy.join().unwrap());
             let lives = lives(&Trace::open(&path).events());
             assert!(lives.iter().all(|life| life.end.is_none()));
             drop((span, waits));
@@ -549,7 +559,7 @@ mod cases {
     #[test]
     fn the_life_of_a_span_that_hangs_is_in_the_trace() {
         let name = case!({
-            wait_for_idle_lives(&by_default(true));
+            wait_for_idle_lives(&by_default(true), at_once);
         });
         common::Place::file().run(&name);
     }
@@ -560,7 +570,32 @@ mod cases {
             let subscriber = AtraceSubscriber::default()
                 .with_async_target(module_path!(), AsyncSpans::Beside)
                 .with_async_spans(AsyncSpans::Never);
-            wait_for_idle_lives(&subscriber.into());
+            wait_for_idle_lives(&subscriber.into(), at_once);
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// Tests a recording that begins slowly, because its file is a pipe that nobody reads yet. The thread that waits for
+    /// spans that hang must not look for a session before there is one, and then sleep.
+    #[test]
+    fn the_life_of_a_span_that_hangs_is_in_a_recording_that_begins_slowly() {
+        let name = case!({
+            wait_for_idle_lives(&by_default(true), |path| {
+                let pipe = path.with_extension("pipe");
+                let name = std::ffi::CString::new(pipe.as_os_str().as_encoded_bytes()).unwrap();
+                // SAFETY: the name is a C string.
+                assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+                let mut file = std::fs::File::create(path).unwrap();
+                let reader = pipe.clone();
+                let copy = std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    let mut reader = std::fs::File::open(&reader).unwrap();
+                    std::io::copy(&mut reader, &mut file).unwrap();
+                });
+                let recording = at_once(&pipe);
+                std::fs::remove_file(&pipe).unwrap();
+                (recording.0, Some(copy))
+            });
         });
         common::Place::file().run(&name);
     }
