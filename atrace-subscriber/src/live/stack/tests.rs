@@ -56,7 +56,8 @@ fn what_is_elsewhere_is_not() {
     let here = registers();
     set_root(StackFrame { at: high - 16, address: 0 });
     // No frame may be read at any of these addresses. Most of these reads would be a fault.
-    for frame in [0, 1, 8, low - 8, low, here.stack - 8, high - 8, high, usize::MAX, usize::MAX - 7, 1 << 63]
+    let top_bit = 1 << (usize::BITS - 1);
+    for frame in [0, 1, 8, low - 8, low, here.stack - 8, high - 8, high, usize::MAX, usize::MAX - 7, top_bit]
     {
         assert_eq!(follow(Registers { frame, ..here }, &mut into), None, "{frame:x}");
     }
