@@ -326,6 +326,15 @@ mod tests {
     use std::os::unix::thread::JoinHandleExt as _;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_peer_has_its_process_and_user() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        // SAFETY: no preconditions.
+        let own = unsafe { (libc::getpid().cast_unsigned(), libc::geteuid()) };
+        assert_eq!(peer(one.as_raw_fd()), Some(own));
+    }
+
     /// Tests that a wait for the peer goes on however often signals interrupt it.
     #[test]
     #[cfg_attr(miri, ignore = "sends signals")]

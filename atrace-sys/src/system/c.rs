@@ -92,19 +92,25 @@ impl<T> Parameter for *const T {
     }
 }
 
+/// Returns the parameters of a system call, with zeroes for those that it does not have.
+#[inline(always)]
+fn padded<const N: usize>(numbers: [isize; N]) -> [isize; 6] {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&numbers);
+    all
+}
+
 /// Declares system calls, with their numbers and parameters. Where possible, the calls are made without the C library.
 /// They leave errno unchanged.
 macro_rules! calls {
     ($($(#[$attribute:meta])* $name:ident($($argument:ident: $type:ty),*) = $number:path, [$($value:expr),*];)*) => {$(
         $(#[$attribute])*
         pub(crate) fn $name($($argument: $type),*) -> Result<isize> {
-            let mut all = [0; 6];
-            let numbers = [$($value.number()),*];
-            all[..numbers.len()].copy_from_slice(&numbers);
+            // The numbers are computed within the call, so that a temporary value lives until the kernel has returned.
             // SAFETY: the call of this number has these parameters. The kernel writes only to what is borrowed as
             // mutable or is atomic, not more than the type's size or the given length, and keeps no address. If an
             // address that it reads is wrong, it returns an error.
-            answer(unsafe { bare::call($number, all) })
+            answer(unsafe { bare::call($number, padded([$($value.number()),*])) })
         }
     )*};
 }
