@@ -119,16 +119,6 @@ impl Callsite {
         FIRST_PART[at].is_of(metadata).then_some(Self(at as u32))
     }
 
-    /// Returns the callsite if it is in the first bucket that is tried, and if its next span is presumed to be
-    /// synchronous and need not be watched. This is an inlined fast path of
-    /// [`has_to_be_watched`](Self::has_to_be_watched).
-    #[inline(always)]
-    pub(crate) fn presumed_sync(metadata: &'static Metadata<'static>) -> Option<Self> {
-        let at = place(metadata, FIRST);
-        let bucket = &FIRST_PART[at];
-        (bucket.is_of(metadata) && !bucket.kind.has_to_be_watched()).then_some(Self(at as u32))
-    }
-
     #[cold]
     #[inline(never)]
     fn search(metadata: &'static Metadata<'static>) -> Option<Self> {

@@ -220,17 +220,19 @@ impl Recorder {
         self.is_special
     }
 
-    /// Returns whether a span of this callsite that is created now must be passed to [`store`](Self::store).
+    /// Returns whether a span of this callsite that is created now must be passed to [`store`](Self::store). Call this
+    /// once for each new span, because it may call [`Callsite::has_to_be_watched`].
     #[inline(always)]
     pub(crate) fn may_store_now(&self, metadata: &'static Metadata<'static>) -> bool {
-        self.may_store(metadata) || self.prepared.may_be_in_session() && self.may_have_life(metadata)
+        let has_to_be_watched = || Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched);
+        self.may_store(metadata) || self.may_watch_now() && has_to_be_watched()
     }
 
-    /// Returns whether a new span of this callsite may have a life, so that it must be watched even if it has no
-    /// fields.
+    /// Returns whether a span that is created now may have a life, so that it is stored even without fields if it has
+    /// to be watched.
     #[inline(always)]
-    fn may_have_life(&self, metadata: &'static Metadata<'static>) -> bool {
-        self.has_lives && Callsite::of(metadata).is_some_and(Callsite::has_to_be_watched)
+    pub(crate) fn may_watch_now(&self) -> bool {
+        self.has_lives && self.prepared.may_be_in_session()
     }
 
     /// Returns whether the spans of this callsite may have to be stored because of their fields, even if they have no

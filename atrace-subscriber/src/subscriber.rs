@@ -91,9 +91,13 @@ impl AtraceSubscriber {
         let metadata = attributes.metadata();
         if metadata.fields().is_empty()
             && !self.recorder.is_special()
-            && let Some(callsite) = Callsite::presumed_sync(metadata)
+            && let Some(callsite) = Callsite::known(metadata)
         {
-            return id(Span::plain(callsite));
+            return if callsite.has_to_be_watched() {
+                self.new_watched(attributes)
+            } else {
+                id(Span::plain(callsite))
+            };
         }
         self.new_special(attributes)
     }
@@ -107,13 +111,22 @@ impl AtraceSubscriber {
         }
     }
 
+    /// Makes a span without fields that has to be watched, if the subscriber has no special options.
+    #[inline(never)]
+    fn new_watched(&self, attributes: &Attributes<'_>) -> Id {
+        self.new_stored_if(self.recorder.may_watch_now(), attributes)
+    }
+
     #[inline(always)]
     fn new_unbilled(&self, attributes: &Attributes<'_>) -> Id {
-        let metadata = attributes.metadata();
+        self.new_stored_if(self.recorder.may_store_now(attributes.metadata()), attributes)
+    }
+
+    #[inline(always)]
+    fn new_stored_if(&self, may_store: bool, attributes: &Attributes<'_>) -> Id {
         let explicit = |parent: &Id| Some(span(parent));
-        let may_store = self.recorder.may_store_now(metadata);
         let stored = if may_store { self.recorder.store(attributes, 0, &explicit) } else { None };
-        let span = stored.or_else(|| Callsite::of(metadata).map(Span::plain));
+        let span = stored.or_else(|| Callsite::of(attributes.metadata()).map(Span::plain));
         id(span.unwrap_or(Span::NONE))
     }
 

@@ -278,6 +278,23 @@ mod cases {
         common::Place::file().run(&name);
     }
 
+    /// Tests that spans without fields of a callsite whose spans are presumed to be synchronous are watched at times:
+    /// one of 1024 is.
+    #[test]
+    fn a_callsite_without_fields_that_becomes_asynchronous_has_lives_again() {
+        let name = case!({
+            let make = || info_span!("becomes asynchronous");
+            for (_, lives) in recorded(by_default, || {
+                (0..100).for_each(|_| make().in_scope(|| ()));
+                (0..3000).for_each(|_| finish(pend(3).instrument(make())));
+            }) {
+                assert!(lives.len() >= 1900, "{} lives", lives.len());
+                assert!(lives.iter().all(|life| life.end.is_some()));
+            }
+        });
+        common::Place::file().run(&name);
+    }
+
     #[test]
     fn a_life_begins_with_its_span_not_with_its_first_poll() {
         let name = case!({
