@@ -32,7 +32,8 @@
 //! inside a dispatcher of the program. (In [`after_fork`], or if no thread can be started, it runs on the calling
 //! thread.) Only one thread rebuilds at a time (see [`Turn`]). If the program switches tracing by a function of
 //! `atrace`, the function waits until the rebuild has ended, but for a second at most: a layer may call the function
-//! while `tracing` queries that layer, and then the rebuild waits for the layer.
+//! while `tracing` queries that layer, and then the rebuild waits for the layer. If the thread of a watch has noticed
+//! the switch, the function waits for that thread, which waits for the rebuild.
 //!
 //! There are two rebuilders, one for each kind of watch. A rebuild queries every layer, and may drop the last reference
 //! to a stack. Layers are code of other crates, which may use descriptors. So stacks with other layers use the watch
@@ -246,19 +247,24 @@ impl Rebuilder {
             let Some(watch) = &threads.watch else { return };
             self.queries.switch(watch.backend_tags());
         }
-        if is_watching {
-            return self.rebuild_and_settle();
-        }
-        let here = self.here();
-        let number = {
-            let mut switches = lock(&here.switches);
-            switches.last += 1;
-            switches.last
-        };
-        if spawn_quiet(THREAD, || self.rebuild_and_settle()).is_err() {
+        let number = self.next_switch();
+        if is_watching || spawn_quiet(THREAD, || self.rebuild_and_settle()).is_err() {
             self.rebuild_and_settle();
-        } else if !REBUILDING.get() {
-            // The program switched tracing by a function of `atrace`. Its next span shall be recorded.
+        }
+        self.wait_until_rebuilt(number);
+    }
+
+    fn next_switch(&self) -> u64 {
+        let mut switches = lock(&self.here().switches);
+        switches.last += 1;
+        switches.last
+    }
+
+    /// Waits until a rebuild that began after the switch with this number has ended, but not for longer than
+    /// [`LONGEST_WAIT`]. The next span of the program, which waits for a watch that calls this, shall be recorded.
+    fn wait_until_rebuilt(&self, number: u64) {
+        if !REBUILDING.get() {
+            let here = self.here();
             let is_waiting = |switches: &mut Switches| switches.rebuilt < number;
             let _ = here.has_rebuilt.wait_timeout_while(lock(&here.switches), LONGEST_WAIT, is_waiting);
         }
@@ -342,7 +348,9 @@ impl Rebuilder {
         let before = threads.watch.replace(watch);
         drop(threads);
         drop(before);
+        let number = self.next_switch();
         self.rebuild_and_settle();
+        self.wait_until_rebuilt(number); // The new watch may be rebuilding.
         Ok(())
     }
 }
@@ -541,8 +549,8 @@ mod tests {
         assert!(!REBUILDING.get());
     }
 
-    /// Tests that a switch by the program waits for its rebuild, although another thread is rebuilding and does the
-    /// work of both.
+    /// Tests that a switch waits for its rebuild, although another thread is rebuilding and does the work of both. If
+    /// the watch has noticed the switch, the program waits for the thread of the watch.
     #[cfg(not(miri))] // Miri cannot block signals, as the thread that rebuilds does.
     #[test]
     fn a_switch_waits_for_the_thread_that_rebuilds_for_it() {
@@ -558,25 +566,27 @@ mod tests {
         dispatcher::with_default(&dispatch, || tracing::info!("a callsite to be asked"));
         ORDINARY.add_dispatch(&dispatch);
         ORDINARY.add_follower().unwrap();
-        let rebuilding = std::thread::spawn(|| {
-            HOLDS.set(true);
-            while HOLDS.get() {
-                ORDINARY.rebuild(); // While another test is rebuilding, this leaves the work to that test.
-            }
-        });
-        STEPS.wait();
-        let (sender, switched) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            ORDINARY.switched(false);
-            sender.send(()).unwrap();
-        });
-        assert!(
-            switched.recv_timeout(LONGEST_WAIT / 5).is_err(),
-            "the switch took effect before the rebuild"
-        );
-        STEPS.wait();
-        switched.recv().unwrap();
-        rebuilding.join().unwrap();
+        for is_watching in [false, true] {
+            let rebuilding = std::thread::spawn(|| {
+                HOLDS.set(true);
+                while HOLDS.get() {
+                    ORDINARY.rebuild(); // While another test is rebuilding, this leaves the work to that test.
+                }
+            });
+            STEPS.wait();
+            let (sender, switched) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                ORDINARY.switched(is_watching);
+                sender.send(()).unwrap();
+            });
+            assert!(
+                switched.recv_timeout(LONGEST_WAIT / 5).is_err(),
+                "the switch took effect before the rebuild (on the thread of the watch: {is_watching})"
+            );
+            STEPS.wait();
+            switched.recv().unwrap();
+            rebuilding.join().unwrap();
+        }
         ORDINARY.remove_follower();
     }
 
