@@ -127,11 +127,15 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// Returns the error of the system.
+    /// Returns the error of the system; EFBIG if the process may not make a file of 1 MiB either.
     #[inline(never)]
     pub fn make(pages: u32) -> Result<(&'static Self, Descriptor)> {
         const USUAL: u32 = (1 << 20) / PAGE as u32;
-        let pages = if may_have_size(pages as usize * PAGE) { pages } else { pages.min(USUAL) };
+        let may_have = |pages: u32| may_have_size(pages as usize * PAGE);
+        let pages = if may_have(pages) { pages } else { pages.min(USUAL) };
+        if !may_have(pages) {
+            return Err(Errno(libc::EFBIG)); // The attempt would raise SIGXFSZ.
+        }
         let file = sealed_file(c"atrace-perfetto", pages as usize * PAGE)?;
         Ok((Self::map(file.as_raw_fd(), pages)?, file))
     }

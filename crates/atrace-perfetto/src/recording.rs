@@ -75,7 +75,8 @@ impl Drop for Done<'_> {
 /// Whether a recording exists in this process.
 static IS_TAKEN: PerProcess<AtomicBool> = PerProcess::new();
 
-/// Begins to record events with these tags into a file at `path`. A file that exists there is overwritten.
+/// Begins to record events with these tags into a file at `path`. A file that exists there is overwritten, unless
+/// this function returns an error.
 ///
 /// # Errors
 ///
@@ -97,22 +98,34 @@ pub fn begin(path: &Path, tags: u64) -> io::Result<Recording> {
 impl Recording {
     fn start(path: &Path, tags: u64) -> io::Result<Self> {
         free_place()?; // The slot of the previous recording.
-        let file = File::create(path)?;
+        // Not emptied yet, because the recording may fail to begin.
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
         let shared =
             producer::prepare().ok_or_else(|| io::Error::other("no memory for the threads' slots"))?;
         let (arena, _file) = Arena::make(PAGES)?;
-        let writer = Writer::new(file, arena)?;
+        let begun = Writer::new(file, arena).and_then(|writer| Self::record(writer, shared, tags));
+        if begun.is_err() && free_place().is_ok() {
+            arena.give_back();
+        }
+        begun
+    }
+
+    /// Opens the session and starts the recording's thread.
+    fn record(writer: Writer, shared: &'static Shared, tags: u64) -> io::Result<Self> {
+        let arena = writer.arena;
         let ends = Arc::new(Ends::default());
         let thread = Arc::clone(&ends);
-        // Read before the thread is started: a signal handler may fork, and in the child there is no such thread.
+        // Read first: a signal handler may fork, and a child has neither this session nor this thread.
         let by = generation();
-        atrace_sys::thread::spawn_quiet("atrace-record", move || {
+        // Before the thread starts, because the thread may fail at once, and then closes the session.
+        shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
+        let started = atrace_sys::thread::spawn_quiet("atrace-record", move || {
             let _done = Done(&thread, shared);
             let result = writer.run(&thread.stop);
             shared.close(OWN_SESSION);
             changes::changed();
             let rest = result.and_then(|mut writer| writer.finish());
-            if rest.is_ok() {
+            if rest.is_ok() || free_place().is_ok() {
                 arena.give_back()
             } else {
                 arena.retire()
@@ -120,9 +133,10 @@ impl Recording {
             if let (Err(error), Ok(mut failure)) = (rest, thread.failure.lock()) {
                 *failure = Some(error);
             }
-        })?;
-        if by == generation() {
-            shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
+        });
+        if let Err(error) = started {
+            shared.close(OWN_SESSION);
+            return Err(error);
         }
         Ok(Self { by, thread: Some(ends), arena })
     }
@@ -209,6 +223,7 @@ impl Writer {
     }
 
     fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
+        self.file.empty()?;
         let mut pause = SHORTEST;
         loop {
             // Read before the last round, so that everything written before the stop is in the file.

@@ -62,9 +62,18 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a trace in `file`, which must be empty.
+    /// Begins a trace in `file`, which must be empty, or be [emptied](Self::empty) before the first write.
     pub fn new(file: File) -> Self {
         Self { file, written: 0 }
+    }
+
+    /// Removes what a regular file contained before the trace.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the file.
+    pub fn empty(&self) -> io::Result<()> {
+        if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
     }
 
     /// Writes encoded packets. If the write fails, the file is cut, so that none of the packets is in it, and the next
