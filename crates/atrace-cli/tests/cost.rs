@@ -145,6 +145,15 @@ mod cases {
             ),
             (&["--time", "1s", "--switch", "--unit", "echo 7", "--", "sleep", "9"], 125, &["did not grow"]),
             (
+                &[
+                    &["--time", "3s", "--switch", "--unit", "lines", "--", "sh", "-c"][..],
+                    &["while :; do echo; sleep 0.4; done"],
+                ]
+                .concat(),
+                125,
+                &["the number grew ", "has to grow 10 times in each slice"],
+            ),
+            (
                 &["--time", "1s", "--switch", "--unit", "false", "--", "sleep", "9"],
                 125,
                 &["has to print a number"],

@@ -9,6 +9,7 @@ pub mod looks;
 pub mod ranks;
 pub mod sample;
 pub mod simulated;
+pub mod slices;
 
 use fastrand::Rng;
 

@@ -13,6 +13,8 @@
 //! drift, bursts and outliers do not make a wrong claim more likely. If the two parts differ by a factor, this is true
 //! of the ratios divided by that factor.
 
+use std::time::{Duration, Instant};
+
 use crate::{Interval, ranks};
 
 /// The confidence of the statements that are made after any of the looks.
@@ -57,6 +59,40 @@ impl Looks {
         let interval =
             |pairs: &&[f64]| Some(ranks::interval(pairs, covariate, 1.0 - error * share)?.map(f64::exp_m1));
         Some(pairs.iter().map(interval).collect())
+    }
+}
+
+/// A comparison that ends when all its intervals are decided, or when the time is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    start: Instant,
+    time: Duration,
+    /// The duration of the longest pair.
+    longest: Duration,
+    looks: Looks,
+}
+
+impl Timed {
+    /// Makes a comparison whose time has begun at `start`.
+    pub fn new(start: Instant, time: Duration) -> Self {
+        Self { start, time, longest: Duration::ZERO, looks: Looks::default() }
+    }
+
+    /// Notes that a pair has run, which began at `begun`. If this pair was the last one, returns the intervals and the
+    /// seconds since the start. See [`Looks::look`] for the arguments. A pair that would end too late is not run.
+    pub fn ended(
+        &mut self,
+        begun: Instant,
+        pairs: &[&[f64]],
+        covariate: &[f64],
+    ) -> Option<(Vec<Option<Interval>>, f64)> {
+        self.longest = self.longest.max(begun.elapsed());
+        let passed = self.start.elapsed();
+        let is_last = passed + self.longest > self.time;
+        let part = (passed.as_secs_f64() / self.time.as_secs_f64()).min(0.999);
+        let found = self.looks.look(if is_last { 1.0 } else { part }, pairs, covariate)?;
+        let is_over = is_last || found.iter().all(|it| it.is_some_and(is_decided));
+        is_over.then_some((found, passed.as_secs_f64()))
     }
 }
 
@@ -183,6 +219,20 @@ mod tests {
             claims += u32::from(is_claimed);
         }
         assert!(claims > 8, "{claims} of 200");
+    }
+
+    #[test]
+    fn a_comparison_ends_when_it_is_decided_or_its_time_is_over() {
+        let (hour, same, wide) = (Duration::from_secs(3600), [0.01; 12], [0.5, -0.5].repeat(6));
+        let now = Instant::now();
+        let ago = |part: f64| now.checked_sub(hour.mul_f64(part)).unwrap();
+        let ended = |part, length: f64, pairs: &[&[f64]]| {
+            Timed::new(ago(part), hour).ended(ago(length), pairs, &[]).map(|(found, _)| found.len())
+        };
+        assert_eq!(ended(0.07, 0.01, &[&same]), Some(1));
+        assert_eq!(ended(0.07, 0.01, &[&same, &wide]), None);
+        assert_eq!(ended(0.05, 0.01, &[&same]), None, "there is no look yet");
+        assert_eq!(ended(0.7, 0.4, &[&wide, &wide]), Some(2), "the next pair would end too late");
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use atrace_bill::Bill;
-use atrace_paired::looks::{Looks, is_decided};
+use atrace_paired::looks::Timed;
 use fastrand::Rng;
 use serde_json::Value;
 
@@ -252,9 +252,8 @@ impl Pairs {
     fn measure(&mut self, time: Duration, signals: &Signals) -> Result<Shown> {
         let start = Instant::now();
         self.try_out(time, signals)?;
-        let (mut looks, mut random) = (Looks::default(), Rng::with_seed(chance()));
+        let (mut timed, mut random) = (Timed::new(start, time), Rng::with_seed(chance()));
         let (mut walls, mut processors) = (Vec::new(), Vec::new());
-        let mut longest = Duration::ZERO;
         let (found, seconds) = loop {
             let begun = Instant::now();
             let first = usize::from(random.bool());
@@ -271,15 +270,8 @@ impl Pairs {
             processors.push((used_on / used_off).ln());
             self.runs.0[0].push(off);
             self.runs.0[1].push(on);
-            longest = longest.max(begun.elapsed());
-            let seconds = start.elapsed().as_secs_f64();
-            // A pair that would end too late is not begun.
-            let is_last = start.elapsed() + longest > time;
-            let part = if is_last { 1.0 } else { (seconds / time.as_secs_f64()).min(0.999) };
-            if let Some(found) = looks.look(part, &[&walls, &processors], &[])
-                && (is_last || found.iter().all(|it| it.is_some_and(is_decided)))
-            {
-                break (found, seconds);
+            if let Some(ended) = timed.ended(begun, &[&walls, &processors], &[]) {
+                break ended;
             }
         };
         let mut shown = Shown::new(self.names, walls.len(), seconds);

@@ -4,8 +4,9 @@
 //!
 //! Tracing stays on or off for a *slice*. Slices come in pairs, and the order of each pair is random. In a slice, the
 //! service's processor time and its units of work are read at two *edges*: when [`SETTLE`] has passed after tracing was
-//! switched, and right before tracing is switched again. So the cost of switching is excluded. A request that is in
-//! progress during a switch counts only in part, and equally in both kinds of slices.
+//! switched, and right before tracing is switched again. So the cost of switching is excluded. The length of each slice
+//! is random, because a request that is in progress at an edge counts as a whole unit or not at all
+//! (`atrace_paired::slices`).
 //!
 //! In each slice, the speed of the processors is measured, too (`speed`). The part of a pair's difference that the
 //! speed explains is subtracted (`atrace_paired::ranks`).
@@ -23,7 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use atrace_paired::looks::{Looks, is_decided};
+use atrace_paired::looks::Timed;
+use atrace_paired::slices::{STEPS, length};
 use atrace_sys::usage::processor_time;
 use fastrand::Rng;
 use rustix::param::clock_ticks_per_second;
@@ -163,7 +165,9 @@ struct Switched<'a> {
     session: Session,
     reference: Reference,
     unit: &'a str,
+    /// The shortest length of a slice.
     slice: Duration,
+    random: Rng,
     signals: &'a Signals,
 }
 
@@ -182,17 +186,46 @@ impl Switched<'_> {
         Ok(())
     }
 
-    /// Waits until `is_so` returns true. Returns false if that takes longer than `patience`.
-    fn until(&mut self, patience: Duration, is_so: impl Fn(&Self) -> bool) -> Result<bool> {
+    /// Waits until `value` returns a value. Returns `None` if that takes longer than `patience`.
+    fn until<T>(
+        &mut self,
+        patience: Duration,
+        value: impl Fn(&Self) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let start = Instant::now();
-        while !is_so(self) {
-            if start.elapsed() > patience {
-                return Ok(false);
+        loop {
+            let found = value(self)?;
+            if found.is_some() || start.elapsed() > patience {
+                return Ok(found);
             }
             self.running.check()?;
             self.wait(REST)?;
         }
-        Ok(true)
+    }
+
+    /// Waits until the service works. Then makes the slices so long that the count grows [`STEPS`] times in each.
+    fn prepare(&mut self, time: Duration) -> Result {
+        let start = Instant::now();
+        let mut last = self.running.units(self.unit).unwrap_or_default();
+        let mut first = None;
+        for steps in 0..=STEPS {
+            let grown = |it: &Self| Ok(it.running.units(it.unit).ok().filter(|units| *units > last));
+            let Some(units) = self.until(time.saturating_sub(start.elapsed()), grown)? else {
+                self.running.units(self.unit)?;
+                return Err(Failure::new(match steps {
+                    0 => "--unit: the number did not grow: is the service at work?".to_owned(),
+                    _ => format!(
+                        "--unit: the number grew {steps} times in {:.0} s, and has to grow {STEPS} times in each slice: give it \
+                         more --time",
+                        time.as_secs_f64()
+                    ),
+                }));
+            };
+            last = units;
+            first.get_or_insert_with(Instant::now);
+        }
+        self.slice = first.map_or(self.slice, |first| first.elapsed().max(self.slice));
+        Ok(())
     }
 
     /// Reads the numbers at an edge of a slice: the processor time and the units of the service, the processor time and
@@ -211,16 +244,17 @@ impl Switched<'_> {
         self.wait(SETTLE)?;
         let start = Instant::now();
         let begin = self.edge(start)?;
+        let length = length(self.slice, &mut self.random);
         // A slice without work becomes longer.
         let mut end = begin;
         while end[1] <= begin[1] {
-            if start.elapsed() > self.slice + IDLE {
+            if start.elapsed() > length + IDLE {
                 return Err(Failure::new(format!(
                     "--unit: the number did not grow within {:.0} s: is the service at work?",
                     start.elapsed().as_secs_f64()
                 )));
             }
-            self.wait(self.slice)?;
+            self.wait(length)?;
             self.running.check()?;
             end = self.edge(start)?;
         }
@@ -246,36 +280,33 @@ pub(super) fn measure(
     session.service.switch(false);
     let running = Running::start(command, &session, unit)?;
     let reference = Reference::start(pid(running.child.id())?)?;
-    let mut it = Switched { running, session, reference, unit, slice, signals };
+    let random = Rng::with_seed(chance());
+    let mut it = Switched { running, session, reference, unit, slice, random, signals };
     let start = Instant::now();
-    let first = it.running.units(unit).unwrap_or_default();
-    let has_begun = |it: &Switched<'_>| it.running.units(unit).is_ok_and(|units| units > first);
-    if !it.until(time, has_begun)? {
-        it.running.units(unit)?;
-        return Err(Failure::new("--unit: the number did not grow: is the service at work?"));
-    }
+    it.prepare(time)?;
     // These slices are not counted. When tracing is switched off, the programs hand over the events that they have
     // written. A service may write seldom, so there are several slices.
-    let mut has_events = false;
+    let mut events = None;
     for _ in 0..TRIES {
         it.slice(true)?;
         it.session.service.switch(false);
-        has_events = it.until(slice, |it| it.session.service.events() > 0)?;
-        if has_events {
+        let some = |it: &Switched<'_>| Ok(Some(it.session.service.events()).filter(|events| *events > 0));
+        events = it.until(slice, some)?;
+        if events.is_some() {
             break;
         }
     }
-    if !has_events {
+    if events.is_none() {
         return Err(Failure::new(
             "the service wrote no event while it was traced, so there is nothing to measure: add atrace or atrace-subscriber \
              to it, and see `atrace run -- CMD`",
         ));
     }
-    let (mut looks, mut random) = (Looks::default(), Rng::with_seed(chance()));
+    let mut timed = Timed::new(start, time);
     let (mut pairs, mut speeds, mut slices) = (Vec::new(), Vec::new(), Sides::default());
     let (found, seconds) = loop {
         let begun = Instant::now();
-        let is_on_first = random.bool();
+        let is_on_first = it.random.bool();
         let [one, other] = [it.slice(is_on_first)?, it.slice(!is_on_first)?];
         let [off, on] = if is_on_first { [other, one] } else { [one, other] };
         pairs.push((on.each / off.each).ln());
@@ -284,14 +315,8 @@ pub(super) fn measure(
             .push(Some((on.reference / off.reference).ln()).filter(|it| it.is_finite()).unwrap_or_default());
         slices.0[0].push(off);
         slices.0[1].push(on);
-        let passed = start.elapsed();
-        let is_last = passed + begun.elapsed() > time;
-        let part = if is_last { 1.0 } else { (passed.as_secs_f64() / time.as_secs_f64()).min(0.999) };
-        if let Some(found) = looks.look(part, &[&pairs], &speeds) {
-            let found = found.into_iter().next().flatten();
-            if is_last || found.is_some_and(is_decided) {
-                break (found, passed.as_secs_f64());
-            }
+        if let Some(ended) = timed.ended(begun, &[&pairs], &speeds) {
+            break ended;
         }
     };
     let Switched { running, session, .. } = it;
@@ -299,7 +324,7 @@ pub(super) fn measure(
     let report = session.finish();
     let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
     let of = |value: fn(&Slice) -> f64| slices.medians(value);
-    shown.judge("processor time per unit", Judged::PerUnit, of(|it| it.each), Verdict::of(found));
+    shown.judge("processor time per unit", Judged::PerUnit, of(|it| it.each), Verdict::of(found[0]));
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
     shown.beside("reference work", Unit::Nanoseconds, of(|it| it.reference));
     shown.recorded(&[report]);
