@@ -191,6 +191,44 @@ mod cases {
         assert_eq!(events.len(), 6, "{events:?}");
     }
 
+    /// Tests that the socket thread sleeps while there is no session, even if the counter can't be used, so that its
+    /// speed is never known.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn without_a_counter_the_idle_thread_sleeps() {
+        fn sleeps() -> u64 {
+            let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+            let is_it = |path: &std::path::PathBuf| {
+                fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "atrace-perfetto\n")
+            };
+            let [thread] = &threads.filter(is_it).collect::<Vec<_>>()[..] else { panic!("no socket thread") };
+            let status = fs::read_to_string(thread.join("status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+            line.trim().parse().unwrap()
+        }
+        let name = case!({
+            atrace_init();
+            // SAFETY: applies to this thread, and to threads that it creates later.
+            assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) }, 0);
+            perfetto::connect();
+            // SAFETY: as above. The test and the harness ask for the time.
+            assert_eq!(unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) }, 0);
+            until("it is connected", || perfetto::status().is_connected());
+            std::thread::sleep(Duration::from_millis(500));
+            let before = sleeps();
+            std::thread::sleep(Duration::from_secs(2));
+            println!("SLEEPS {}", sleeps() - before);
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(idle));
+        let ran = common::run(&mut producer(&place, &std::env::current_exe().unwrap(), &name, &socket));
+        let sleeps: u64 = ran.said("SLEEPS")[0].parse().unwrap();
+        // A thread with rights checks them once a second.
+        assert!(sleeps < 5, "{sleeps}");
+    }
+
     /// Tests a child that libc has not created. This child has no socket thread, and must not write events under its
     /// parent's id.
     #[test]

@@ -127,9 +127,9 @@ impl Speed {
         speed
     }
 
-    /// Returns whether the speed is known.
-    pub const fn is_known(&self) -> bool {
-        self.per_tick != 0
+    /// Returns whether the speed is known, or will never be known because the counter can't be used.
+    pub fn is_settled(&self) -> bool {
+        self.per_tick != 0 || !prepare()
     }
 
     fn forget(&mut self, ticks: u64, ns: u64) -> u64 {

@@ -185,8 +185,8 @@ impl Link {
         }
     }
 
-    fn is_speed_unknown(&self) -> bool {
-        !self.speed.is_known() && clock::asked().wrapping_sub(self.anchored) < 1_000_000_000
+    fn is_measuring(&self) -> bool {
+        !self.speed.is_settled() && clock::asked().wrapping_sub(self.anchored) < 1_000_000_000
     }
 
     #[inline(never)]
@@ -270,7 +270,7 @@ impl Link {
         let mut len = 0;
         loop {
             let is_idle = self.sessions.iter().all(|session| session.phase == Phase::Free);
-            let is_new = self.anchored == 0 || self.is_speed_unknown() || self.notify_again > 0;
+            let is_new = self.anchored == 0 || self.is_measuring() || self.notify_again > 0;
             let mut timeout = if is_idle && !is_new { None } else { Some(Duration::from_millis(period)) };
             if self.rights != 0 {
                 timeout = timeout.or(Some(Duration::from_millis(RIGHTS)));
@@ -299,7 +299,7 @@ impl Link {
             (self.changed)();
         }
         let now = clock::asked();
-        if now.wrapping_sub(self.anchored) > 900_000_000 || self.is_speed_unknown() {
+        if now.wrapping_sub(self.anchored) > 900_000_000 || self.is_measuring() {
             self.anchor();
             POOL.look_for_ended(writer::finish);
         }
