@@ -27,6 +27,8 @@ mod cases {
     use atrace_perfetto::socket::Trust;
 
     use crate::common::{self, Ran, case, is_root, until};
+    #[cfg(target_os = "linux")]
+    use crate::here::refusing;
     use crate::here::{Here, USER, end, runs_left_by, signal};
     use crate::trace::{Event, Losses, Trace, processed};
 
@@ -746,6 +748,104 @@ mod cases {
             let why = "None Perfetto's service: ATRACE_SHMEM_KB is not a number from 64 to 32768";
             assert!(ran.said("SHARED")[0].starts_with(why), "{said}: {ran:?}");
         }
+    }
+
+    /// Makes the command inherit that SIGCHLD is ignored.
+    fn ignoring_children(command: &mut Command) -> &mut Command {
+        let ignore = || {
+            // SAFETY: SIG_IGN is no function.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            Ok(())
+        };
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe { command.pre_exec(ignore) }
+    }
+
+    /// Prints whether this process ignores SIGCHLD.
+    fn tell_ignored() {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        println!("IGNORED {}", mask >> (libc::SIGCHLD - 1) & 1);
+    }
+
+    /// Tests that the command knows the program's end although the kernel would drop the exit statuses of the command's
+    /// children, and that the program inherits what the command inherited.
+    #[test]
+    fn a_command_that_should_ignore_its_children_still_knows_their_end() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            atrace_instant(TAG, "written");
+            tell_ignored();
+            std::process::exit(3);
+        });
+        let place = Place::new();
+        for is_ignored in [true, false] {
+            let mut command = place.run(&name, &["-f"]);
+            if is_ignored {
+                ignoring_children(&mut command);
+            }
+            let ran = end(&mut command);
+            assert_eq!(ran.status.code(), Some(3), "{ran:?}");
+            assert!(ran.stderr.contains("1 events written, none lost"), "{ran:?}");
+            assert_eq!(place.trace("out").events().len(), 1);
+            assert_eq!(ran.said("IGNORED"), [u8::from(is_ignored).to_string()]);
+        }
+        if is_root(&name) {
+            let here = Here::new();
+            let mut command = here.run("no case", &[]);
+            let ran = end(ignoring_children(&mut command));
+            assert!(ran.status.success() && here.files() == ["out"], "{ran:?}");
+        }
+        let mut cost = place.0.atrace(&name);
+        cost.args(["cost", "--time", "20s", "--", "sh", "-c", "exit 3"]).current_dir(place.path(""));
+        let ran = end(ignoring_children(&mut cost));
+        assert!(ran.stderr.contains("exit status 3") || ran.stderr.contains("exit status: 3"), "{ran:?}");
+    }
+
+    /// Tests an error of the command after the program has started: the recording is saved nevertheless.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_error_of_the_command_loses_no_recording() {
+        let name = case!({
+            until("it is connected", || atrace_is_tag_enabled(TAG));
+            atrace_instant(TAG, "written");
+        });
+        let place = Place::new();
+        let ran = end(refusing(&mut place.run(&name, &[]), libc::SYS_wait4, libc::EPERM));
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        assert!(
+            ran.stderr.contains("waiting for the program") && ran.stderr.contains("saved out"),
+            "{ran:?}"
+        );
+        assert_eq!(place.trace("out").events().len(), 1);
+    }
+
+    /// Tests all limits of the number of threads and processes of a user: the command either refuses before the program
+    /// starts, or records the program to its end.
+    #[test]
+    fn a_limit_of_threads_ends_no_recording() {
+        /// A user of whom no other test has processes.
+        const ALONE: u32 = 64_011;
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let place = Place::new();
+        let mut statuses = Vec::new();
+        for limit in 1..12 {
+            let mut command = place.0.atrace(&name);
+            command.args(["run", "-fo", "out", "--", "sh", "-c", "echo STARTED; exit 3"]);
+            command.current_dir(place.path("")).uid(ALONE).gid(ALONE);
+            let ran = end(common::limited(&mut command, libc::RLIMIT_NPROC, limit, limit));
+            let has_file = place.files() == ["out"];
+            let is_recorded = ran.stdout.contains("STARTED") && ran.status.code() == Some(3) && has_file;
+            let is_refused = !ran.stdout.contains("STARTED") && ran.status.code() == Some(125) && !has_file;
+            assert!((is_recorded || is_refused) && !ran.stderr.contains("panicked"), "{limit}: {ran:?}");
+            statuses.push(ran.status.code());
+            let _ = fs::remove_file(place.path("out"));
+        }
+        assert_eq!((statuses[0], statuses[10]), (Some(125), Some(3)), "{statuses:?}");
     }
 
     #[test]

@@ -120,11 +120,17 @@ pub fn with_usual_signals(command: &mut Command) {
 /// Makes the command run under a system call filter that answers `memfd_create` as a kernel before 3.17 does.
 #[cfg(target_os = "linux")]
 pub fn without_memory_files(command: &mut Command) -> &mut Command {
+    refusing(command, libc::SYS_memfd_create, libc::ENOSYS)
+}
+
+/// Makes the command run under a system call filter that answers a system call with an error.
+#[cfg(target_os = "linux")]
+pub fn refusing(command: &mut Command, call: libc::c_long, errno: i32) -> &mut Command {
     let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let filter = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_memfd_create as u32, 1),
-        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned(), 0),
         op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];
     // SAFETY: `prctl` may be called between fork and exec. The filter lives as long as the closure.

@@ -77,6 +77,7 @@ pub(super) fn run(
     let (mut stdout, mut stderr) = (Output::default(), Output::default());
     let mut command = command(program, variables);
     command.stdout(stdout.pipe()?).stderr(stderr.pipe()?);
+    signals.pass_on(&mut command);
     let counter = Instructions::of_children().ok();
     let start = Instant::now();
     let child = command.spawn().map_err(not_started(program))?;

@@ -8,8 +8,7 @@
 //!
 //! # Waiting
 //!
-//! A thread waits for the program's end with `waitid` and then closes a pipe, so that the main thread can wait for
-//! signals and for the end at the same time.
+//! The program's end raises SIGCHLD, which ends a wait for signals. [`wait`] then asks for the program's state.
 //!
 //! # The stage
 //!
@@ -27,7 +26,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpgid, getpgrp, kill_process, waitid};
 
 use crate::command::buffer::Names;
@@ -47,11 +46,12 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Starts the program as `user` or, without one, as the user of this process. Returns when the program was executed,
 /// or could not be executed.
 ///
-/// `arguments` are the arguments of the stage, the process that executes the program. `variables` are environment
+/// `signals` are the signals that this process catches. `arguments` are the arguments of the stage, the process that executes the program. `variables` are environment
 /// variables, which are set or, if they have no value, removed.
 pub(crate) fn start(
     program: &[OsString],
     user: Option<&Caller>,
+    signals: &Signals,
     arguments: &[(&str, Option<&Path>)],
     variables: &[(&str, Option<&Path>)],
 ) -> Result<Child> {
@@ -79,6 +79,7 @@ pub(crate) fn start(
             None => command.env_remove(name),
         };
     }
+    signals.pass_on(&mut command);
     let mut child = command.arg("--").args(program).spawn().map_err(failed("starting the program"))?;
     drop(report);
     let mut error = String::new();
@@ -99,22 +100,14 @@ pub(crate) fn wait(
     child: &mut Child,
     signals: &Signals,
     mut witness: Option<Witness>,
-    mut look: impl FnMut(bool) -> Result,
+    mut look: impl FnMut(bool),
 ) -> Result<(ExitStatus, bool)> {
     let mut is_asked = false;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new("the program has no process id"))?;
-    let (ended, end) = std::io::pipe()?;
-    std::thread::spawn(move || {
-        // `NOWAIT` leaves the program as a zombie, so its process id is not reused before it is waited for.
-        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        while waitid(WaitId::Pid(pid), how).is_err_and(|e| e == Errno::INTR) {}
-        drop(end);
-    });
     for looks in 0_u32.. {
         // The first calls of `look` follow each other quickly, so that processes with a short life are seen.
-        let (came, is_over) =
-            signals.wait(Some(ended.as_fd()), Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
+        let (came, _) = signals.wait(None, Duration::from_millis(1 << looks.min(16)).min(LOOK))?;
         let asks = came.is_some_and(|came| came.signal == Signal::USR1);
         if let Some(came) = came.filter(|_| !asks) {
             is_asked = true;
@@ -125,21 +118,22 @@ pub(crate) fn wait(
                 let _ = kill_process(pid, came.signal);
             }
         }
-        if is_over || has_ended(pid) {
+        if has_ended(pid) {
             break;
         }
         if let Some(witness) = &mut witness {
             witness.look();
         }
-        look(asks)?;
+        look(asks);
     }
     Ok((child.wait().map_err(failed("waiting for the program"))?, is_asked))
 }
 
-/// Returns whether the program has ended, without waiting. Its result matters if a wait for the end of the pipe fails.
+/// Returns whether the program has ended, or can't be waited for. Does not wait.
 fn has_ended(pid: Pid) -> bool {
+    // `NOWAIT` leaves the program as a zombie, so its process id is not reused before it is waited for.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-    matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_)))
+    !matches!(waitid(WaitId::Pid(pid), how), Ok(None))
 }
 
 /// Returns the exit status in a shell's form: for a program that was killed by a signal, 128 plus the signal's

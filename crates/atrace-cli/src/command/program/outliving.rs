@@ -31,7 +31,7 @@ pub(crate) fn wait_for_rest(
     uid: u32,
     variable: (&str, &Path),
     signals: &Signals,
-    mut look: impl FnMut(bool) -> Result<bool>,
+    mut look: impl FnMut(bool) -> bool,
 ) -> Result {
     let mut rest = rest(uid, variable, EXECUTION);
     if rest.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) fn wait_for_rest(
     while !rest.is_empty() {
         let (came, _) = signals.wait(None, LOOK)?;
         let asks = came.is_some_and(|came| came.signal == Signal::USR1);
-        if !look(asks)? {
+        if !look(asks) {
             return Ok(());
         }
         rest = self::rest(uid, variable, EXECUTION);

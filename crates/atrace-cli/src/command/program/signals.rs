@@ -3,6 +3,12 @@
 //! A handler writes each signal to a pipe, so that the main thread can wait for signals with `poll` (the *self-pipe
 //! trick*).
 //!
+//! # The end of a child process
+//!
+//! SIGCHLD, which announces the end of a child process, is caught in the same way: it ends a wait. If this command
+//! inherited that SIGCHLD is ignored, the kernel would not keep the exit status of a child process. The handler prevents
+//! that, and [`Signals::pass_on`] makes a program inherit what this command inherited.
+//!
 //! # The witness
 //!
 //! The witness is a process that shows whether a signal was sent to this command alone, or to its whole process group.
@@ -19,6 +25,7 @@
 
 use std::io::{PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,15 +56,33 @@ pub(crate) struct Caught {
 pub(crate) struct Signals {
     pipe: PipeReader,
     pub(crate) caught: Vec<Signal>,
+    /// Whether this process inherited that SIGCHLD is ignored.
+    ignores_children: bool,
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end, and one more signal, `other`. A signal that this process ignores,
-    /// for example under `nohup`, stays ignored.
+    /// Catches SIGCHLD, the signals that ask a process to end, and one more signal, `other`. A signal that asks a process
+    /// to end and that this process ignores, for example under `nohup`, stays ignored.
     pub(crate) fn catch(other: Option<Signal>) -> Result<Self> {
         let ignored = Process::this().ignored_signals();
-        let ends = ENDS.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
-        Self::of(ends.chain(other))
+        let is_ignored = |signal: &Signal| ignored >> (signal.as_raw() - 1) & 1 == 1;
+        let ends = ENDS.into_iter().filter(|signal| !is_ignored(signal));
+        let all = Self::of(ends.chain(other).chain([Signal::CHILD]))?;
+        Ok(Self { ignores_children: is_ignored(&Signal::CHILD), ..all })
+    }
+
+    /// Makes a program that will be started ignore SIGCHLD if this process inherited that SIGCHLD is ignored.
+    #[allow(unsafe_code, reason = "a signal is ignored between fork and exec")]
+    pub(crate) fn pass_on(&self, command: &mut Command) {
+        if self.ignores_children {
+            let ignore = || {
+                // SAFETY: SIG_IGN is no function.
+                unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+                Ok(())
+            };
+            // SAFETY: `signal` may be called between fork and exec.
+            unsafe { command.pre_exec(ignore) };
+        }
     }
 
     #[allow(unsafe_code, reason = "a handler may do little, which the compiler does not know")]
@@ -66,7 +91,7 @@ impl Signals {
         for end in [pipe.as_fd(), end.as_fd()] {
             fcntl_setfl(end, OFlags::NONBLOCK).map_err(failed("making a pipe for signals"))?;
         }
-        let (end, caught) = (Arc::new(end), signals.into_iter().collect::<Vec<_>>());
+        let (end, mut caught) = (Arc::new(end), signals.into_iter().collect::<Vec<_>>());
         for signal in &caught {
             let (number, end) = (signal.as_raw(), Arc::clone(&end));
             // SAFETY: the handler makes one call, `write` on a non-blocking pipe, which is async-signal-safe. It
@@ -79,22 +104,29 @@ impl Signals {
             };
             done.map_err(failed("catching signals"))?;
         }
-        Ok(Self { pipe, caught })
+        caught.retain(|signal| *signal != Signal::CHILD);
+        Ok(Self { pipe, caught, ignores_children: false })
     }
 
-    /// Waits for a signal, until `fd` is ready, or until the time is over. Returns the signal, if there was
-    /// one, and whether `fd` is ready.
+    /// Waits for a signal, until `fd` is ready, or until the time is over. The end of a child process ends the wait, too.
+    /// Returns the signal, if there was one except SIGCHLD, and whether `fd` is ready.
     pub(crate) fn wait(&self, fd: Option<BorrowedFd<'_>>, time: Duration) -> Result<(Option<Caught>, bool)> {
         let descriptors: Vec<_> = std::iter::once(self.pipe.as_fd()).chain(fd).collect();
         let is_ready = is_ready(&descriptors, time).map_err(failed("waiting for signals"))?;
-        let mut bytes = [0; 2];
-        let came = match read(&self.pipe, &mut bytes) {
-            Ok(2) => Signal::from_named_raw(bytes[0].into())
-                .map(|signal| Caught { signal, from_process: bytes[1] == 1 }),
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
-            Err(e) => return Err(failed("reading a signal")(e)),
-        };
-        Ok((came, fd.is_some() && is_ready))
+        let is_ready = fd.is_some() && is_ready;
+        // A signal that came with a SIGCHLD counts at once: the signal may have killed the program.
+        loop {
+            let mut bytes = [0; 2];
+            let signal = match read(&self.pipe, &mut bytes) {
+                Ok(2) => Signal::from_named_raw(bytes[0].into()),
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
+                Err(e) => return Err(failed("reading a signal")(e)),
+            };
+            if signal != Some(Signal::CHILD) {
+                let from_process = bytes[1] == 1;
+                return Ok((signal.map(|signal| Caught { signal, from_process }), is_ready));
+            }
+        }
     }
 }
 
@@ -175,10 +207,13 @@ impl Witness {
         let ready = witness.reports.read_exact(&mut [0]);
         // There is no program yet that the signal could be forwarded to. If the witness has ended, a signal to the
         // group killed it, and the same signal is about to arrive here.
-        let patience = if ready.is_ok() { Duration::ZERO } else { GRACE };
-        if let (Some(came), _) = signals.wait(None, patience)?
-            && came.signal != Signal::USR1
-        {
+        let (patience, start) = (if ready.is_ok() { Duration::ZERO } else { GRACE }, Instant::now());
+        let mut came = signals.wait(None, patience)?.0;
+        // The end of the witness ends a wait, too.
+        while came.is_none() && start.elapsed() < patience {
+            came = signals.wait(None, patience.saturating_sub(start.elapsed()))?.0;
+        }
+        if let Some(came) = came.filter(|came| came.signal != Signal::USR1) {
             let status = 128 + came.signal.as_raw() as u8;
             return Err(Failure::new("ended by a signal, before the program was started").with_status(status));
         }

@@ -178,25 +178,30 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let stage = [("--marker", Some(&*marker)), ("--names", names.directory())];
     let variables = args.with_filter(&[("ATRACE_PROPERTIES", Some(properties)), ("ATRACE_BACKEND", None)]);
     copies.iter_mut().try_for_each(Copies::start)?;
-    let mut child = start(&args.command, user, &stage, &variables)?;
+    let mut child = start(&args.command, user, &signals, &stage, &variables)?;
     let pid = child.id();
-    let mut tally = Tally::default();
+    let (mut tally, mut counted) = (Tally::default(), Ok(()));
     let mut look = || {
-        tally.look(&instance)?;
+        if counted.is_ok() {
+            counted = tally.look(&instance);
+        }
         tree.look(&names.living(pid), tally.written() == 0);
         copies.iter_mut().for_each(Copies::look);
-        Ok(true)
+        true
     };
-    let (status, is_asked) = wait(&mut child, &signals, witness, |_| look().map(drop))?;
-    tell_end(status);
-    if !is_asked {
-        wait_for_rest(uid, ("ATRACE_PROPERTIES", properties), &signals, |_| look())?;
-    }
+    // No error from here on loses the recording.
+    let waited = wait(&mut child, &signals, witness, |_| _ = look()).and_then(|(status, is_asked)| {
+        tell_end(status);
+        if !is_asked {
+            wait_for_rest(uid, ("ATRACE_PROPERTIES", properties), &signals, |_| look())?;
+        }
+        Ok(status)
+    });
     // Processes that still run find tracing switched off in their store, then the buffer switched off.
     store.switch_off();
-    copies.iter_mut().try_for_each(Copies::stop)?;
-    instance.set_tracing_on(false)?;
-    tally.look(&instance)?;
+    let stopped = copies.iter_mut().try_for_each(Copies::stop);
+    let stopped = stopped.and(instance.set_tracing_on(false).map_err(Failure::from));
+    counted = counted.and_then(|()| tally.look(&instance));
     let processes = names.read();
     let is_its = |process| processes.has(process);
     let copied = copies.as_ref().map(|copies| buffer::copied(copies.instance(), &is_its)).transpose()?;
@@ -223,6 +228,8 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     buffer::remove(instance)?;
     copied.map_or(Ok(()), buffer::remove)?;
+    let status = waited?;
+    stopped.and(counted)?;
     Ok(code(status))
 }
 

@@ -2,7 +2,8 @@
 //! connect to.
 //!
 //! The trace is written to a hidden file next to the final file. The hidden file is a valid trace at any moment. At
-//! the end it is renamed. If the command is killed, the hidden file stays.
+//! the end it is renamed. If the command is killed, the hidden file stays. Once the program has started, no error of the
+//! command loses the trace: the command saves the trace and then returns the error.
 
 use std::fs::File;
 use std::path::Path;
@@ -64,11 +65,11 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
         service.add(kernel.start()?);
     }
     let stage = [("--names", kernel.as_ref().and_then(Kernel::names))];
-    let mut child = start(&args.command, user, &stage, &variables)?;
-    let (mut is_over, mut saves) = (false, 0);
+    let mut child = start(&args.command, user, &signals, &stage, &variables)?;
+    let (mut is_over, mut saves, mut taken) = (false, 0, Ok(()));
     let mut look = |asks| {
-        if let Some(kernel) = &mut kernel {
-            service.add(kernel.take()?);
+        if let Some(kernel) = kernel.as_mut().filter(|_| taken.is_ok()) {
+            taken = kernel.take().map(|packets| service.add(packets));
         }
         if asks {
             saves += 1;
@@ -79,23 +80,25 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
             is_over = true;
             say("no more is recorded; the program goes on");
         }
-        Ok(!is_over)
+        !is_over
     };
-    let (status, is_asked) =
-        wait(&mut child, &signals, witness.take().flatten(), |asks| look(asks).map(drop))?;
-    tell_end(status);
-    if !is_asked {
-        wait_for_rest(uid, (SOCKET, &place.path), &signals, look)?;
-    }
-    if let Some(kernel) = &mut kernel {
-        service.add(kernel.end()?);
-    }
+    let waited = wait(&mut child, &signals, witness.take().flatten(), |asks| _ = look(asks));
+    let waited = waited.and_then(|(status, is_asked)| {
+        tell_end(status);
+        if !is_asked {
+            wait_for_rest(uid, (SOCKET, &place.path), &signals, look)?;
+        }
+        Ok(status)
+    });
+    let ended = kernel.as_mut().map_or(Ok(()), |kernel| kernel.end().map(|packets| service.add(packets)));
     let saved = if args.ring { service.save(file) } else { Ok(()) };
     let report = service.finish();
     drop(place);
     let why = silence(&report.counts);
-    kernel.map_or(Ok(()), |kernel| kernel.finish().map(say))?;
+    let removed = kernel.map_or(Ok(()), |kernel| kernel.finish().map(say));
     finish(output, report, saved, why)?;
+    let status = waited?;
+    taken.and(ended).and(removed)?;
     Ok(code(status))
 }
 
