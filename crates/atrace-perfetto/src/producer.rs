@@ -88,14 +88,16 @@ pub fn connect() {
 /// Starts the socket thread as [`connect`] does. But if no service runs, the thread tries again only after the word
 /// `serial` has changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word
 /// and wake the thread.
+///
+/// Waits for the thread's first attempt, which takes some 100 µs: at most 5 s, if the thread is not scheduled. If a
+/// service runs, then waits for its answer, for at most 100 ms.
 pub fn seek(serial: &'static AtomicU32) {
     let _undisturbed = Undisturbed::new();
     link::set_serial(serial);
     if start() {
+        link::wait_for_first();
         if is_service_there() {
-            startup::wait();
-        } else {
-            link::wait_for_first();
+            startup::wait_anew();
         }
     }
 }

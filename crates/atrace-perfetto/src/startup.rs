@@ -89,6 +89,17 @@ pub(crate) fn end(shared: &Shared) {
 /// Waits for the service's answer. Does not wait in a signal handler, or if the process has already waited for the
 /// maximum time.
 pub(crate) fn wait() {
+    wait_since(&BEGUN);
+}
+
+/// Waits for the service's answer, for the maximum time from this call on.
+pub(crate) fn wait_anew() {
+    wait_since(&AtomicU64::new(0));
+}
+
+/// Waits for the service's answer, for the maximum time from the time in `begun` on, or from this call on while `begun`
+/// is 0.
+fn wait_since(begun: &AtomicU64) {
     let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
     if is_answered() || process::is_in_handler() {
         return;
@@ -97,7 +108,7 @@ pub(crate) fn wait() {
     // connect. Then `BEGUN` stays 0, and the time since this call limits the wait.
     let entered = clock::asked();
     let has_time = || {
-        let begun = match BEGUN.load(Ordering::Relaxed) {
+        let begun = match begun.load(Ordering::Relaxed) {
             0 => entered,
             begun => begun,
         };

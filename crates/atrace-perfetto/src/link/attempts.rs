@@ -10,14 +10,15 @@
 //!
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps or is connected. After that, the
 //! thread must not connect: the kernel may end the process for a system call that is no longer allowed, whether this
-//! thread or an event for Perfetto makes the call. So if there is no service, [`seek`](crate::producer::seek) waits, for
-//! at most 100 ms, until the thread has made its first attempt and has recorded how the process was confined at that
-//! time.
+//! thread or an event for Perfetto makes the call. So [`seek`](crate::producer::seek) waits until the thread has made its
+//! first attempt, and has recorded how the process was confined at that time. This takes some 100 µs. On a busy machine
+//! it takes as long as the thread is not scheduled, so the limit is 5 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
+use crate::startup::is_linked;
 use atrace_sys::fork::generation;
 use atrace_sys::thread::confinement::Confinement;
 use atrace_sys::{OnceRef, futex, thread};
@@ -52,20 +53,26 @@ pub(crate) fn set_serial(serial: &'static AtomicU32) {
     let _ = SERIAL.set(serial);
 }
 
-/// The generation (see [`atrace_sys::fork`]) of the process whose thread has made its first attempt.
+/// The generation (see [`atrace_sys::fork`]) of the process whose thread has made its first attempt: the thread is
+/// connected, or sleeps until the next attempt.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 /// The maximum time that [`wait_for_first`] waits, in nanoseconds.
-const PATIENCE: u64 = 100_000_000;
+const PATIENCE: u64 = 5_000_000_000;
 /// The pause between two checks of [`wait_for_first`].
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Waits until the socket thread sleeps after its first attempt, which found no service; for at most [`PATIENCE`].
+/// Waits until the socket thread has made its first attempt, or there is no such thread; for at most [`PATIENCE`].
 pub(crate) fn wait_for_first() {
     let until = clock::asked() + PATIENCE;
     let has_begun = || BEGUN.load(Ordering::Acquire) == generation().number();
-    while !has_begun() && clock::asked() < until {
+    while is_linked() && !has_begun() && clock::asked() < until {
         thread::pause(LOOK);
     }
+}
+
+/// Ends the wait for the first attempt.
+fn end_first() {
+    BEGUN.store(generation().number(), Ordering::Release);
 }
 
 /// The attempts of the socket thread to connect.
@@ -88,6 +95,11 @@ impl Attempts {
     /// Begins an attempt.
     pub(super) fn begin(&mut self) {
         self.seen = SERIAL.get().map_or(0, |serial| serial.load(Ordering::Relaxed));
+    }
+
+    /// Records that the attempt has succeeded: the thread is connected.
+    pub(super) fn is_connected(&self) {
+        end_first();
     }
 
     /// Records that the service has answered, so that the next pause is the shortest one.
@@ -113,7 +125,7 @@ impl Attempts {
     ) -> bool {
         let mut until = (is_persistent() || was_connected).then(|| clock::asked() + self.pause * 1_000_000);
         self.pause = LAST.min(2 * self.pause);
-        BEGUN.store(generation().number(), Ordering::Release);
+        end_first();
         loop {
             if is_over() {
                 return false;

@@ -217,6 +217,7 @@ pub(crate) fn run(
         match (Socket::connect(name, trust), Buffer::new(PREFIX + FRAME_MAX)) {
             (Ok(socket), Ok(mut inbox)) => {
                 was_connected = true;
+                attempts.is_connected();
                 link.socket = Some(socket);
                 let gone = link.serve(inbox.bytes(), say);
                 if link.is_greeted() {
