@@ -497,27 +497,53 @@ mod cases {
         counted(child, "2");
     }
 
+    /// Returns the process by which the command knows that a signal was sent to its group: the command's child that is
+    /// not the program.
+    fn witness(command: &Child, program: i32) -> i32 {
+        let is_its = |pid: &i32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.contains(&format!("\nPPid:\t{}\n", command.id()))
+        };
+        let all = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        let found: Vec<i32> = all.filter(is_its).filter(|pid| *pid != program).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0]
+    }
+
     #[test]
     fn a_signal_to_the_group_arrives_once() {
         let name = case!({ count_signals() });
         if !is_root(&name) {
             return;
         }
-        let run = |number, apart: bool| {
+        let run = |number, apart: bool, is_late: bool| {
             let here = home();
             let mut command = here.run(&name, &["-f"]);
             command.process_group(0).envs(apart.then_some(("APART", "1")));
-            let (child, _) = started(&here, &mut command);
-            // SAFETY: the process group of a child that was not waited for.
-            assert_eq!(unsafe { libc::kill(-i32::try_from(child.id()).unwrap(), number) }, 0);
+            let (child, program) = started(&here, &mut command);
+            let witness = is_late.then(|| witness(&child, program));
+            let send = |to: i32, number| {
+                // SAFETY: processes that the test has started, and a child that was not waited for.
+                assert_eq!(unsafe { libc::kill(to, number) }, 0);
+            };
+            witness.into_iter().for_each(|witness| send(witness, libc::SIGSTOP));
+            send(-i32::try_from(child.id()).unwrap(), number);
+            if let Some(witness) = witness {
+                std::thread::sleep(Duration::from_millis(400));
+                send(witness, libc::SIGCONT);
+            }
             counted(child, "1");
         };
         // In turn: the command waits for a limited time until it knows that the whole group has got the signal.
         for number in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM, libc::SIGINT] {
-            run(number, false);
+            run(number, false, false);
         }
         // To a group that the program has left.
-        run(libc::SIGTERM, true);
+        run(libc::SIGTERM, true, false);
+        // The process that reports signals is not scheduled for a while.
+        run(libc::SIGTERM, false, true);
     }
 
     #[test]

@@ -18,7 +18,9 @@
 //! forwarded. The signal itself does not show whether it was sent to the group or to the command alone.
 //!
 //! A third process in the group, the witness, reports to the command each signal that the witness receives. If the
-//! command and the witness have both received a signal, the signal was sent to the group.
+//! command and the witness have both received a signal, the signal was sent to the group. If no report comes, the command
+//! asks the witness, which reports all signals that it has received before it answers. So the result is right even if the
+//! witness was not scheduled for a while.
 //!
 //! If the program had a separate group instead, the command would have to give that group the terminal and take it
 //! back, as a shell does (`tcsetpgrp`). The other programs of a pipe (`atrace run … | less`) would lose the terminal.
@@ -146,8 +148,15 @@ fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Re
     Ok(places.last().is_some_and(|place| !place.revents().is_empty()))
 }
 
-/// How long to wait for the witness's report after a signal has reached this command.
+/// How long to wait for the witness's report after a signal has reached this command, before asking. A sender may signal
+/// one process of the group after the other.
 const GRACE: Duration = Duration::from_millis(100);
+
+/// How long to wait for the witness's answer. A witness that is stopped does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The witness's answer, which is the number of no signal.
+const ANSWER: u8 = 0;
 
 /// How long a report is valid. If two equal signals reach this process as one, a report is left over, which must not
 /// count for a later signal.
@@ -160,21 +169,24 @@ pub(crate) struct WitnessArgs {
     signals: Vec<i32>,
 }
 
-/// The witness's main function: reports each signal as a byte, until its input ends.
+/// The witness's main function: reports each signal as a byte, and answers each input, until the input ends.
 pub(crate) fn witness_main(args: &WitnessArgs) -> Result {
     let signals = Signals::of(args.signals.iter().filter_map(|&number| Signal::from_named_raw(number)))?;
     let (stdin, mut stdout) = (std::io::stdin(), std::io::stdout());
-    // The first byte tells that the handlers are installed.
-    stdout.write_all(&[0])?;
-    stdout.flush()?;
+    let mut say = |byte| stdout.write_all(&[byte]).and_then(|()| stdout.flush());
+    // The first answer tells that the handlers are installed.
+    say(ANSWER)?;
     loop {
-        let (came, is_over) = signals.wait(Some(stdin.as_fd()), Duration::from_secs(3600))?;
-        if is_over {
+        let (mut came, is_asked) = signals.wait(Some(stdin.as_fd()), Duration::from_secs(3600))?;
+        if is_asked && read(&stdin, &mut [0; 64]).map_err(failed("reading the command's question"))? == 0 {
             return Ok(());
         }
-        if let Some(came) = came {
-            stdout.write_all(&[came.signal.as_raw() as u8])?;
-            stdout.flush()?;
+        while let Some(Caught { signal, .. }) = came {
+            say(signal.as_raw() as u8)?;
+            (came, _) = signals.wait(None, Duration::ZERO)?;
+        }
+        if is_asked {
+            say(ANSWER)?;
         }
     }
 }
@@ -223,22 +235,36 @@ impl Witness {
 
     /// Returns whether the signal that has just arrived was sent to the whole group.
     pub(crate) fn saw(&mut self, signal: Signal) -> bool {
+        let signal = signal.as_raw() as u8;
+        self.hears(&[signal], GRACE) == Some(signal)
+            || self.asks() && self.hears(&[signal, ANSWER], PATIENCE) == Some(signal)
+    }
+
+    /// Asks the witness, which answers after its reports. Returns false if the witness has ended.
+    fn asks(&mut self) -> bool {
+        self.reported.retain(|(byte, _)| *byte != ANSWER);
+        self.child.stdin.as_mut().is_some_and(|input| input.write_all(&[ANSWER]).is_ok())
+    }
+
+    /// Waits for one of these bytes. Returns the first of them that has arrived, and forgets all equal bytes. Returns
+    /// `None` if the time is over, or the witness has ended.
+    fn hears(&mut self, awaited: &[u8], patience: Duration) -> Option<u8> {
         let start = Instant::now();
         loop {
-            let is_there = self.listen(GRACE.saturating_sub(start.elapsed()));
-            self.reported.retain(|(_, at)| at.elapsed() < FRESH);
-            let before = self.reported.len();
-            self.reported.retain(|(number, _)| i32::from(*number) != signal.as_raw());
-            if self.reported.len() < before {
-                return true;
+            let is_there = self.listen(patience.saturating_sub(start.elapsed()));
+            let byte = self.reported.iter().map(|(byte, _)| *byte).find(|byte| awaited.contains(byte));
+            if byte.is_some() {
+                self.reported.retain(|(other, _)| Some(*other) != byte);
+                return byte;
             }
-            if !is_there || start.elapsed() >= GRACE {
-                return false;
+            if !is_there || start.elapsed() >= patience {
+                return None;
             }
         }
     }
 
-    /// Reads the reports that have arrived.
+    /// Reads the reports that have arrived, and forgets the old ones. Call this only while no signal has arrived here: a
+    /// report of that signal must not be forgotten, however long this process was not scheduled.
     pub(crate) fn look(&mut self) {
         self.listen(Duration::ZERO);
         self.reported.retain(|(_, at)| at.elapsed() < FRESH);
