@@ -19,13 +19,13 @@
 //! - `probe`: opens files whose paths an untrusted process has chosen;
 //! - [`state`]: publishes the state of a process's tracing for other processes;
 //! - `socket`: a connection to a service that can carry descriptors;
-//! - `memory`: mappings, and memory files (`memfd_create`); `fence`: asymmetric fences; `futex`: sleeping on a word;
+//! - `memory`: mappings, and memory files (`memfd_create`); `fence`: asymmetric fences; [`futex`]: sleeping on a word;
 //!   `clock`: the system's clock;
 //! - [`panics`], [`text`]: formatting that may panic; copying and cutting texts without an allocation;
 //! - [`AtomicRef`], [`OnceRef`]: atomic `&'static` references.
 //!
-//! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `futex`, `memory`, `probe`,
-//! `socket` and `usage` do not exist.
+//! On other systems, opening anything fails, and the modules `clock`, `errand`, `fence`, `memory`, `probe`, `socket` and
+//! `usage` do not exist.
 //!
 //! # Features
 //!
@@ -53,7 +53,6 @@ pub mod errand;
 #[cfg(not(no_tracing))]
 pub mod fence;
 pub mod fork;
-#[cfg(not(no_tracing))]
 pub mod futex;
 pub mod marker;
 #[cfg(not(no_tracing))]

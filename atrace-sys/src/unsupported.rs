@@ -33,6 +33,25 @@ pub fn process_id() -> u32 {
     std::process::id()
 }
 
+pub(crate) mod futex {
+    //! Futexes do not exist on these systems.
+
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    /// Returns an error.
+    ///
+    /// # Errors
+    ///
+    /// Always.
+    pub fn wait(_: &AtomicU32, _: u32, _: Duration) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    /// Does nothing.
+    pub fn wake(_: &AtomicU32) {}
+}
+
 pub(crate) fn effective_ids() -> (u32, u32) {
     (0, 0)
 }
@@ -212,7 +231,7 @@ pub(crate) mod properties {
     use std::convert::Infallible;
     use std::marker::PhantomData;
     use std::path::{Path, PathBuf};
-    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
     use crate::properties::{Error, ErrorKind, Key, ReadError, Value, Which};
@@ -251,7 +270,7 @@ pub(crate) mod properties {
             area_serial() -> u32;
             area_serial_word() -> Option<&AtomicU32>;
             wake(Option<Property<'_>>) -> ();
-            wait(Option<Property<'_>>, u32, Option<Duration>, &AtomicBool) -> Result<Option<u32>, Error>;
+            wait(Option<Property<'_>>, u32, Option<Duration>, impl Fn() -> bool) -> Result<Option<u32>, Error>;
         }
     }
 

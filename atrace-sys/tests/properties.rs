@@ -363,7 +363,9 @@ fn waiting_can_be_stopped() {
     let serial = properties.area_serial();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| properties.wait_unless(Wait::Any, serial, None, &stop).unwrap());
+        let waiter = scope.spawn(|| {
+            properties.wait_unless(Wait::Any, serial, None, || stop.load(Ordering::Acquire)).unwrap()
+        });
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());
         stop.store(true, Ordering::Release);

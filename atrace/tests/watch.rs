@@ -113,6 +113,45 @@ fn the_end_of_a_later_recording_is_told() {
     }
 }
 
+/// Tests a watch that ends before its thread has run, and another one that follows: the first thread runs after the
+/// second one sleeps, because it has a lower real-time priority on the same processor.
+#[test]
+#[allow(unsafe_code, reason = "std has no priorities")]
+fn a_thread_that_starts_late_takes_no_wake_up() {
+    let name = case!({
+        // SAFETY: no preconditions; the parameters are zeroes but for what is set.
+        let set = |priority| unsafe {
+            let mut processors: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut processors);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&processors), &processors), 0);
+            let mut parameters: libc::sched_param = std::mem::zeroed();
+            parameters.sched_priority = priority;
+            libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters)
+        };
+        let place = tempfile::tempdir().unwrap();
+        for start in KINDS {
+            // A recording makes sessions possible, so that watches have threads.
+            drop(perfetto::record_to(place.path().join("trace")).unwrap());
+            let alone = threads();
+            if set(10) != 0 {
+                println!("skipped: only root may have such priorities");
+                return;
+            }
+            drop(telling(start).0);
+            assert_eq!(set(20), 0);
+            let (watch, told) = telling(start);
+            until("the first thread is gone", || threads() == alone + 1);
+            let before = watch.tags();
+            let recording = perfetto::record_to(place.path().join("trace")).unwrap();
+            drop(recording);
+            until("the end is told", || last(&told) == Some(before));
+            drop(watch);
+            until("the thread is gone", || threads() == alone);
+        }
+    });
+    common::run(Place::file().command(&name).env("ATRACE_BACKEND", "none"));
+}
+
 /// Tests that the last of many changes is reported, that reports are in order, and that callbacks never overlap.
 #[test]
 fn of_many_changes_the_last_is_told() {

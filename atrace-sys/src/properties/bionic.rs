@@ -17,7 +17,7 @@ use super::text::{Key, Value};
 use super::{ReadError, Which};
 use crate::c_text::CText;
 use crate::fork::PerProcess;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use crate::system::{Mapped, Shared, file, futex};
 use crate::word::OnceRef;
 
@@ -238,7 +238,7 @@ impl Store {
         property: Option<Property<'_>>,
         old_serial: u32,
         timeout: Option<Duration>,
-        stop: &AtomicBool,
+        must_stop: impl Fn() -> bool,
     ) -> Result<Option<u32>, Error> {
         if WAIT.get().is_none() && property.is_none() && AREA_SERIAL.get().is_none() {
             return Err(Error::new(
@@ -254,7 +254,7 @@ impl Store {
             }
             let left =
                 deadline.map_or(STOP_POLL, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() || stop.load(Ordering::Acquire) {
+            if left.is_zero() || must_stop() {
                 return Ok(None);
             }
             // In every version bionic sleeps on this word, too. But a thread that sleeps in bionic can't be stopped.

@@ -8,7 +8,7 @@ mod layout;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use self::area::{Area, Entry, SetError, Writable, acquire};
@@ -116,7 +116,7 @@ impl Store {
         property: Option<Property<'_>>,
         old_serial: u32,
         timeout: Option<Duration>,
-        stop: &AtomicBool,
+        must_stop: impl Fn() -> bool,
     ) -> Result<Option<u32>, Error> {
         let word = self.word_of(property);
         // A time that the clock can't represent is no limit.
@@ -128,7 +128,7 @@ impl Store {
             }
             let left =
                 deadline.map_or(LONGEST_SLEEP, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() || stop.load(Ordering::Acquire) {
+            if left.is_zero() || must_stop() {
                 return Ok(None);
             }
             futex::wait(word, old_serial, left.min(LONGEST_SLEEP)).map_err(|error| {

@@ -41,7 +41,7 @@ use crate::system::properties as backend;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 pub use self::error::{Error, ErrorKind};
@@ -351,12 +351,12 @@ impl Properties {
         old_serial: u32,
         timeout: Option<Duration>,
     ) -> Result<Option<u32>, Error> {
-        self.0.wait(what.property(), old_serial, timeout, &AtomicBool::new(false))
+        self.0.wait(what.property(), old_serial, timeout, || false)
     }
 
-    /// Waits as [`wait`](Self::wait) does, but returns `None` once `stop` is set.
+    /// Waits as [`wait`](Self::wait) does, but returns `None` once `must_stop` returns true.
     ///
-    /// To stop a waiting thread, set `stop` and then call [`wake`](Self::wake). Usually the thread then returns at
+    /// To stop a waiting thread, change what `must_stop` reads, and then call [`wake`](Self::wake). Usually the thread then returns at
     /// once. If the thread was just about to sleep, it misses the wake-up. In that case the thread returns at the next
     /// wake-up, or at the latest after ten seconds (on Android, half a minute).
     ///
@@ -368,9 +368,9 @@ impl Properties {
         what: Wait<'_>,
         old_serial: u32,
         timeout: Option<Duration>,
-        stop: &AtomicBool,
+        must_stop: impl Fn() -> bool,
     ) -> Result<Option<u32>, Error> {
-        self.0.wait(what.property(), old_serial, timeout, stop)
+        self.0.wait(what.property(), old_serial, timeout, must_stop)
     }
 
     /// Makes threads that wait for `what`, in any process, check whether they must stop.

@@ -31,14 +31,14 @@ mod notifier;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use atrace_sys::OnceRef;
 use atrace_sys::fork::PerProcess;
 use atrace_sys::properties::Properties;
-use atrace_sys::{process, thread};
+use atrace_sys::{futex, process, thread};
 
 use self::notifier::{Notifier, Registered};
 use crate::backend::BackendTags;
@@ -282,11 +282,9 @@ impl WatchThread {
 
 struct Watchers {
     detached: bool,
-    /// Whether the thread must stop, or the tags of Perfetto's sessions have changed. The thread must not sleep while
-    /// this is set.
-    is_nudged: AtomicBool,
-    /// The handle by which the thread is woken in a process without properties. In other processes it is not set.
-    sleeper: Mutex<Option<std::thread::Thread>>,
+    /// Counts how often a thread had to stop or the tags of Perfetto's sessions have changed. A thread does not sleep if
+    /// this has changed since it last looked. In a process without properties, the thread sleeps on this word (a futex).
+    nudges: AtomicU32,
     /// The callbacks, and the flag by which the thread is stopped.
     notifier: Notifier<BackendTags, Callback, Arc<AtomicBool>>,
 }
@@ -307,8 +305,7 @@ impl Watchers {
             again: false,
             thread: None,
         };
-        let sleeper = Mutex::new(None);
-        Self { detached, is_nudged: AtomicBool::new(false), sleeper, notifier: Notifier(Mutex::new(state)) }
+        Self { detached, nudges: AtomicU32::new(0), notifier: Notifier(Mutex::new(state)) }
     }
 
     fn thread(&self) -> &'static WatchThread {
@@ -370,43 +367,48 @@ impl Watchers {
 
     /// Waits for changes of the properties until the thread is stopped.
     fn follow(&self, properties: &Properties, stop: &AtomicBool) {
-        while !stop.load(Ordering::Acquire) {
+        self.follow_by(stop, |nudges| {
             let (what, serial) = refresh::awaited(properties);
-            self.deliver();
-            // A library's answer that is not sure yet is asked for again, even if no event asks.
-            if self.is_nudged.swap(false, Ordering::AcqRel) {
-                continue;
+            move |after| {
+                // A library's answer that is not sure yet is asked for again, even if no event asks.
+                let after = after.or_else(refresh::look_again_after);
+                let is_nudged = || self.nudges.load(Ordering::Acquire) != nudges;
+                properties.wait_unless(what, serial, after, is_nudged).is_ok()
             }
-            let after = tick().or_else(refresh::look_again_after);
-            if properties.wait_unless(what, serial, after, &self.is_nudged).is_err() {
-                // The system denies the wait, for example by a seccomp filter. The thread polls instead.
+        });
+    }
+
+    /// Waits for changes of Perfetto's sessions, in a process without properties, until the thread is stopped.
+    fn follow_sessions(&self, stop: &AtomicBool) {
+        self.follow_by(stop, |nudges| {
+            move |after: Option<Duration>| {
+                futex::wait(&self.nudges, nudges, after.unwrap_or(Duration::MAX)).is_ok()
+            }
+        });
+    }
+
+    /// Delivers changes until the thread is stopped. `look` reads the state that the changes depend on, and returns the
+    /// function that waits for the next change, for at most a given time. That function returns false if the system
+    /// denies the wait, for example by a seccomp filter. The thread then polls.
+    fn follow_by<W: FnOnce(Option<Duration>) -> bool>(&self, stop: &AtomicBool, look: impl Fn(u32) -> W) {
+        loop {
+            let nudges = self.nudges.load(Ordering::Acquire);
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+            let wait = look(nudges);
+            self.deliver();
+            if !wait(tick()) {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
     }
 
-    /// Waits for changes of Perfetto's sessions, in a process without properties, until the thread is stopped.
-    fn follow_sessions(&self, stop: &AtomicBool) {
-        *self.sleeper() = Some(std::thread::current());
-        while !stop.load(Ordering::Acquire) {
-            self.deliver();
-            if !self.is_nudged.swap(false, Ordering::AcqRel) {
-                tick().map_or_else(std::thread::park, std::thread::park_timeout);
-            }
-        }
-    }
-
-    fn sleeper(&self) -> MutexGuard<'_, Option<std::thread::Thread>> {
-        self.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes the thread, so that it checks the tags again.
+    /// Wakes the thread, so that it checks the tags again. Async-signal-safe.
     #[inline(never)]
     fn nudge(&self) {
-        self.is_nudged.store(true, Ordering::Release);
-        if let Some(sleeper) = &*self.sleeper() {
-            sleeper.unpark();
-        }
+        self.nudges.fetch_add(1, Ordering::Release);
+        futex::wake(&self.nudges);
         if let Some(properties) = choice::present().properties() {
             properties.wake(refresh::awaited(properties).0);
         }

@@ -225,7 +225,13 @@ impl Writer {
     fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
         self.file.empty()?;
         let mut pause = SHORTEST;
+        // A thread that waits for changes may have been about to sleep when the recording began, so it is notified again.
+        let mut notify_again = 3;
         loop {
+            if notify_again > 0 {
+                notify_again -= 1;
+                changes::changed();
+            }
             // Read before the last round, so that everything written before the stop is in the file.
             let is_last = stop.load(Ordering::Acquire);
             self.anchor();
