@@ -7,6 +7,7 @@ mod common;
 #[allow(unsafe_code, reason = "limits and filters are set, and descriptors used, as C programs do it")]
 mod cases {
     use std::fs;
+    use std::os::unix::net::UnixListener;
 
     use atrace::perfetto;
     use atrace::*;
@@ -50,5 +51,29 @@ mod cases {
             assert!(size_kib() < first + 1024, "{} KiB after {first}", size_kib());
         });
         Place::file().run(&name);
+    }
+
+    /// Tests a service that does not answer. Once the process has waited for it, its events make no system call.
+    #[test]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn a_silent_service_costs_no_system_call_at_each_event() {
+        let name = case!({
+            perfetto::connect();
+            for call in
+                [libc::SYS_sigaltstack, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigaction, libc::SYS_ppoll]
+            {
+                common::deny(call, libc::SECCOMP_RET_KILL_PROCESS, 0);
+            }
+            (0..100).for_each(|_| atrace_instant(TAG, "lost"));
+            let lost = perfetto::status().lost();
+            // SAFETY: no preconditions. An ordinary end would make such calls.
+            unsafe { libc::_exit((lost != 100).into()) };
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let mut command = place.command(&name);
+        let ran = common::end_of(command.env("PERFETTO_PRODUCER_SOCK_NAME", socket).spawn().unwrap());
+        assert!(ran.status.success(), "{ran:?}");
     }
 }

@@ -287,7 +287,9 @@ mod cases {
             let record = || {
                 let recording = perfetto::record_to(directory.path().join("trace")).unwrap();
                 atrace_instant(TAG, "before");
-                deny(libc::SYS_membarrier);
+                let (refused, all) =
+                    (libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, libc::SECCOMP_FILTER_FLAG_TSYNC);
+                common::deny(libc::SYS_membarrier, refused, all);
                 let finished = std::thread::scope(|scope| {
                     for _ in 0..4 {
                         scope.spawn(|| {
@@ -320,27 +322,6 @@ mod cases {
             assert!(trace.windows(5).any(|window| window == b"again"));
         });
         Place::file().run(&name);
-    }
-
-    /// Makes a system call fail from now on, in all threads.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    fn deny(call: libc::c_long) {
-        let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
-        let mut filter = [
-            op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-            op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the filter is alive and has that length.
-        unsafe {
-            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-            let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
-            let set =
-                libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program);
-            assert_eq!(set, 0);
-        }
     }
 
     /// The number of the only signal whose handler writes an event, or 0 if the handlers of all signals do.

@@ -111,6 +111,26 @@ pub fn with_an_old_kernel() {
     panic!("{}", again.exec());
 }
 
+/// From now on, the kernel answers a system call of the calling thread, and of threads that it creates, by this action
+/// of seccomp. With the flag `SECCOMP_FILTER_FLAG_TSYNC`, this holds for all threads.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub fn deny(call: libc::c_long, action: u32, flags: libc::c_ulong) {
+    let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let mut filter = [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 1),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+        op(libc::BPF_RET | libc::BPF_K, action, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the filter is alive and has that length.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let set = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program);
+        assert_eq!(set, 0);
+    }
+}
+
 /// Returns the name of the test function that contains the item.
 pub fn name_of<T>(_: &T) -> String {
     let path = std::any::type_name::<T>();

@@ -662,6 +662,7 @@ mod tests {
     use crate::event::WholeArgs;
     use crate::memory::Part;
     use crate::proto::{Reader, Value};
+    use crate::tests::is_alone;
 
     #[derive(Debug)]
     struct Nowhere;
@@ -676,20 +677,6 @@ mod tests {
         }
 
         fn arguments(&self, _: &mut dyn FnMut(&str)) {}
-    }
-
-    /// Starts the test once more in a process of its own, because the pool is shared by a whole process. Returns
-    /// whether the present process is that process, and so must do the test.
-    fn is_alone(test: &str) -> bool {
-        const ALONE: &str = "ATRACE_TEST_ALONE";
-        if std::env::var_os(ALONE).is_some() {
-            return true;
-        }
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        let ran = command.args(["--exact", test]).env(ALONE, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&ran.stdout);
-        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
-        false
     }
 
     /// Tests a slice that begins after another session has got its number, but before that session can get events. That

@@ -101,9 +101,6 @@ pub(crate) fn wait_anew() {
 /// is 0.
 fn wait_since(begun: &AtomicU64) {
     let is_answered = || !is_linked() || ANSWERED.load(Ordering::Acquire) == generation().number();
-    if is_answered() || process::is_in_handler() {
-        return;
-    }
     // If this is a signal handler that was not recognised as one, it may have interrupted the thread that is about to
     // connect. Then `BEGUN` stays 0, and the time since this call limits the wait.
     let entered = clock::asked();
@@ -114,7 +111,12 @@ fn wait_since(begun: &AtomicU64) {
         };
         clock::asked() < begun + PATIENCE.load(Ordering::Relaxed)
     };
-    while !is_answered() && has_time() {
+    let is_over = || is_answered() || !has_time();
+    // The last check makes system calls, so it comes last.
+    if is_over() || process::is_in_handler() {
+        return;
+    }
+    while !is_over() {
         thread::pause(Duration::from_millis(1));
     }
 }

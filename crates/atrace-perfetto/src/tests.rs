@@ -1,8 +1,23 @@
-//! Tests of source files that the loom models include. Such files can't contain tests.
+//! Tests of source files that the loom models include, because such files can't contain tests; and what tests of several
+//! files use.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::abi::*;
+
+/// Starts the test once more in a process of its own, because the pool is shared by a whole process. Returns
+/// whether the present process is that process, and so must do the test.
+pub(crate) fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "ATRACE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let ran = command.args(["--exact", test]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
 
 #[test]
 fn chunks_are_taken_completed_read_and_freed() {

@@ -25,9 +25,9 @@
 //!
 //! # Failure
 //!
-//! An invalid message or a broken socket ends the connection. Then all sessions are closed, their memory is retired,
-//! and the thread connects again: at once if the next connection has other memory (`requests.rs`), otherwise after a
-//! pause.
+//! An invalid message, a broken socket, or a silence before the greeting is over ends the connection. Then all sessions
+//! are closed, their memory is retired, and the thread connects again: at once if the next connection has other memory
+//! (`requests.rs`), otherwise after a pause.
 
 mod attempts;
 mod requests;
@@ -53,6 +53,9 @@ use atrace_sys::{Descriptor, process, thread};
 const SHORTEST: u64 = 4;
 /// The longest timeout of that sleep during a session, in milliseconds.
 const LONGEST: u64 = 50;
+/// How long the service may be silent before it has reported the existing sessions, in nanoseconds. Until then all tags
+/// are presumed, so an event costs a program more.
+const GREETING_NS: u64 = if cfg!(test) { 200_000_000 } else { 10_000_000_000 };
 /// The interval at which a thread with rights checks whether the process still has these rights, in
 /// milliseconds.
 const RIGHTS: u64 = 1000;
@@ -269,6 +272,7 @@ impl Link {
         let mut period = SHORTEST;
         // How many bytes of the inbox hold the start of an incomplete message.
         let mut len = 0;
+        let mut until = clock::asked() + GREETING_NS;
         loop {
             let is_idle = self.sessions.iter().all(|session| session.phase == Phase::Free);
             let is_new = self.anchored == 0 || self.is_measuring() || self.notify_again > 0;
@@ -279,12 +283,22 @@ impl Link {
                     return Err(Standing::CONNECTING);
                 }
             }
+            if !self.terms.is_settled {
+                let left = Duration::from_nanos(until.saturating_sub(clock::asked()));
+                if left.is_zero() {
+                    return Err(Standing::ended(libc::ETIMEDOUT));
+                }
+                timeout = Some(timeout.map_or(left, |time| time.min(left)));
+            }
             self.send(None)?;
             let on_memory = self.arena.zip(timeout).filter(|_| !is_idle);
             let is_told = match on_memory.is_some_and(|(arena, time)| arena.sleep(time)) {
                 true => true,
                 false => self.socket.as_ref().is_some_and(|socket| socket.wait(timeout)),
             } && self.receive(inbox, &mut len, say)?;
+            if is_told {
+                until = clock::asked() + GREETING_NS;
+            }
             // After any activity the next look comes soon: a session that starts is followed by events, which may
             // fill the memory within milliseconds.
             period = if self.tick()? || is_told { SHORTEST } else { LONGEST.min(2 * period) };
@@ -320,6 +334,30 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::producer;
+    use crate::tests::is_alone;
+
+    /// Tests a service that accepts the connection and never answers. After a while its sessions count as not existing.
+    #[test]
+    #[cfg_attr(miri, ignore = "no sockets")]
+    fn a_silent_service_does_not_keep_all_tags_on() {
+        if !is_alone("link::tests::a_silent_service_does_not_keep_all_tags_on") {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("atrace-silent-{}", std::process::id()));
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // SAFETY: no other thread reads the environment.
+        unsafe { std::env::set_var("PERFETTO_PRODUCER_SOCK_NAME", &path) };
+        producer::connect();
+        std::fs::remove_file(&path).unwrap();
+        assert_ne!(producer::tags(), 0);
+        let start = std::time::Instant::now();
+        while producer::tags() != 0 {
+            assert!(start.elapsed().as_secs() < 60, "{}", producer::standing().0);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Tests that there is a method name for every index. A method without a name would never be found among the
     /// service's methods.
     #[test]
