@@ -77,6 +77,11 @@ impl Layout {
     pub const fn chunk_size(self) -> usize {
         chunk_size(PAGE, self.chunks())
     }
+
+    /// Returns how many bytes of packets fit into a chunk. The chunk's last byte is reserved for an empty packet.
+    pub const fn room(self) -> usize {
+        self.chunk_size() - CHUNK_HEADER - 1
+    }
 }
 
 /// Returns the size of a chunk if a page of this size is divided into `chunks`.

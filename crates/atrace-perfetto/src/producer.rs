@@ -388,8 +388,8 @@ fn behind(session: &Session) -> u32 {
 /// The function is compiled for exactly the fields that the caller fills in. `otherwise` builds the event again: if this
 /// event were passed by reference, the compiler would no longer know which of its fields are constant.
 ///
-/// If the event has a time and no packet of the thread has a later time, the packet contains, like other packets, the
-/// time since the last packet.
+/// If the event has a time that is not in the future, and no packet of the thread has a later time, the packet contains,
+/// like other packets, the time since the last packet.
 #[cfg_attr(debug_assertions, inline(never))]
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn write_fast<const IS_SHORT: bool>(
@@ -401,7 +401,7 @@ fn write_fast<const IS_SHORT: bool>(
         && let Some((writer, slot)) = sole(&mut inside, &event)
     {
         let now = if event.time == 0 { clock::now() } else { event.time };
-        if (event.time == 0 || writer.is_before(now))
+        if (event.time == 0 || writer.is_before(now) && now <= clock::now())
             && writer.event_fast::<IS_SHORT>(slot.epoch, &Event { time: 0, ..event }, now)
         {
             // This includes instants on a track: the encoder, too, only distinguishes ends from other events.
@@ -702,6 +702,77 @@ mod tests {
         assert_eq!(write(&begin), written);
         assert_eq!(on_track(TrackKey::named(Type::Begin, 7), 1, "row", Some("name")), written);
         shared.close(0);
+        arena.retire();
+    }
+
+    /// Tests that an event with a time in the future does not change the times of the thread's later events.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn an_event_in_the_future_leaves_the_times_of_others() {
+        if !is_alone("producer::tests::an_event_in_the_future_leaves_the_times_of_others") {
+            return;
+        }
+        static NUMBER: Number = Number::new();
+        let shared = prepare().unwrap();
+        let arena = Arena::make(2).unwrap().0;
+        shared.open(0, arena, 1, 1, 0);
+        let site = Site::new(Some(&NUMBER), "site", 3, &Nowhere);
+        let track = Track::of(TrackKey::named(Type::Begin, 7), "track");
+        let start = clock::now();
+        let future = start + 10_000_000_000;
+        // The first ones make the state, so that the last ones take the fast path.
+        for time in [0, 0, 0, future] {
+            assert!(traced(Type::Begin, 1, Some(&track), &site, None, (0, time), &[]).is_some());
+        }
+        end_traced(1, &track, &site, future, u32::MAX, &[]);
+        assert!(text(Type::Instant, 1, "now").is_some());
+        let end = clock::now();
+        shared.close(0);
+        assert!(POOL.reclaim(0, Writer::finish));
+        let (mut last, mut times) = (0, Vec::new());
+        for chunk in arena.take_handed() {
+            arena.read(&chunk, |Part { bytes, .. }| {
+                let number = |field| Reader::first(bytes, field).map_or(0, Value::number);
+                // A time of its own (of the clock in field 58), or the time since the last packet of the sequence's
+                // clock, which begins with the state (field 13).
+                let (is_own, is_state) = (number(58) == 6, number(13) & 1 != 0);
+                let time = if is_own { number(8) } else { last + number(8) };
+                if !is_own || is_state {
+                    last = time;
+                }
+                if Reader::first(bytes, 11).is_some() {
+                    times.push(time);
+                }
+            });
+        }
+        arena.retire();
+        let [.., begun, ended, now] = times[..] else { panic!("{times:?}") };
+        assert_eq!((begun, ended), (future, future));
+        assert!((start..=end).contains(&now), "{start} {times:?} {end}");
+    }
+
+    /// Tests that no event is too long for a small chunk that begins with the longest state, and yet gets one.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn the_first_event_of_a_thread_fits_whatever_its_length() {
+        if !is_alone("producer::tests::the_first_event_of_a_thread_fits_whatever_its_length") {
+            return;
+        }
+        let shared = prepare().unwrap();
+        let arena = Arena::make(2).unwrap().0;
+        let write_one = move || {
+            thread::note_name();
+            for len in 0..1000 {
+                shared.open(0, arena, 1, 1, 0);
+                let is_written = text(Type::Instant, 1, &"n".repeat(len)).is_some();
+                assert_eq!((is_written, lost()), (true, 0), "{len}");
+                shared.close(0);
+                assert!(POOL.reclaim(0, Writer::finish));
+                arena.take_handed().for_each(|chunk| arena.read(&chunk, |_| ()));
+            }
+        };
+        let named = std::thread::Builder::new().name("a thread's long name ".repeat(4));
+        named.spawn(write_one).unwrap().join().unwrap();
         arena.retire();
     }
 

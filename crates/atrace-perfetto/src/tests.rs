@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::abi::*;
 
 /// Starts the test once more in a process of its own, because the pool is shared by a whole process. Returns
-/// whether the present process is that process, and so must do the test.
+/// whether the present process is that process, and so must do the test. The process has a name of the maximum length.
 pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "ATRACE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
+    use std::os::unix::process::CommandExt as _;
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let ran = command.args(["--exact", test]).env(ALONE, "1").output().unwrap();
+    let ran = command.arg0("x".repeat(100)).args(["--exact", test]).env(ALONE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success() && said.contains("1 passed"), "{said}");
     false

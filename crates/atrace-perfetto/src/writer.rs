@@ -526,7 +526,7 @@ impl Writer {
         let _errno = process::ErrnoGuard::new();
         let is_fast = self.chunk.is_some() && now.saturating_sub(self.opened) < SLOW_NS;
         let mut layout = if is_fast { Layout::Whole } else { Layout::Small };
-        if needed > Layout::Small.chunk_size() - state::ROOM {
+        if needed > Layout::Small.room() - state::ROOM {
             layout = Layout::Whole;
         }
         let Some(chunk) = take_chunk(slot, layout, self.chunks) else {

@@ -13,7 +13,7 @@ use std::ptr;
 use atrace_sys::text::cut;
 
 use super::cursor::wide;
-use crate::abi::{CHUNK_HEADER, Layout};
+use crate::abi::Layout;
 use crate::args::{Put, WHOLE_MAX};
 use crate::event::Event;
 use crate::memory::Chunk;
@@ -27,7 +27,7 @@ const CHUNKS_MAX: usize = 32;
 /// The size of the length before a part, in bytes.
 const LENGTH: usize = 2;
 /// The maximum length of a part, in bytes.
-const PAYLOAD: usize = Layout::Whole.chunk_size() - CHUNK_HEADER - 1 - LENGTH;
+const PAYLOAD: usize = Layout::Whole.room() - LENGTH;
 /// The maximum size of the head of a packet, in bytes. The head consists of the time, flags, a length, the event's
 /// type, all categories, a track or the processor time, an interned name, and the length of the name.
 const HEAD_MAX: usize = 24 + 96;
