@@ -256,12 +256,10 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         at_fork();
         PREPARED.store(this, Ordering::Release);
     }
-    if !wipes() && POOL.shared().is_some() && !POOL.is_own() {
-        leave_parent();
+    if POOL.shared().is_some() && !POOL.is_own() {
+        leave_parent(); // In a child of a bare `clone`, no fork handler ran.
     }
-    let shared = POOL.make(&(end_thread as fn(usize))).ok()?;
-    POOL.renew(); // For a child of a bare `clone`, where no fork handler ran.
-    Some(shared)
+    POOL.make(&(end_thread as fn(usize))).ok()
 }
 
 /// Returns the number of a process's track: the 64-bit FNV-1a hash of its start time and its id. The number of a
@@ -773,6 +771,37 @@ mod tests {
         };
         let named = std::thread::Builder::new().name("a thread's long name ".repeat(4));
         named.spawn(write_one).unwrap().join().unwrap();
+        arena.retire();
+    }
+
+    /// Tests that a child which the C library has not created counts its lost events in its own memory.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn the_child_of_a_bare_clone_counts_nothing_for_its_parent() {
+        use crate::foreign::Foreign;
+        use crate::memory::Loss;
+        use std::os::fd::{AsFd as _, OwnedFd};
+
+        if !is_alone("producer::tests::the_child_of_a_bare_clone_counts_nothing_for_its_parent") {
+            return;
+        }
+        prepare().unwrap();
+        let (arena, file) = Arena::make(4).unwrap();
+        let memory = Foreign::map(OwnedFd::from(file).as_fd(), crate::abi::PAGE).unwrap();
+        early::set_arena(Some(arena));
+        // SAFETY: without flags except the signal at the end, the call is a fork. The child ends at once.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            let shared = prepare();
+            shared.into_iter().for_each(|shared| shared.early.count());
+            // SAFETY: no preconditions.
+            unsafe { libc::_exit(i32::from(lost() != 1)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
+        assert_eq!((status, memory.lost(Loss::Early)), (0, 0));
+        early::set_arena(None);
         arena.retire();
     }
 
