@@ -31,6 +31,7 @@
 pub(crate) mod by_id;
 mod claim;
 pub(crate) mod lives;
+mod marks;
 
 use std::cell::Cell;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};

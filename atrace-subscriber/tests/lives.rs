@@ -764,12 +764,19 @@ mod cases {
             (0..2).for_each(|_| begun.in_scope(|| ()));
             let unknown = info_span!("unknown");
             unknown.in_scope(|| ());
+            // The child has no copy of the thread that would close this span.
+            let (other, (done, end)) = (info_span!("of another thread"), std::sync::mpsc::channel::<()>());
+            let other = std::thread::spawn(move || {
+                other.in_scope(|| ());
+                let _ = end.recv();
+            });
             // SAFETY: the child ends here.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let recording = perfetto::record_to(&path).unwrap();
                 drop((begun, unknown));
                 finish(pend(3).instrument(info_span!("own")));
+                std::thread::sleep(Duration::from_millis(600)); // More ticks than a life waits for.
                 recording.finish().unwrap();
                 // SAFETY: no preconditions.
                 unsafe { libc::_exit(0) };
@@ -778,7 +785,8 @@ mod cases {
             // SAFETY: `status` is writable.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0);
-            drop((begun, unknown));
+            drop((begun, unknown, done));
+            other.join().unwrap();
             recording.finish().unwrap();
             let of_parent = lives(&Trace::open(&directory.path().join("parent")).events());
             let names: HashSet<_> = of_parent.iter().map(|life| (&*life.name, life.end.is_some())).collect();

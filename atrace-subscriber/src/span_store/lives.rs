@@ -12,8 +12,7 @@
 //!   to be synchronous);
 //! - when the life of a child of the span begins;
 //! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered; if its
-//!   callsite's spans are presumed to be synchronous, two ticks after [`PATIENCE`] ticks since it was entered: so the
-//!   trace contains the life even if nothing more happens on the thread, or if the process is killed;
+//!   callsite's spans are presumed to be synchronous, some ticks later (`marks.rs`): so the trace contains the life even if nothing more happens on the thread, or if the process is killed;
 //! - when the span closes.
 //!
 //! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
@@ -30,12 +29,14 @@
 //! span, unless it has closed the span itself. So no other thread closes the span meanwhile. A signal handler may begin
 //! and end lives, too.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use atrace::AtraceTag;
 use atrace::tracer::{ArgKey, Enabled, Encoder, Glance, PreparedTag, Slice, flow_number, now};
+use atrace_sys::fork;
 
 use super::claim::{Begun, Claim};
+use super::marks::{Entered, Marks};
 use super::{InSlot, Slot, StoredSpan, Texts, USED, note_shown, patiently, slot};
 use crate::callsites::Callsite;
 use crate::lanes::Lane;
@@ -50,49 +51,11 @@ pub(super) struct Origin {
     parent: AtomicU64,
     flow_id: AtomicU64,
     tag: AtomicU64,
+    /// The [generation](fork::generation) of the process that has created the span.
+    process: AtomicU64,
     marks: Marks,
     claim: Claim,
 }
-
-/// The events in the life of a span so far, as bits. If two threads set bits at the same time, one bit may be lost; the
-/// life then begins a little later.
-struct Marks(AtomicU32);
-
-impl Marks {
-    #[inline(always)]
-    fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn set(&self, marks: u32) {
-        self.0.store(marks, Ordering::Relaxed);
-    }
-
-    #[inline(always)]
-    fn add(&self, marks: u32) {
-        self.set(self.get() | marks);
-    }
-}
-
-/// The span was entered.
-const ENTERED: u32 = 1;
-/// The span was entered more than once.
-const AGAIN: u32 = 2;
-/// The span was left.
-const LEFT: u32 = 4;
-/// A [`tick`] has treated the span as one that no thread is in.
-const SEEN: u32 = 8;
-/// The arguments of the span contain the span's number.
-const IDENTIFIED: u32 = 16;
-/// The spans of the callsite are presumed to be synchronous, so the thread does not report when it leaves the
-/// span.
-const PRESUMED: u32 = 32;
-/// The lowest of the bits that count the ticks since a span was entered that is presumed to be synchronous (see
-/// [`tick`], [`PATIENCE`]).
-const TICK: u32 = 64;
-/// After this many ticks, a span is treated as one that no thread is in, even if it is presumed to be synchronous.
-const PATIENCE: u32 = 8;
 
 /// The maximum number of ancestors whose lives begin together with the life of a span.
 const ANCESTORS: usize = 16;
@@ -104,7 +67,8 @@ impl Origin {
             parent: AtomicU64::new(0),
             flow_id: AtomicU64::new(0),
             tag: AtomicU64::new(0),
-            marks: Marks(AtomicU32::new(0)),
+            process: AtomicU64::new(0),
+            marks: Marks::new(),
             claim: Claim::new(),
         }
     }
@@ -128,13 +92,13 @@ impl Origin {
     /// Returns whether the span was entered exactly once.
     #[inline(always)]
     pub(super) fn was_entered_once(&self) -> bool {
-        self.marks.get() & (ENTERED | AGAIN) == ENTERED
+        self.marks.has_entered_once()
     }
 
     /// Returns whether closing a synchronous span takes more work than freeing its slot.
     #[inline(always)]
     pub(super) fn needs_more(&self, generation: u32) -> bool {
-        self.marks.get() & PRESUMED == 0 || !self.is_unbegun(generation)
+        !self.marks.is_presumed_sync() || !self.is_unbegun(generation)
     }
 
     #[inline(always)]
@@ -173,22 +137,16 @@ pub(crate) fn identify(texts: &mut Texts, span: StoredSpan, parent: Option<Store
     texts.args.extend_from_slice(args.finish());
 }
 
-/// Begins the lives of the spans that no thread is in now, and that no thread was in at the previous tick. It is not
-/// known whether a thread is in a span that is presumed to be synchronous; the life of such a span begins at the second
-/// tick after [`PATIENCE`] ticks.
+/// Begins the lives of the spans of this process that no thread is in now, and that no thread was in at the previous
+/// tick (see [`Marks::tick`]). In a forked child, the threads that would close the parent's spans may not exist.
 pub(crate) fn tick() {
+    let process = fork::generation().number();
     for index in 0..USED.load(Ordering::Acquire) {
-        let Some(slot) = slot(index) else { continue };
-        let Some(generation) = slot.origin.claim.unbegun().filter(|_| slot.origin.is_known()) else {
-            continue;
-        };
-        let marks = slot.origin.marks.get();
-        if marks & (ENTERED | PRESUMED) == ENTERED | PRESUMED && marks < PATIENCE * TICK {
-            slot.origin.marks.set(marks + TICK);
-        } else if marks & (ENTERED | LEFT | PRESUMED) == ENTERED {
-        } else if marks & SEEN == 0 {
-            slot.origin.marks.add(SEEN);
-        } else {
+        let Some(Slot { origin, .. }) = slot(index) else { continue };
+        let is_own = origin.is_known() && origin.process.load(Ordering::Relaxed) == process;
+        if let Some(generation) = origin.claim.unbegun().filter(|_| is_own)
+            && origin.marks.tick(generation)
+        {
             StoredSpan(pair(generation, index)).begin_life_if_alive(true);
         }
     }
@@ -210,7 +168,6 @@ impl StoredSpan {
     #[cold]
     #[inline(never)]
     fn enter_again(self, slot: &Slot) {
-        slot.origin.marks.add(AGAIN);
         slot.learn(true);
         if slot.origin.is_unbegun(high(self.0)) {
             self.begin_life();
@@ -221,7 +178,7 @@ impl StoredSpan {
     #[inline(always)]
     pub(crate) fn leave(self) {
         if let Some(slot) = self.slot() {
-            slot.origin.marks.add(LEFT);
+            slot.origin.marks.leave(high(self.0));
         }
     }
 
@@ -233,7 +190,7 @@ impl StoredSpan {
     fn begin_life_if_alive(self, is_async: bool) {
         let Some(slot) = self.slot() else { return };
         if slot.origin.is_known() && slot.origin.is_unbegun(high(self.0)) {
-            if is_async && slot.origin.marks.get() & ENTERED != 0 {
+            if is_async && slot.origin.marks.has_entered() {
                 slot.learn(true);
             }
             self.begin_life();
@@ -295,7 +252,7 @@ impl StoredSpan {
     /// life. If the life kept the span's parent open, returns the parent, which the caller must then release.
     pub(super) fn end_life(self, slot: &'static Slot) -> Option<Self> {
         let Slot { origin, .. } = slot;
-        if origin.marks.get() & ENTERED != 0 && origin.is_unbegun(high(self.0)) {
+        if origin.marks.has_entered() && origin.is_unbegun(high(self.0)) {
             slot.learn(true);
             self.begin_ancestors_of(origin);
             self.begin_in(slot);
@@ -339,7 +296,8 @@ impl InSlot {
         origin.parent.store(birth.parent.map_or(0, StoredSpan::identity), Ordering::Relaxed);
         origin.flow_id.store(birth.flow_id, Ordering::Relaxed);
         origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
-        origin.marks.set(if is_presumed_sync { PRESUMED } else { IDENTIFIED });
+        origin.process.store(fork::generation().number(), Ordering::Relaxed);
+        origin.marks.reset(high(stored.0), is_presumed_sync);
         origin.claim.reset(high(stored.0));
         note_shown();
         origin.created.store(birth.time.max(1), Ordering::Release);
@@ -375,8 +333,7 @@ impl InSlot {
             held.into_iter().for_each(|parent| _ = parent.release(|| false));
             return None;
         };
-        if origin.marks.get() & IDENTIFIED == 0 {
-            origin.marks.add(IDENTIFIED);
+        if origin.marks.identify(high(stored.0)) {
             identify(texts, stored, parent);
         }
         if held.is_none() {
@@ -398,14 +355,10 @@ impl InSlot {
         if !origin.is_known() {
             return false;
         }
-        let marks = origin.marks.get();
-        if marks & ENTERED == 0 {
-            origin.marks.set((marks | ENTERED) & !SEEN);
-            if marks & PRESUMED != 0 {
-                return false;
-            }
-        } else if marks & AGAIN == 0 {
-            stored.enter_again(slot);
+        match origin.marks.enter(high(stored.0)) {
+            Entered::FirstOfPresumed => return false,
+            Entered::Again => stored.enter_again(slot),
+            Entered::First | Entered::Known => {}
         }
         origin.is_unbegun(high(stored.0))
     }
