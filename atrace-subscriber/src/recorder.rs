@@ -330,6 +330,7 @@ impl Recorder {
                     new.begin_life(texts, enabled, &birth);
                 }
             } else if has_track {
+                new.set_flow(flow_id(stored));
                 let (flow, cookie) = (flow_number(flow_id(stored)), stored.cookie());
                 texts.track = track;
                 let (track, name) = (NamedTrack::new(&texts.track, cookie), texts.own_name());

@@ -511,11 +511,13 @@ impl SpanStack {
         let entries = self.entries.get(..self.len.get().min(DEPTH))?;
         let is_in = |entry: &&Entry| {
             let span = entry.span.get();
-            // The span in an entry without a slice means nothing, unless it is a span that never has slices.
-            span.in_slot().is_some()
+            // The span in an entry without a slice means nothing, unless it is a span that never has slices. Such a span
+            // may be one that was left before the entry was used for another span, which has another flow.
+            let is_of_entry =
+                |stored: StoredSpan| entry.is_open() || span.is_hidden() && stored.has_flow(entry.flow_id());
+            span.in_slot().is_some_and(is_of_entry)
                 && entry.is(owner, entry.id.get())
                 && entry.id.get() != LEFT
-                && (entry.is_open() || span.is_hidden())
         };
         entries.iter().rev().take(LOOKED_AT).find(is_in)?.span.get().in_slot()
     }

@@ -539,6 +539,44 @@ mod cases {
         common::Place::file().run(&name);
     }
 
+    /// Tests a span that is entered while the tag is off, where the thread was in a span without slices before.
+    #[test]
+    fn a_span_that_was_left_is_no_parent() {
+        let name = case!({
+            let directory = tempfile::tempdir().unwrap();
+            let record = |name: &str| perfetto::record_to(directory.path().join(name)).unwrap();
+            let dispatch = with(AsyncSpans::Instead)(true);
+            tracing::dispatcher::with_default(&dispatch, || {
+                let first = record("first");
+                let left = info_span!("left", n = 1);
+                left.in_scope(|| ());
+                first.finish().unwrap();
+                let unseen = info_span!("unseen");
+                let _unseen = unseen.enter();
+                let second = record("second");
+                finish(pend(2).instrument(info_span!("root")));
+                let outer = info_span!("outer");
+                outer.in_scope(|| finish(pend(2).instrument(info_span!("inner"))));
+                let on_track = info_span!("on a track", atrace.track = "track");
+                on_track.in_scope(|| finish(pend(2).instrument(info_span!("below"))));
+                drop((outer, left, on_track));
+                second.finish().unwrap();
+            });
+            let lives = lives(&Trace::open(&directory.path().join("second")).events());
+            let parents: Vec<_> = lives.iter().map(|life| (&*life.name, life.of("parent"))).collect();
+            let span = |name| named(&lives, name)[0].span();
+            let expected = [
+                ("root", ""),
+                ("outer", ""),
+                ("inner", span("outer")),
+                ("on a track", ""),
+                ("below", span("on a track")),
+            ];
+            assert_eq!(parents, expected);
+        });
+        common::Place::file().run(&name);
+    }
+
     fn at_once(path: &Path) -> (Recording, Option<JoinHandle<()>>) {
         (perfetto::record_to(path).unwrap(), None)
     }

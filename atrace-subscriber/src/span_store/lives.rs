@@ -159,6 +159,12 @@ impl StoredSpan {
         self.0 + 1
     }
 
+    /// Returns whether this is the id from which the number of the span's flow is made. A span whose flow was not set has
+    /// none.
+    pub(crate) fn has_flow(self, flow_id: u64) -> bool {
+        self.slot().is_some_and(|slot| slot.origin.is_of(flow_id))
+    }
+
     /// Finds the span, so that a slice of it can begin. Returns `None` if the span has closed.
     #[inline(always)]
     pub(crate) fn enter(self) -> Option<InSlot> {
@@ -287,6 +293,11 @@ impl StoredSpan {
 }
 
 impl InSlot {
+    /// Sets the flow of a new span without a life. [`expect_life`](Self::expect_life) sets the flow of other spans.
+    pub(crate) fn set_flow(self, flow_id: u64) {
+        self.slot.origin.set_flow(flow_id);
+    }
+
     /// Records the data that is known at the span's creation. No other thread may have access to the span yet.
     /// `is_presumed_sync` means that spans of the callsite are presumed to have no lives, and that the arguments do not
     /// contain the span's number.
