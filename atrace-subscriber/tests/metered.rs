@@ -400,6 +400,64 @@ fn after_the_start_nothing_is_allocated() {
     assert_eq!(of_thread, 0);
 }
 
+/// Uses this much processor time on the calling thread.
+fn burn(time: Duration) {
+    let begin = atrace_sys::timer::thread_time().unwrap();
+    while atrace_sys::timer::thread_time().unwrap() - begin < time.as_nanos() as u64 {}
+}
+
+/// Tests the processor time of the threads that have made no call: it is counted from the moment at which the meter was
+/// made. The test runs in a process of its own, because threads of other tests use processor time.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn the_time_of_other_threads_is_counted_from_the_start_of_the_meter() {
+    const TEST: &str = "the_time_of_other_threads_is_counted_from_the_start_of_the_meter";
+    const LONG: Duration = Duration::from_millis(300);
+    if std::env::var(ROLE).as_deref() != Ok(TEST) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let ran = command.args([TEST, "--exact"]).env(ROLE, TEST).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        return assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    }
+    let (early, late) = (&std::sync::Barrier::new(2), &std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        // This thread burns before the meter is made, and makes a call after that.
+        let (sender, dispatch) = std::sync::mpsc::channel::<Dispatch>();
+        scope.spawn(move || {
+            burn(LONG);
+            early.wait();
+            tracing::dispatcher::with_default(&dispatch.recv().unwrap(), || info!("a call"));
+            early.wait();
+            early.wait();
+        });
+        scope.spawn(|| burn(LONG)).join().unwrap();
+        burn(LONG);
+        early.wait();
+        let metered = Metered::new(Plain::default());
+        let meter = metered.meter();
+        let dispatch = Dispatch::new(metered);
+        sender.send(dispatch.clone()).unwrap();
+        early.wait();
+        // This thread burns before its first call.
+        scope.spawn(move || {
+            burn(LONG);
+            tracing::dispatcher::with_default(&dispatch, || info!("a late call"));
+            late.wait();
+            late.wait();
+        });
+        late.wait();
+        let others = |meter: Meter| json(&meter.bill())["other_threads_ns"].as_u64().unwrap();
+        let without = others(meter);
+        scope.spawn(|| burn(LONG)).join().unwrap();
+        let with = others(meter);
+        early.wait();
+        late.wait();
+        let long = LONG.as_nanos() as u64;
+        assert!(without < long / 2, "{without}");
+        assert!((9 * long / 10..3 * long / 2).contains(&with), "{with}");
+    });
+}
+
 const ROLE: &str = "METERED_TEST_ROLE";
 
 /// Does the work of the processes that the tests below start, as selected by [`ROLE`].

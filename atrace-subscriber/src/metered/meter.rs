@@ -34,7 +34,7 @@ use atrace_sys::{Line, OnceRef, timer, zeroed_lines};
 use tracing_core::{Interest, Metadata};
 
 use super::counter::{self, ONE_IN_MAX};
-use super::thread::{self, LANE, LANES, NONE, Thread};
+use super::thread::{self, LANE, LANES, NONE, Thread, Times};
 use crate::callsites::{self, Callsite, level_of};
 
 /// The number of first calls, for each callsite, kind of call and thread, that are all timed.
@@ -173,12 +173,21 @@ impl Ticks {
     }
 }
 
+/// The times at which a meter was made.
+struct Began {
+    instant: Instant,
+    ticks: u64,
+    /// The processor time of the process.
+    processor: Option<u64>,
+    threads: Option<Times>,
+}
+
 /// The state of a meter. It is never freed, so that callsites, threads and handles can refer to it.
 pub(super) struct State {
     /// A description of the metered calls, for users.
     subject: &'static str,
     ticks: Ticks,
-    began: (Instant, u64, Option<u64>),
+    began: Began,
     one_in: AtomicU32,
     /// The lines of counters: for each lane (the counters of one thread), and then for all threads without a lane, a line
     /// for each callsite, by the callsite's number.
@@ -216,7 +225,12 @@ impl Meter {
         let state: &'static State = Box::leak(Box::new(State {
             subject,
             ticks,
-            began: (Instant::now(), ticks.now(), timer::process_time()),
+            began: Began {
+                instant: Instant::now(),
+                ticks: ticks.now(),
+                processor: timer::process_time(),
+                threads: Times::now(),
+            },
             one_in: AtomicU32::new(ONE_IN),
             lines: zeroed_lines(),
             sites: (0..=UNKNOWN).map(|_| OnceRef::new()).collect(),
@@ -363,9 +377,8 @@ impl State {
 
     /// Returns the duration of a tick in nanoseconds.
     fn ns_per_tick(&self) -> f64 {
-        let (instant, ticks, _) = self.began;
-        let ticks = self.ticks.now().wrapping_sub(ticks).max(1);
-        instant.elapsed().as_nanos() as f64 / ticks as f64
+        let ticks = self.ticks.now().wrapping_sub(self.began.ticks).max(1);
+        self.began.instant.elapsed().as_nanos() as f64 / ticks as f64
     }
 
     /// Measures what metering costs, and the duration of [`LONG`] in ticks of the counter.
@@ -424,17 +437,17 @@ impl State {
 
     /// Returns the measurements in the form in which [`Bill::read`] reads them.
     pub(super) fn raw(&self) -> Vec<u8> {
-        let (began, _, processor) = self.began;
+        let Began { instant, processor, threads, .. } = &self.began;
+        let processor = processor.zip(timer::process_time()).map(|(then, now)| now.saturating_sub(then));
+        let callers = threads.as_ref().and_then(thread::processor_time);
         let ns = self.ns_per_tick();
         let long = self.long.load(Ordering::Relaxed) as f64;
         let mut writer = Writer::new(&Process {
             subject: self.subject,
             ns_per_tick: ns,
-            processor_ns: processor.zip(timer::process_time()).map(|(then, now)| now.saturating_sub(then)),
-            others_ns: timer::process_time()
-                .zip(thread::processor_time())
-                .map(|(all, callers)| all.saturating_sub(callers)),
-            elapsed_ns: began.elapsed().as_nanos() as u64,
+            processor_ns: processor,
+            others_ns: processor.zip(callers).map(|(all, callers)| all.saturating_sub(callers)),
+            elapsed_ns: instant.elapsed().as_nanos() as u64,
             untimed_ns: self.untimed.load(Ordering::Relaxed) as f64 / 1000.0,
             timing_ns: self.timing.load(Ordering::Relaxed) as f64 * ns,
         });

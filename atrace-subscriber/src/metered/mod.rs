@@ -45,8 +45,8 @@
 //!
 //! *Not billed* is the time outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its
 //! caches, other threads write what a call has queued, and code is displaced from the processor's caches. The bill
-//! states the processor time of threads that have made no call, such as threads that write queued output. (This line is
-//! missing if a thread that has made calls has ended.) If the subscriber's maximum level excludes a callsite, the
+//! states the processor time of threads that have made no call, such as threads that write queued output, since the meter
+//! was made. (This line is missing if a thread that has made calls has ended, or if there was no `/proc` then.) If the subscriber's maximum level excludes a callsite, the
 //! subscriber does not know the callsite. A callsite that the subscriber never wants is in the bill with zero.
 //!
 //! The memory of a meter is kept until the process ends: up to 0.7 MB, 0.7 KB for each callsite, and up to 0.1 MB for

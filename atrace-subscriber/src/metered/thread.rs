@@ -116,13 +116,34 @@ fn free_lane() -> Option<usize> {
     (0..LANES).find(ended)
 }
 
-/// Returns the processor time of all threads that have made metered calls, in nanoseconds. Returns `None` if
-/// one of these threads has ended.
-pub(super) fn processor_time() -> Option<u64> {
+/// The processor times of the process's threads at a moment, by the threads' numbers.
+pub(super) struct Times(Vec<(u32, u64)>);
+
+impl Times {
+    /// Reads the present times. Returns `None` if the system does not list the threads of the process, or lists them by
+    /// other numbers. Allocates.
+    pub(super) fn now() -> Option<Self> {
+        let threads = std::fs::read_dir("/proc/self/task").ok()?;
+        let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
+        let times: Vec<_> =
+            numbers.filter_map(|number| Some((number, timer::time_of_thread(number)?))).collect();
+        let own = thread::number()?;
+        times.iter().any(|(number, _)| *number == own).then_some(Self(times))
+    }
+
+    /// Returns the time that a thread had, or 0 if there was no such thread.
+    fn of(&self, thread: u32) -> u64 {
+        self.0.iter().find(|(number, _)| *number == thread).map_or(0, |(_, time)| *time)
+    }
+}
+
+/// Returns the processor time since `began` of all threads that have made metered calls, in nanoseconds. Returns `None`
+/// if one of these threads has ended.
+pub(super) fn processor_time(began: &Times) -> Option<u64> {
     let generation = fork::generation().number() << 32;
     let owners = OWNERS.iter().map(|owner| owner.load(Ordering::Relaxed)).filter(|owner| *owner != 0);
     let time = |owner: u64| match owner >> 32 == generation >> 32 {
-        true => timer::time_of_thread(owner as u32),
+        true => timer::time_of_thread(owner as u32).map(|now| now.saturating_sub(began.of(owner as u32))),
         false => None,
     };
     if IS_LOST.load(Ordering::Relaxed) { None } else { owners.map(time).sum() }
