@@ -480,6 +480,20 @@ fn work_of_process(role: &str) {
             });
         }
         "off" => with_default(AtraceSubscriber::default().with_filter(), work),
+        "elsewhere" => {
+            with_default(AtraceSubscriber::default(), work);
+            std::env::set_current_dir("/").unwrap();
+        }
+        "full" => {
+            with_default(AtraceSubscriber::default(), work);
+            allow_small_files_only();
+        }
+        "planted" => {
+            with_default(AtraceSubscriber::default(), work);
+            let bill = std::env::var("ATRACE_BILL").unwrap();
+            let new = format!("{bill}.{}.new", std::process::id());
+            std::os::unix::fs::symlink(format!("{bill}.victim"), new).unwrap();
+        }
         _ => with_default(AtraceSubscriber::default(), work),
     }
     #[cfg(target_os = "linux")]
@@ -501,10 +515,61 @@ fn work_of_process(role: &str) {
     }
 }
 
+/// Makes the process unable to write a file of more than 64 bytes, as on a full disk.
+#[allow(unsafe_code, reason = "limits have no safe form")]
+fn allow_small_files_only() {
+    let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+    // SAFETY: `limit` is readable; the signal is ignored, so that writing fails.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+    }
+}
+
+const NAME: &str = "a_program_that_is_asked_writes_its_bill_at_the_end";
+
+/// Runs a process of a role whose bill goes to the file `bill` of the current directory. Returns the names of the files
+/// that are then in the directory, and what the process has written to its standard error.
+fn run_beside(role: &str) -> (Vec<String>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let victim = directory.path().join("bill.victim");
+    std::fs::write(&victim, "of the victim").unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([NAME, "--exact"]).env(ROLE, role).env("ATRACE_BILL", "bill").env("ATRACE_BACKEND", "none");
+    let ran = command.current_dir(directory.path()).output().unwrap();
+    assert!(ran.status.success(), "{role}");
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "of the victim");
+    let files = std::fs::read_dir(directory.path()).unwrap();
+    let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<_> = files.filter(|name| name != "bill.victim").collect();
+    files.sort();
+    (files, String::from_utf8_lossy(&ran.stderr).into_owned())
+}
+
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn a_bill_goes_to_the_directory_in_which_the_program_began() {
+    assert_eq!(run_beside("elsewhere"), (vec!["bill".to_owned()], String::new()));
+}
+
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn a_bill_that_has_no_room_leaves_nothing_behind() {
+    let (files, complaint) = run_beside("full");
+    assert!(files.is_empty() && complaint.contains("can't write the bill"), "{files:?} {complaint}");
+}
+
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn a_bill_follows_no_planted_link() {
+    let (files, complaint) = run_beside("planted");
+    assert!(files.len() == 1 && files[0].ends_with(".new"), "the link stays: {files:?}");
+    assert!(complaint.contains("can't write the bill"), "{complaint}");
+}
+
 #[test]
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn a_program_that_is_asked_writes_its_bill_at_the_end() {
-    const NAME: &str = "a_program_that_is_asked_writes_its_bill_at_the_end";
     if let Ok(role) = std::env::var(ROLE) {
         return work_of_process(&role);
     }

@@ -1,13 +1,14 @@
 //! The meter that is used if the environment variable `ATRACE_BILL=PATH` is set.
 //!
 //! All `AtraceSubscriber`s and `AtraceLayer`s of the process share the meter (a `LiveLayer` is not metered). When the
-//! process ends, the measurements are written to a temporary file, which is then renamed to `PATH`, so that a reader
-//! always finds a complete file. If the variable is set in several processes, the file contains the measurements of the
+//! process ends, the measurements are written to a new file, which is then renamed to `PATH`, so that a reader always
+//! finds a complete file. The new file follows no link that is in its place. If the variable is set in several processes, the file contains the measurements of the
 //! process that ended last.
 
-use std::ffi::OsString;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::panic::catch_unwind;
+use std::path::{self, PathBuf};
 
 use atrace_sys::{OnceRef, fork, process};
 
@@ -16,7 +17,7 @@ use super::Meter;
 const VARIABLE: &str = "ATRACE_BILL";
 
 struct Asked {
-    path: OsString,
+    path: PathBuf,
     meter: Meter,
     by: fork::Generation,
 }
@@ -27,6 +28,8 @@ static ASKED: OnceRef<Option<Asked>> = OnceRef::new();
 pub(crate) fn asked() -> Option<Meter> {
     let asked = ASKED.get_or_make(|| {
         let path = process::variable(VARIABLE)?;
+        // The program may change its directory before it ends.
+        let path = path::absolute(&path).unwrap_or_else(|_| path.into());
         if !process::at_exit(write_at_exit) {
             process::complain(&format!("atrace: {VARIABLE} has no effect: there is no bill on this system"));
             return None;
@@ -52,9 +55,10 @@ extern "C" fn write_at_exit() {
 
 impl Asked {
     fn write(&self) -> io::Result<()> {
-        let mut new = self.path.clone();
+        let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}.new", process::raw_id()));
-        std::fs::write(&new, self.meter.0.raw())?;
-        std::fs::rename(&new, &self.path).inspect_err(|_| drop(std::fs::remove_file(&new)))
+        let mut file = File::create_new(&new)?;
+        let written = file.write_all(&self.meter.0.raw()).and_then(|()| fs::rename(&new, &self.path));
+        written.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 }

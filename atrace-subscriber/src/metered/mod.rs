@@ -16,7 +16,7 @@
 //! [`Metered`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
 //! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these
 //! types meter themselves. When the process ends by `exit` or by returning from `main`, the measurements are written to
-//! `PATH`, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
+//! `PATH`, relative to the directory in which the first of them was made, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
 //! processes, the file contains the measurements of the process that ended last. If an `AtraceLayer` meters itself,
 //! other layers are not in the bill. While tracing is off, an `AtraceSubscriber` with a filter gets no events, so the
 //! bill does not contain these events.
