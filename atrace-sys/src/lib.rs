@@ -54,6 +54,8 @@ pub mod errand;
 pub mod fence;
 pub mod fork;
 pub mod futex;
+#[cfg(any(test, not(any(no_tracing, target_os = "android"))))]
+mod glob;
 pub mod marker;
 #[cfg(not(no_tracing))]
 pub mod memory;

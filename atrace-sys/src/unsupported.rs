@@ -263,7 +263,8 @@ pub(crate) mod properties {
         never! {
             path() -> &Path;
             check() -> Result<(), Error>;
-            find(&Key) -> Result<Option<Property<'_>>, Error>;
+            find(&Key) -> Result<Option<Property<'_>>, &'static str>;
+            damaged(&'static str) -> Error;
             read(Property<'_>) -> Result<(u32, Value), Error>;
             begin(Duration) -> Result<Turn, Error>;
             for_each(&mut dyn FnMut(&str, &Value, u32)) -> Result<(), Error>;

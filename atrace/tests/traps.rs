@@ -119,6 +119,30 @@ mod cases {
             drop(switched);
             trapped(event);
         }),
+        ("after a switch, in a damaged store", |event| {
+            event();
+            // The event looks for patterns that do not exist.
+            let control = control();
+            let set = |key, value: &str| control.properties().set(key, value).unwrap();
+            let before = ["debug.atrace.app_number", "debug.atrace.app_0", "debug.atrace.tags.enableflags"]
+                .map(|key| (key, control.properties().get(key).unwrap()));
+            for ((key, _), value) in before.iter().zip(["3", "no program", "0"]) {
+                set(key, value);
+            }
+            in_a_damaged_store(|| trapped(event));
+            for (key, value) in before {
+                set(key, &value.unwrap_or_default().to_string_lossy());
+            }
+        }),
+        ("after a switch, in a program with a locale", |event| {
+            event();
+            // SAFETY: no other thread uses the locale.
+            assert!(!unsafe { libc::setlocale(libc::LC_ALL, c"C.UTF-8".as_ptr()) }.is_null());
+            let switched = control().enable("*").unwrap();
+            trapped(event);
+            drop(switched);
+            trapped(event);
+        }),
         ("the marker closed", |event| {
             event();
             close_marker();
@@ -144,6 +168,19 @@ mod cases {
 
     fn marker() -> PathBuf {
         std::env::var_os("ATRACE_MARKER").unwrap().into()
+    }
+
+    /// Calls `body` while the property store says that it has more entries than it can have.
+    fn in_a_damaged_store(body: impl FnOnce()) {
+        use std::os::unix::fs::FileExt as _;
+        const COUNT: u64 = 12; // See `layout.rs` of the crate `atrace-sys`.
+        let path = std::env::var_os("ATRACE_PROPERTIES").unwrap();
+        let store = File::options().read(true).write(true).open(path).unwrap();
+        let mut count = [0; 4];
+        store.read_exact_at(&mut count, COUNT).unwrap();
+        store.write_all_at(&u32::MAX.to_ne_bytes(), COUNT).unwrap();
+        body();
+        store.write_all_at(&count, COUNT).unwrap();
     }
 
     fn close_marker() {

@@ -147,8 +147,12 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
+    pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, &'static str> {
         Ok(__system_property_find(key.as_c_str().into()))
+    }
+
+    pub(super) fn damaged(&self, fault: &'static str) -> Error {
+        Error::new(ErrorKind::Damaged, &fault)
     }
 
     pub(super) fn read(&self, property: Property<'_>) -> Result<(u32, Value), Error> {

@@ -60,9 +60,13 @@ impl Store {
         self.map.validate().map_err(|fault| self.location.damaged(&fault))
     }
 
-    pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, Error> {
-        let found = self.map.find(key).map_err(|fault| self.location.damaged(&fault))?;
-        Ok(found.map(|entry| Property { entry }))
+    /// Finds a property. Does not allocate, also if the store is damaged: then returns the fault.
+    pub(super) fn find(&self, key: &Key) -> Result<Option<Property<'_>>, &'static str> {
+        Ok(self.map.find(key)?.map(|entry| Property { entry }))
+    }
+
+    pub(super) fn damaged(&self, fault: &'static str) -> Error {
+        self.location.damaged(&fault)
     }
 
     pub(super) fn read(&self, property: Property<'_>) -> Result<(u32, Value), Error> {

@@ -203,7 +203,7 @@ impl Properties {
     #[doc(alias = "__system_property_get")]
     #[inline(never)]
     pub fn get(&self, key: &str) -> Result<Option<Value>, Error> {
-        match self.0.find(&Key::new(key)?)? {
+        match self.0.find(&Key::new(key)?).map_err(|fault| self.0.damaged(fault))? {
             Some(property) => self.0.read(property).map(|(_, value)| Some(value)),
             None => Ok(None),
         }

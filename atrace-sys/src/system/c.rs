@@ -51,6 +51,7 @@ unsafe extern "C" {
     pub(crate) safe fn sigismember(set: &libc::sigset_t, signal: c_int) -> c_int;
     pub(crate) safe fn sigpending(set: &mut libc::sigset_t) -> c_int;
     // Texts. `end` is set to a position in the text.
+    #[cfg(any(test, target_os = "android"))]
     pub(crate) safe fn fnmatch(pattern: CText<'_>, text: CText<'_>, flags: c_int) -> c_int;
     pub(crate) safe fn strtoimax<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> i64;
     pub(crate) safe fn strtoull<'a>(text: CText<'a>, end: &mut CText<'a>, base: c_int) -> c_ulonglong;

@@ -122,9 +122,12 @@ pub(crate) fn lower_limit(of: Resource, most: u64) -> Result<()> {
 
 /// Returns whether `text` matches a shell pattern as in libcutils: `fnmatch(pattern, text, FNM_NOESCAPE)`.
 ///
-/// `*` also matches `/`, and a backslash is an ordinary character.
+/// `*` also matches `/`, and a backslash is an ordinary character. On a host the patterns are those of `glob.rs`.
 pub fn fnmatch(pattern: &CStr, text: &CStr) -> bool {
-    c::fnmatch(pattern.into(), text.into(), libc::FNM_NOESCAPE) == 0
+    #[cfg(target_os = "android")]
+    return c::fnmatch(pattern.into(), text.into(), libc::FNM_NOESCAPE) == 0;
+    #[cfg(not(target_os = "android"))]
+    crate::glob::matches(pattern.to_bytes(), text.to_bytes())
 }
 
 /// Parses a number as C's `strtoull` with base 0 does: after spaces and a sign, a hexadecimal number with

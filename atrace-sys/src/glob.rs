@@ -1,0 +1,103 @@
+//! Shell patterns, on hosts. `fnmatch` of the C library allocates and takes a lock if the program has chosen a locale,
+//! and an event may do neither.
+//!
+//! The syntax is that of `fnmatch(3)` with `FNM_NOESCAPE` in the locale "C": `*`, `?`, and sets of bytes in brackets,
+//! with ranges and, after `!` or `^`, complements. A bracket that is not closed is an ordinary character. Classes of
+//! characters, such as `[:alpha:]`, and collating symbols are not supported.
+
+/// Returns whether the whole of `text` matches the pattern. The time is at most the product of the two lengths.
+pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut in_pattern, mut in_text) = (0, 0);
+    // The positions from which to continue if what follows the last `*` does not match.
+    let mut again = None;
+    loop {
+        let rest = &pattern[in_pattern..];
+        if rest.first() == Some(&b'*') {
+            in_pattern += 1;
+            again = Some((in_pattern, in_text + 1));
+            continue;
+        }
+        let len = match text.get(in_text) {
+            Some(byte) => one(rest, *byte),
+            None if rest.is_empty() => return true,
+            None => None,
+        };
+        match (len, again) {
+            (Some(len), _) => (in_pattern, in_text) = (in_pattern + len, in_text + 1),
+            (None, Some(next)) if next.1 <= text.len() => {
+                (in_pattern, in_text) = next;
+                again = Some((next.0, next.1 + 1));
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Returns the length of the pattern's first part, which stands for one byte of the text, or `None` if that part does
+/// not match the byte.
+fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+    let (first, rest) = pattern.split_first()?;
+    let (len, is_match) = match first {
+        b'?' => (1, true),
+        b'[' => set(rest, byte).map_or((1, byte == b'['), |(len, has)| (1 + len, has)),
+        literal => (1, *literal == byte),
+    };
+    is_match.then_some(len)
+}
+
+/// Returns the length of a set with its closing bracket, and whether the set has the byte. Returns `None` if the bracket
+/// is not closed.
+fn set(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
+    let start = usize::from(matches!(pattern.first(), Some(b'!' | b'^')));
+    let (mut at, mut has) = (start, false);
+    loop {
+        let low = *pattern.get(at)?;
+        // A closing bracket in the first position is a member.
+        if low == b']' && at > start {
+            return Some((at + 1, has == (start == 0)));
+        }
+        let (high, len) = match pattern[at + 1..] {
+            [b'-', high, ..] if high != b']' => (high, 3),
+            _ => (low, 1),
+        };
+        at += len;
+        has |= (low..=high).contains(&byte);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compares the results with those of the C library, for all short patterns of some characters and for random longer
+    /// ones.
+    #[test]
+    #[cfg_attr(miri, ignore = "fnmatch is foreign code")]
+    #[cfg(not(no_tracing))]
+    fn results_are_those_of_the_c_library() {
+        use crate::c_text::CText;
+        use crate::system::c::fnmatch;
+
+        let check = |pattern: &[u8], text: &[u8]| {
+            let c = |text: &[u8]| std::ffi::CString::new(text).unwrap();
+            let (of_pattern, of_text) = (c(pattern), c(text));
+            let by_library =
+                fnmatch(CText::from(&*of_pattern), CText::from(&*of_text), libc::FNM_NOESCAPE) == 0;
+            let shown = (pattern.escape_ascii().to_string(), text.escape_ascii().to_string());
+            assert_eq!(matches(pattern, text), by_library, "{shown:?}");
+        };
+        let mut random = 1_u64;
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        let mut some =
+            |of: &[u8], most: usize| -> Vec<u8> { (0..next(most + 1)).map(|_| of[next(of.len())]).collect() };
+        for _ in 0..300_000 {
+            check(&some(b"ab-[]!^*?\\/\xc3", 8), &some(b"abc-[]!^\\/.\xc3", 6));
+        }
+        for pattern in [&b"[a-c]*[!a-c]"[..], b"[]-a]", b"[c-a]", b"[a-]", b"[", b"[!", b"[^]a]", b"**?"] {
+            (0..=255_u8).filter(|byte| *byte != 0).for_each(|byte| check(pattern, &[byte]));
+        }
+    }
+}
