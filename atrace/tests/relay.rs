@@ -400,15 +400,19 @@ mod cases {
     fn flushes_of_busy_threads_leave_no_gap() {
         let name = case!({
             perfetto::connect();
-            step("connected");
             let done = std::sync::atomic::AtomicBool::new(false);
+            let barrier = std::sync::Barrier::new(THREADS);
             std::thread::scope(|scope| {
                 for _ in 0..THREADS {
                     scope.spawn(|| {
+                        atrace_instant(TAG, "busy");
+                        if barrier.wait().is_leader() {
+                            step("busy");
+                        }
                         while !done.load(Ordering::Relaxed) {
                             (0..100).for_each(|_| atrace_instant(TAG, "busy"));
                             // Otherwise the test takes long to read what was written.
-                            std::thread::sleep(std::time::Duration::from_micros(100));
+                            std::thread::sleep(std::time::Duration::from_millis(1));
                         }
                     });
                 }
@@ -418,8 +422,16 @@ mod cases {
         });
         let place = Place::file();
         let (service, program) = start(&place, &name, None);
-        until("it is connected", || place.path("connected").exists());
+        until("all threads write", || place.path("busy").exists());
         for request in 1..=12 {
+            service.flush(request);
+        }
+        let packets = || {
+            let host = service.host.lock().unwrap();
+            host.chunks.values().map(|chunk| u32::from(chunk.packets)).sum::<u32>()
+        };
+        // Few packets are no events.
+        for request in (13..).take_while(|_| packets() < 2000) {
             service.flush(request);
         }
         let incomplete = service.host.lock().unwrap().incomplete;

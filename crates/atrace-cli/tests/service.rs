@@ -513,7 +513,21 @@ mod cases {
              ../program {case} --exact --nocapture --test-threads=1; code=$?; \
              ls -a disk >listed; cp disk/out out; exit $code"
         );
-        end(place.0.apart(&script).env("ATRACE_TEST_CASE", case))
+        ended_when_told(place, place.0.apart(&script).env("ATRACE_TEST_CASE", case))
+    }
+
+    /// Runs the command to its end. Once the command has said that no more is recorded, creates the file `said`, for which
+    /// the program waits.
+    fn ended_when_told(place: &Place, command: &mut Command) -> Ran {
+        let mut child = command.spawn().unwrap();
+        let mut stderr = String::new();
+        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+            stderr += &format!("{}\n", line.unwrap());
+            if stderr.contains("no more is recorded; the program goes on") {
+                fs::write(place.path("said"), "").unwrap();
+            }
+        }
+        Ran { stderr, ..common::end_of(child) }
     }
 
     #[test]
@@ -526,6 +540,7 @@ mod cases {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            until("the command has said that the recording is over", || Path::new("said").exists());
             println!("ENDED {}", 1);
         });
         if !is_root(&name) {
@@ -571,20 +586,10 @@ mod cases {
             until("the command has said that the recording is over", || Path::new("said").exists());
         });
         let place = Place::new();
-        let mut child = place.run(&name, &["--max-size", "100K"]).spawn().unwrap();
-        let mut said = String::new();
-        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
-            said += &line.unwrap();
-            if said.contains("no more is recorded; the program goes on") {
-                fs::write(place.path("said"), "").unwrap();
-            }
-        }
-        let ran = common::end_of(child);
-        assert!(ran.status.success() && place.path("said").exists(), "{said} {ran:?}");
-        assert!(
-            said.contains("the file has the size of --max-size") && !said.contains("none lost"),
-            "{said}"
-        );
+        let ran = ended_when_told(&place, &mut place.run(&name, &["--max-size", "100K"]));
+        assert!(ran.status.success() && place.path("said").exists(), "{ran:?}");
+        assert!(ran.stderr.contains("the file has the size of --max-size"), "{ran:?}");
+        assert!(!ran.stderr.contains("none lost"), "{ran:?}");
         let size = fs::metadata(place.path("out")).unwrap().len();
         assert!((98_000..=102_400).contains(&size), "{size}");
         let events = place.trace("out").events().len();
