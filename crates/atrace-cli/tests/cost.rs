@@ -7,15 +7,18 @@ mod here;
 
 mod cases {
     use std::fmt::Write as _;
+    use std::fs::{self, Permissions};
     use std::io::Write as _;
+    use std::os::unix::prelude::*;
     use std::process::Command;
     use std::time::Duration;
 
     use atrace::*;
+    use rustix::process::{getpgid, getppid, setpgid};
     use serde_json::Value;
 
-    use crate::common::{Ran, case, end_of, until};
-    use crate::here::{Here, runs_left_by};
+    use crate::common::{Ran, case, end_of, is_root, limited, until};
+    use crate::here::{Here, runs_left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
 
@@ -144,6 +147,20 @@ mod cases {
                 &["ended", "without --switch"],
             ),
             (&["--time", "1s", "--switch", "--unit", "echo 7", "--", "sleep", "9"], 125, &["did not grow"]),
+            (
+                &["--time", "9s", "--switch", "--unit", "date +%s%N", "--", "sleep", "99"],
+                125,
+                &["the service's processor time did not grow"],
+            ),
+            (
+                &[
+                    &["--time", "9s", "--switch", "--unit", "lines", "--"][..],
+                    &["env", "--ignore-signal=CHLD", "yes"],
+                ]
+                .concat(),
+                125,
+                &["ignores SIGCHLD", "--default-signal"],
+            ),
             (
                 &[
                     &["--time", "3s", "--switch", "--unit", "lines", "--", "sh", "-c"][..],
@@ -276,6 +293,148 @@ mod cases {
             assert!(all["reference_work"][side].as_f64().unwrap() > 1000.0, "{all}");
         }
         assert!(all["events"]["on"].as_f64().unwrap() > 10.0, "{all}");
+    }
+
+    /// Leaves the process group that the command has made for this program, as a program with job control does.
+    fn leave_the_group() {
+        setpgid(None, Some(getpgid(getppid()).unwrap())).unwrap();
+    }
+
+    /// Works for a minute and then creates the file `ended`. A test kills it before.
+    fn go_on() {
+        for _ in 0..1200 {
+            println!("unit");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        fs::write("ended", "").unwrap();
+    }
+
+    #[test]
+    fn a_program_outside_of_its_group_is_killed() {
+        let name = case!({
+            leave_the_group();
+            fs::write("begun", "").unwrap();
+            go_on();
+        });
+        let here = Here::new();
+        let ran = ended(of_case(&mut cost(&here, &name, &["--time", "400ms"]), &here, &name));
+        assert!(
+            ran.status.code() == Some(125) && ran.stderr.contains("after 0.4 s and was killed"),
+            "{ran:?}"
+        );
+        assert!(!here.path("ended").exists());
+
+        let _ = fs::remove_file(here.path("begun"));
+        let child = of_case(&mut cost(&here, &name, &[]), &here, &name).spawn().unwrap();
+        until("the program runs", || here.path("begun").exists());
+        signal(&child, libc::SIGTERM);
+        assert_eq!(end_of(child).status.code(), Some(128 + libc::SIGTERM));
+        assert!(!here.path("ended").exists());
+
+        // A service that writes no event is an error.
+        let options = ["--time", "30s", "--switch", "--slice", "100ms", "--unit", "lines"];
+        let ran = ended(of_case(&mut cost(&here, &name, &options), &here, &name));
+        assert!(ran.status.code() == Some(125) && ran.stderr.contains("wrote no event"), "{ran:?}");
+        assert!(!here.path("ended").exists());
+    }
+
+    #[test]
+    fn a_program_that_may_not_be_killed_is_named() {
+        const USER: u32 = 48_153;
+        if !is_root("a_program_that_may_not_be_killed_is_named") {
+            return;
+        }
+        let here = Here::new();
+        // A program that becomes root, as under `sudo`.
+        fs::copy("/usr/bin/setpriv", here.path("sudo")).unwrap();
+        fs::set_permissions(here.path("sudo"), Permissions::from_mode(0o4755)).unwrap();
+        let root = "exec ./sudo --reuid 0 --clear-groups sh -c 'echo $$ >pid; exec sleep 20 2>&1'";
+        let service = ["--switch", "--unit", "lines", "--", "sh", "-c", root];
+        for options in [&["--off", root, "--on", "true"][..], &service] {
+            let mut command = cost(&here, "", &[&["--time", "400ms"], options].concat());
+            let ran = ended(command.uid(USER).gid(USER));
+            let pid = fs::read_to_string(here.path("pid")).unwrap();
+            let is_alive = fs::read(format!("/proc/{}/cmdline", pid.trim())).is_ok_and(|it| !it.is_empty());
+            let named = format!("process {}, can't be ended: Operation not permitted", pid.trim());
+            assert!(ran.stderr.contains(&named) && !ran.stderr.contains("was killed"), "{ran:?}");
+            assert!(ran.status.code() == Some(125) && is_alive, "{ran:?}");
+            Command::new("kill").arg(pid.trim()).status().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_unit_command_that_hangs_ends() {
+        let here = Here::new();
+        let hangs = "touch asked; sleep 60; touch ended; echo 1";
+        let options = ["--time", "1s", "--switch", "--unit", hangs, "--", "sleep", "100"];
+        let (said, status) = {
+            let ran = ended(&mut cost(&here, "", &options));
+            (ran.stderr, ran.status.code())
+        };
+        assert!(
+            status == Some(125) && said.contains("--unit: the command had not ended after 10 s"),
+            "{said}"
+        );
+        assert!(!here.path("ended").exists());
+
+        fs::remove_file(here.path("asked")).unwrap();
+        let child = cost(&here, "", &options).spawn().unwrap();
+        until("the command runs", || here.path("asked").exists());
+        signal(&child, libc::SIGTERM);
+        let ran = end_of(child);
+        assert_eq!(ran.status.code(), Some(128 + libc::SIGTERM), "{ran:?}");
+        assert!(!here.path("ended").exists());
+    }
+
+    #[test]
+    fn processes_that_a_run_leaves_are_killed_and_told_of_once() {
+        let here = Here::new();
+        let leaves = "sleep 48153 & echo $! >>pids";
+        let all =
+            json(&ended(&mut cost(&here, "", &["--time", "1s", "--json", "--off", leaves, "--on", leaves])));
+        let notes = all["notes"].as_array().unwrap().iter();
+        let told = notes.filter(|note| note.as_str().unwrap().contains("in the background")).count();
+        assert_eq!(told, 1, "{all}");
+        let pids = fs::read_to_string(here.path("pids")).unwrap();
+        let living: Vec<&str> = pids
+            .lines()
+            .filter(|pid| {
+                fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it.starts_with(b"sleep\x0048153"))
+            })
+            .collect();
+        assert!(pids.lines().count() >= 4 && living.is_empty(), "{living:?} of {pids}");
+    }
+
+    #[test]
+    fn a_limit_of_threads_is_an_error_and_leaves_no_program() {
+        if !is_root("a_limit_of_threads_is_an_error_and_leaves_no_program") {
+            return;
+        }
+        // A user without other processes.
+        let user = 2_000_000 + std::process::id();
+        let here = Here::new();
+        fs::set_permissions(here.0.path(), Permissions::from_mode(0o777)).unwrap();
+        for options in [
+            &["--off", "true", "--on", "true"][..],
+            &["--slice", "100ms", "--switch", "--unit", "lines", "--", "yes"],
+        ] {
+            let is_refused = |number: u64| {
+                let mut command = cost(&here, "", &[&["--time", "1s"], options].concat());
+                command.uid(user).gid(user);
+                let ran = ended(limited(&mut command, libc::RLIMIT_NPROC, number, number));
+                assert!(!ran.stderr.contains("panicked"), "{number}: {ran:?}");
+                let is_left = |entry: &fs::DirEntry| {
+                    let is_process =
+                        entry.file_name().to_string_lossy().bytes().all(|it| it.is_ascii_digit());
+                    is_process && entry.metadata().is_ok_and(|data| data.uid() == user)
+                };
+                let left = fs::read_dir("/proc").unwrap().flatten().filter(is_left).count();
+                assert_eq!(left, 0, "{number}: {ran:?}");
+                ran.stderr.contains("Resource temporarily unavailable")
+            };
+            let enough = (1..20).find(|number| !is_refused(*number)).unwrap();
+            assert!(enough > 1, "the program is a process, too");
+        }
     }
 
     #[test]

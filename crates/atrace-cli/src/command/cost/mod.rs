@@ -166,6 +166,10 @@ fn read_bill(path: &Path) -> Result<Bill> {
     })
 }
 
+/// The error for a run that takes too long (`program::run`).
+const LATE: [&str; 2] =
+    ["the program", ": give it more --time; for a service, which does not end, use --switch with --unit"];
+
 /// A comparison of two kinds of runs (the two *sides*), with the results of the runs of each side.
 struct Pairs {
     /// The command lines of the two sides. They differ if two commands are compared.
@@ -195,13 +199,13 @@ impl Pairs {
         signals: &Signals,
     ) -> Result<(Run, Option<Report>)> {
         let Some(sessions) = &self.sessions else {
-            return Ok((program::run(&self.programs[side], more, signals, limit)?, None));
+            return Ok((program::run(&self.programs[side], more, signals, limit, LATE)?, None));
         };
         let session = sessions.start()?;
         let mut variables = if side == 1 { session.on.clone() } else { sessions.off() };
         variables.extend(more.iter().cloned());
-        let run = program::run(&self.programs[side], &variables, signals, limit);
-        let report = session.finish();
+        let run = program::run(&self.programs[side], &variables, signals, limit, LATE);
+        let report = session.service.finish();
         Ok((run?, (side == 1).then_some(report)))
     }
 

@@ -15,14 +15,14 @@ use atrace_sys::usage::{self, Instructions, Usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
-use crate::command::program::{FAILED, Signals};
+use crate::command::program::{Signals, has_ended};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
-/// The maximum number of bytes of stderr that are stored.
-const KEPT: usize = 8 << 10;
+/// The maximum number of bytes that are stored of each stream.
+pub(super) const KEPT: usize = 2 << 10;
 /// The maximum duration of one wait for the program. A signal, or the end of the program, ends the wait earlier.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) type Variables = Vec<(&'static str, Option<OsString>)>;
 
 /// The resources that one run used, and its output.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Run {
     pub(super) wall_ns: f64,
     pub(super) usage: Usage,
@@ -38,8 +38,11 @@ pub(super) struct Run {
     pub(super) status: ExitStatus,
     /// A hash of the run's stdout, and the length of stdout in bytes.
     pub(super) printed: (u64, u64),
-    /// The beginning of the run's stderr.
+    /// The beginnings of the run's stdout and stderr.
+    pub(super) output: Vec<u8>,
     pub(super) errors: Vec<u8>,
+    /// Whether processes of the program's group were still alive after its end.
+    pub(super) left: bool,
 }
 
 /// Builds the command of a program.
@@ -67,12 +70,14 @@ pub(super) fn not_started(program: &[OsString]) -> impl FnOnce(std::io::Error) -
     }
 }
 
-/// Runs the program to its end, or until `limit` has passed.
+/// Runs the program to its end, or until `limit` has passed. Then the error begins with the first text of `late` and
+/// ends with the second. Also ends all processes that the program leaves in its group.
 pub(super) fn run(
     program: &[OsString],
     variables: &Variables,
     signals: &Signals,
     limit: Duration,
+    late: [&str; 2],
 ) -> Result<Run> {
     let (mut stdout, mut stderr) = (Output::default(), Output::default());
     let mut command = command(program, variables);
@@ -83,59 +88,51 @@ pub(super) fn run(
     let child = command.spawn().map_err(not_started(program))?;
     // The command holds the pipes' other ends.
     drop(command);
-    let pid = pid(child.id())?;
-    let (ended, end) = std::io::pipe()?;
-    let waiter = std::thread::spawn(move || {
-        // `NOWAIT`, because the usage is read before the process is gone.
-        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        while waitid(WaitId::Pid(pid), how).is_err_and(|e| e == Errno::INTR) {}
-        let now = Instant::now();
-        drop(end);
-        now
-    });
+    let pid = Pid::from_child(&child);
     let mut stopped = None;
-    let mut is_over = false;
-    while !is_over {
-        is_over = read_until(&mut stdout, &mut stderr, &ended)?;
-        let came = signals.wait(None, Duration::ZERO)?.0;
-        if stopped.is_none() && (came.is_some() || start.elapsed() > limit) {
-            let _ = kill_process_group(pid, Signal::KILL);
-            stopped = Some(came);
+    let end = loop {
+        if let Some(end) = read_until(&mut stdout, &mut stderr, signals, pid)? {
+            break end;
         }
-    }
-    let end = waiter.join().map_err(|_| Failure::new("waiting for the program"))?;
+        let mut asked = no_signal(signals, Duration::ZERO);
+        if start.elapsed() > limit {
+            let ([begin, end], seconds) = (late, limit.as_secs_f64());
+            let text = format!("{begin} had not ended after {seconds} s and was killed{end}");
+            asked = asked.and(Err(Failure::new(text)));
+        }
+        if let (Err(failure), None) = (asked, &stopped) {
+            kill(pid, Signal::KILL)?;
+            stopped = Some(failure);
+        }
+    };
     let (status, usage) = usage::wait(child.id()).map_err(failed("waiting for the program"))?;
+    let left = kill_process_group(pid, Signal::KILL).is_ok();
+    if let Some(failure) = stopped {
+        return Err(failure);
+    }
     stdout.drain();
     stderr.drain();
-    match stopped {
-        Some(Some(came)) => {
-            let status = 128 + came.signal.as_raw() as u8;
-            return Err(Failure::new("ended by a signal").with_status(status));
-        }
-        Some(None) => {
-            return Err(Failure::new(format!(
-                "the program had not ended after {} s and was killed: give it more --time; for a service, which does not \
-                 end, use --switch with --unit",
-                limit.as_secs_f64()
-            ))
-            .with_status(FAILED));
-        }
-        None => {}
-    }
     Ok(Run {
         wall_ns: end.duration_since(start).as_secs_f64() * 1e9,
         usage,
         instructions: counter.and_then(|counter| counter.read().ok()).filter(|count| *count > 0),
         status: ExitStatus::from_raw(status),
         printed: (stdout.hash.finish(), stdout.len),
+        output: stdout.start,
         errors: stderr.start,
+        left,
     })
 }
 
-/// Returns the process id of a child.
-pub(super) fn pid(child: u32) -> Result<Pid> {
-    let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
-    pid.ok_or_else(|| Failure::new("the program has no process id"))
+/// Sends the signal to a child's group and, if the child has left its group, to the child itself. The child must not
+/// have been waited for.
+pub(super) fn kill(pid: Pid, signal: Signal) -> Result {
+    let mut sent = kill_process_group(pid, signal);
+    if getpgid(Some(pid)) != Ok(pid) {
+        sent = kill_process(pid, signal);
+    }
+    let number = pid.as_raw_nonzero();
+    sent.map_err(failed(format!("the program, process {number}, can't be ended")))
 }
 
 /// The output of a program on one stream.
@@ -178,17 +175,30 @@ impl Output {
     }
 }
 
-/// Waits for output, and reads it. Returns whether the program has ended.
-fn read_until(stdout: &mut Output, stderr: &mut Output, ended: &PipeReader) -> Result<bool> {
+/// Waits for output, a signal or the program's end, and reads the output. Returns when the program ended, if it has.
+fn read_until(
+    stdout: &mut Output,
+    stderr: &mut Output,
+    signals: &Signals,
+    pid: Pid,
+) -> Result<Option<Instant>> {
     let open = [&*stdout, &*stderr].into_iter().filter_map(|output| output.reader.as_ref());
-    let fds = std::iter::once(ended.as_fd()).chain(open.map(AsFd::as_fd)).collect::<Vec<_>>();
-    let mut places: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let fds = std::iter::once(signals.as_fd()).chain(open.map(AsFd::as_fd));
+    let mut places: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     match poll(&mut places, Timespec::try_from(LOOK).ok().as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(e) => return Err(failed("waiting for the program")(e)),
     }
-    let is_over = !places[0].revents().is_empty();
+    let end = has_ended(pid).then(Instant::now);
     stdout.drain();
     stderr.drain();
-    Ok(is_over)
+    Ok(end)
+}
+
+/// Waits for this time. Returns an error if a signal arrives.
+pub(super) fn no_signal(signals: &Signals, time: Duration) -> Result {
+    match signals.wait(None, time)?.0 {
+        Some(came) => Err(Failure::new("ended by a signal").with_status(128 + came.signal.as_raw() as u8)),
+        None => Ok(()),
+    }
 }

@@ -6,25 +6,20 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::program::Run;
-use super::verdict::{Judged, Verdict, difference};
+use super::verdict::{Verdict, difference};
 use crate::command::program::LARGEST;
 use crate::command::terminal::{print, thousands};
 use crate::process::{Process, Status};
 use crate::service::{Counts, Report};
 
 /// The runs on the two sides of a comparison, usually with tracing off and with tracing on.
+#[derive(Default)]
 pub(super) struct Sides<T>(pub(super) [Vec<T>; 2]);
 
 impl<T> Sides<T> {
     /// Returns the median of `value` for each side.
     pub(super) fn medians(&self, value: impl Fn(&T) -> f64) -> [Option<f64>; 2] {
         [0, 1].map(|side| median(self.0[side].iter().map(&value)))
-    }
-}
-
-impl<T> Default for Sides<T> {
-    fn default() -> Self {
-        Self([Vec::new(), Vec::new()])
     }
 }
 
@@ -115,14 +110,8 @@ impl Shown {
     }
 
     /// Adds a quantity that has a verdict.
-    pub(super) fn judge(
-        &mut self,
-        name: &'static str,
-        of: Judged,
-        sides: [Option<f64>; 2],
-        verdict: Verdict,
-    ) {
-        self.sentences.push(verdict.sentence(self.subject, of, self.seconds));
+    pub(super) fn judge(&mut self, name: &'static str, sides: [Option<f64>; 2], verdict: Verdict) {
+        self.sentences.push(verdict.sentence(self.subject, name, self.seconds));
         self.rows.push(Row { name, unit: Unit::Nanoseconds, sides, verdict: Some(verdict) });
     }
 
@@ -139,9 +128,9 @@ impl Shown {
             [0, 1].map(|side| median(runs.0[side].iter().filter_map(value)))
         };
         let [wall, processor] = verdicts;
-        self.judge("wall time", Judged::Wall, of(&|run| Some(run.wall_ns)), wall);
+        self.judge("wall time", of(&|run| Some(run.wall_ns)), wall);
         let used = of(&|run| Some(run.usage.processor_ns as f64));
-        self.judge("processor time", Judged::Processor, used, processor);
+        self.judge("processor time", used, processor);
         if let (Verdict::Differs(it), [Some(off), _]) = (processor, used) {
             self.added_ns = Some(off * it.median).filter(|added| *added > 0.0);
         }
@@ -154,6 +143,10 @@ impl Shown {
         self.beside("peak memory", Unit::Bytes, of(&|run| Some(peak(run)? as f64 * 1024.0)));
         self.note_groups(runs);
         self.note_outputs(runs);
+        if runs.0.iter().flatten().any(|run| run.left) {
+            let note = "the program left processes in the background, which were killed after each run";
+            self.notes.push(note.to_owned());
+        }
     }
 
     /// Adds the numbers of events and bytes that the sessions recorded.

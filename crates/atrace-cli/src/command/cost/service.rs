@@ -19,9 +19,10 @@
 
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use atrace_paired::looks::Timed;
@@ -29,16 +30,16 @@ use atrace_paired::slices::{STEPS, length};
 use atrace_sys::usage::processor_time;
 use fastrand::Rng;
 use rustix::param::clock_ticks_per_second;
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::program::{self, not_started, pid};
+use super::program::{self, KEPT, Variables, not_started};
 use super::report::{Shown, Sides, Unit};
 use super::session::{Session, Sessions};
 use super::speed::Reference;
-use super::verdict::{Judged, Verdict};
+use super::verdict::Verdict;
 use crate::command::file::chance;
 use crate::command::program::Signals;
-use crate::command::terminal::{Failure, Result, failed};
+use crate::command::terminal::{Failure, Result, failed, say};
 use crate::escape::shown;
 use crate::process::Process;
 
@@ -66,9 +67,9 @@ impl Running {
         let mut command = program::command(program, &session.on);
         let counts_lines = unit == "lines";
         command.stdout(if counts_lines { Stdio::piped() } else { Stdio::null() });
-        let mut child = command.spawn().map_err(not_started(program))?;
-        let lines = child.stdout.take().map(count_lines);
-        Ok(Self { child, lines })
+        let mut it = Self { child: command.spawn().map_err(not_started(program))?, lines: None };
+        it.lines = it.child.stdout.take().map(count_lines).transpose()?;
+        Ok(it)
     }
 
     /// Returns an error if the service has ended.
@@ -82,30 +83,20 @@ impl Running {
         }
     }
 
-    /// Returns the number of units of work that are done.
-    fn units(&self, unit: &str) -> Result<f64> {
-        if let Some(lines) = &self.lines {
-            return Ok(lines.load(Ordering::Relaxed) as f64);
-        }
-        let output =
-            Command::new("sh").args(["-c", unit]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-        let output = output.map_err(failed("running the command of --unit"))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let number = text.split_whitespace().last().and_then(|word| word.parse::<f64>().ok());
-        number.filter(|number| number.is_finite() && output.status.success()).ok_or_else(|| {
-            let text = "--unit: the command has to print a number that grows with the service's work, and to succeed";
-            let printed = shown(&output.stdout[..output.stdout.len().min(80)]).to_string();
-            Failure::new(format!("{text}: it printed {printed:?}, {}", super::end(output.status)))
-        })
-    }
-
-    /// Returns the processor time of the service's processes in nanoseconds.
-    fn used(&self) -> f64 {
+    /// Returns the processor time of the service's processes in nanoseconds. Returns an error if the kernel does not
+    /// know the time of children that have ended.
+    fn used(&self) -> Result<f64> {
         let tick = 1e9 / clock_ticks_per_second() as f64;
         let (mut all, mut open) = (0.0, vec![self.child.id()]);
         while let Some(number) = open.pop() {
             all += processor_time(number).unwrap_or_default() as f64;
             let process = Process(number);
+            if process.ignored_signals() >> (Signal::CHILD.as_raw() - 1) & 1 == 1 {
+                return Err(Failure::new(format!(
+                    "process {number} of the service ignores SIGCHLD, so the processor time of its children is lost at their \
+                     end: can it be started by env --default-signal=CHLD?"
+                )));
+            }
             let stat = process.read("stat").unwrap_or_default();
             // Behind the name in parentheses, the 14th and 15th field are the times of children that were waited for.
             let stat = String::from_utf8_lossy(&stat);
@@ -117,39 +108,45 @@ impl Running {
                 open.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
             }
         }
-        all
+        Ok(all)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Ok(group) = pid(self.child.id()) else { return };
-        let start = Instant::now();
-        let _ = kill_process_group(group, Signal::TERM);
-        while start.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+        let (pid, start) = (Pid::from_child(&self.child), Instant::now());
+        let mut asked = program::kill(pid, Signal::TERM);
+        while asked.is_ok() && matches!(self.child.try_wait(), Ok(None)) {
+            if start.elapsed() > PATIENCE {
+                asked = program::kill(pid, Signal::KILL);
+            }
             std::thread::sleep(REST);
         }
         // Also what is left of the group.
-        let _ = kill_process_group(group, Signal::KILL);
-        let _ = self.child.wait();
+        let _ = kill_process_group(pid, Signal::KILL);
+        if let Err(failure) = asked {
+            say(failure);
+        }
     }
 }
 
 /// Starts a thread that counts the lines that the service prints, until the service ends. Returns the counter.
-fn count_lines(mut stdout: ChildStdout) -> Arc<AtomicU64> {
+fn count_lines(mut stdout: ChildStdout) -> Result<Arc<AtomicU64>> {
     let lines = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&lines);
-    std::thread::spawn(move || {
+    let count = move || {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(len @ 1..) = stdout.read(&mut bytes) {
             let more = bytes[..len].iter().filter(|byte| **byte == b'\n').count();
             counted.fetch_add(more as u64, Ordering::Relaxed);
         }
-    });
-    lines
+    };
+    Builder::new().spawn(count).map_err(failed("starting a thread"))?;
+    Ok(lines)
 }
 
 /// The result of a slice: a period with tracing on or off.
+#[derive(Default)]
 struct Slice {
     /// The processor time per unit of work, in nanoseconds.
     each: f64,
@@ -178,12 +175,38 @@ impl Switched<'_> {
         while let left = time.saturating_sub(start.elapsed())
             && !left.is_zero()
         {
-            if let (Some(came), _) = self.signals.wait(None, left)? {
-                let status = 128 + came.signal.as_raw() as u8;
-                return Err(Failure::new("ended by a signal").with_status(status));
-            }
+            program::no_signal(self.signals, left)?;
         }
         Ok(())
+    }
+
+    /// Returns the number of units of work that are done.
+    fn units(&self) -> Result<f64> {
+        if let Some(lines) = &self.running.lines {
+            return Ok(lines.load(Ordering::Relaxed) as f64);
+        }
+        let command = ["sh", "-c", self.unit].map(OsString::from);
+        let run = program::run(&command, &Variables::new(), self.signals, IDLE, ["--unit: the command", ""])?;
+        let number = String::from_utf8_lossy(&run.output)
+            .split_whitespace()
+            .last()
+            .and_then(|word| word.parse::<f64>().ok());
+        let is_known = run.status.success() && run.output.len() < KEPT;
+        number.filter(|number| is_known && number.is_finite()).ok_or_else(|| {
+            let text = "--unit: the command has to print a number that grows with the service's work, and to succeed";
+            let printed = [run.output, run.errors].concat();
+            let printed = shown(&printed[..printed.len().min(80)]).to_string();
+            Failure::new(format!("{text}: it printed {printed:?}, {}", super::end(run.status)))
+        })
+    }
+
+    /// Returns the number of units if it exceeds `last`. Before the service works, the command of --unit may fail.
+    fn grown(&self, last: f64) -> Result<Option<f64>> {
+        match self.units() {
+            // A signal that came meanwhile is no failure of the command.
+            Err(failure) if failure.status < 128 => Ok(None),
+            units => Ok(Some(units?).filter(|units| *units > last)),
+        }
     }
 
     /// Waits until `value` returns a value. Returns `None` if that takes longer than `patience`.
@@ -206,12 +229,12 @@ impl Switched<'_> {
     /// Waits until the service works. Then makes the slices so long that the count grows [`STEPS`] times in each.
     fn prepare(&mut self, time: Duration) -> Result {
         let start = Instant::now();
-        let mut last = self.running.units(self.unit).unwrap_or_default();
+        let mut last = self.grown(f64::NEG_INFINITY)?.unwrap_or_default();
         let mut first = None;
         for steps in 0..=STEPS {
-            let grown = |it: &Self| Ok(it.running.units(it.unit).ok().filter(|units| *units > last));
-            let Some(units) = self.until(time.saturating_sub(start.elapsed()), grown)? else {
-                self.running.units(self.unit)?;
+            let left = time.saturating_sub(start.elapsed());
+            let Some(units) = self.until(left, |it| it.grown(last))? else {
+                self.units()?;
                 return Err(Failure::new(match steps {
                     0 => "--unit: the number did not grow: is the service at work?".to_owned(),
                     _ => format!(
@@ -231,10 +254,10 @@ impl Switched<'_> {
     /// Reads the numbers at an edge of a slice: the processor time and the units of the service, the processor time and
     /// the pieces of the reference work, and the time since `start` in seconds.
     fn edge(&self, start: Instant) -> Result<[f64; 5]> {
-        let (before, [spent, pieces], now) = (self.running.used(), self.reference.done(), start.elapsed());
-        let units = self.running.units(self.unit)?;
+        let (before, [spent, pieces], now) = (self.running.used()?, self.reference.done(), start.elapsed());
+        let units = self.units()?;
         // A command takes a while to answer.
-        Ok([f64::midpoint(before, self.running.used()), units, spent, pieces, now.as_secs_f64()])
+        Ok([f64::midpoint(before, self.running.used()?), units, spent, pieces, now.as_secs_f64()])
     }
 
     fn slice(&mut self, is_on: bool) -> Result<Slice> {
@@ -259,11 +282,12 @@ impl Switched<'_> {
             end = self.edge(start)?;
         }
         let [used, units, spent, pieces, seconds] = std::array::from_fn(|at| end[at] - begin[at]);
-        Ok(Slice {
-            each: (used / units).max(f64::MIN_POSITIVE),
-            per_second: units / seconds,
-            reference: spent / pieces,
-        })
+        if used <= 0.0 {
+            return Err(Failure::new(
+                "the service's processor time did not grow while it worked: are its processes no children of the program?",
+            ));
+        }
+        Ok(Slice { each: used / units, per_second: units / seconds, reference: spent / pieces })
     }
 }
 
@@ -279,7 +303,7 @@ pub(super) fn measure(
     let session = sessions.start()?;
     session.service.switch(false);
     let running = Running::start(command, &session, unit)?;
-    let reference = Reference::start(pid(running.child.id())?)?;
+    let reference = Reference::start(Pid::from_child(&running.child))?;
     let random = Rng::with_seed(chance());
     let mut it = Switched { running, session, reference, unit, slice, random, signals };
     let start = Instant::now();
@@ -321,10 +345,10 @@ pub(super) fn measure(
     };
     let Switched { running, session, .. } = it;
     drop(running);
-    let report = session.finish();
+    let report = session.service.finish();
     let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
     let of = |value: fn(&Slice) -> f64| slices.medians(value);
-    shown.judge("processor time per unit", Judged::PerUnit, of(|it| it.each), Verdict::of(found[0]));
+    shown.judge("processor time per unit", of(|it| it.each), Verdict::of(found[0]));
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
     shown.beside("reference work", Unit::Nanoseconds, of(|it| it.reference));
     shown.recorded(&[report]);

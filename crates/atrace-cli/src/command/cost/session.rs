@@ -10,7 +10,7 @@ use super::program::Variables;
 use crate::command::file::chance;
 use crate::command::program::{ProgramStore, ServiceSocket, memory_kb};
 use crate::command::terminal::{Result, failed, shown_path};
-use crate::service::{Keep, Report, Service};
+use crate::service::{Keep, Service};
 
 /// The state that all sessions share.
 pub(super) struct Sessions {
@@ -67,12 +67,6 @@ pub(super) struct Session {
     pub(super) on: Variables,
     pub(super) service: Service,
     _place: ServiceSocket,
-}
-
-impl Session {
-    pub(super) fn finish(self) -> Report {
-        self.service.finish()
-    }
 }
 
 /// Creates a file in the directory for temporary files and removes its name.

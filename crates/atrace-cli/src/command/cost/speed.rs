@@ -8,13 +8,14 @@
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
 
 use atrace_sys::timer::thread_time;
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
-use crate::command::terminal::Result;
+use crate::command::terminal::{Result, failed};
 
 /// The pause between two pieces of work.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -37,7 +38,7 @@ impl Reference {
                 let _ = writer.write(&bytes).and_then(|_| reader.read(&mut bytes));
             }
         };
-        std::thread::spawn(move || {
+        let repeat = move || {
             let mut cpus = None;
             while Arc::strong_count(&work) > 1 {
                 std::thread::sleep(PAUSE);
@@ -54,7 +55,8 @@ impl Reference {
                 work[0].fetch_add(spent, Ordering::Relaxed);
                 work[1].fetch_add(1, Ordering::Relaxed);
             }
-        });
+        };
+        Builder::new().spawn(repeat).map_err(failed("starting a thread"))?;
         Ok(Self(done))
     }
 

@@ -1,30 +1,9 @@
 //! The verdict about a difference, in words.
 
-use std::fmt;
-
 use atrace_paired::{Interval, looks};
 
 /// The maximum distance of an interval's ends from zero, as a fraction, for the verdict that there is no difference.
 const NONE: f64 = 0.01;
-
-/// A quantity for which there is a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judged {
-    Wall,
-    Processor,
-    /// The processor time for each unit of a service's work.
-    PerUnit,
-}
-
-impl fmt::Display for Judged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Wall => "wall time",
-            Self::Processor => "processor time",
-            Self::PerUnit => "processor time per unit",
-        })
-    }
-}
 
 /// The verdict about one quantity. Differences are fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +49,7 @@ impl Verdict {
 
     /// Returns the verdict as a sentence. `subject` is the cause of the difference: "tracing", or the second of
     /// two commands.
-    pub(super) fn sentence(&self, subject: &str, of: Judged, seconds: f64) -> String {
+    pub(super) fn sentence(&self, subject: &str, of: &str, seconds: f64) -> String {
         match self {
             Self::Differs(it) if it.low > 0.0 => {
                 format!("{subject} costs {} of {of}", percents(*it))
@@ -127,7 +106,7 @@ mod tests {
 
     fn said(median: f64, low: f64, high: f64) -> String {
         let it = Interval { median, low, high, sure: true };
-        Verdict::of(Some(it)).sentence("tracing", Judged::Wall, 60.0)
+        Verdict::of(Some(it)).sentence("tracing", "wall time", 60.0)
     }
 
     #[test]
@@ -145,6 +124,6 @@ mod tests {
         for none in [None, Some(few)] {
             assert_eq!(Verdict::of(none), Verdict::TooFew);
         }
-        assert!(Verdict::TooFew.sentence("tracing", Judged::Processor, 1.0).contains("too few pairs"));
+        assert!(Verdict::TooFew.sentence("tracing", "processor time", 1.0).contains("too few pairs"));
     }
 }

@@ -130,7 +130,7 @@ pub(crate) fn wait(
 }
 
 /// Returns whether the program has ended, or can't be waited for. Does not wait.
-fn has_ended(pid: Pid) -> bool {
+pub(crate) fn has_ended(pid: Pid) -> bool {
     // `NOWAIT` leaves the program as a zombie, so its process id is not reused before it is waited for.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     !matches!(waitid(WaitId::Pid(pid), how), Ok(None))

@@ -12,7 +12,7 @@ mod outliving;
 mod signals;
 mod tree;
 
-pub(crate) use self::child::{FAILED, StageArgs, become_main, code, start, wait};
+pub(crate) use self::child::{FAILED, StageArgs, become_main, code, has_ended, start, wait};
 pub(crate) use self::directory::{LARGEST, ProgramStore, ServiceSocket, memory_kb};
 pub(crate) use self::outliving::wait_for_rest;
 pub(crate) use self::signals::{Signals, Witness, WitnessArgs, witness_main};

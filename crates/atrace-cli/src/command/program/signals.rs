@@ -132,6 +132,13 @@ impl Signals {
     }
 }
 
+/// The descriptor is ready if a signal has arrived, also SIGCHLD.
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+}
+
 /// Waits until a descriptor is ready or the time is over. Returns whether the last descriptor is ready.
 fn is_ready(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> rustix::io::Result<bool> {
     let mut places: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
