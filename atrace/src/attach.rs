@@ -52,7 +52,10 @@ pub(crate) fn attach() {
     }
     let _undisturbed = process::Undisturbed::new();
     let store = Properties::try_open();
-    let Some(serial) = store.ok().and_then(Properties::area_serial_word) else { return };
+    let Some(serial) = store.ok().and_then(Properties::area_serial_word) else {
+        IS_BEGUN.store(false, Ordering::Release); // The next call tries again.
+        return;
+    };
     refresh::follow_sessions();
     atrace_sys::fork::in_children(in_child);
     if producer::is_service_there() {

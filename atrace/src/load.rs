@@ -73,5 +73,6 @@ extern "C" fn at_load() {
     let _undisturbed = Undisturbed::new();
     stay_loaded();
     atrace_sys::state::prepare();
+    atrace_sys::fork::generation(); // Before Linux 4.14 this registers a fork handler, which an event must not do.
     choice::choose_now();
 }

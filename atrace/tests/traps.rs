@@ -337,6 +337,16 @@ mod cases {
     }
 
     #[test]
+    fn by_the_marker_of_an_old_kernel() {
+        let name = case!({
+            common::with_an_old_kernel();
+            all(|| ());
+        });
+        let place = Place::file().on();
+        common::run(trapping(&place, &name).env("STATE", "the first of the process"));
+    }
+
+    #[test]
     fn while_off() {
         let name = case!({ all(|| ()) });
         common::run(&mut trapping(&Place::file(), &name));

@@ -58,6 +58,8 @@ pub(crate) fn chosen() -> &'static Sink {
 pub(crate) fn choose_now() -> &'static Sink {
     let present = SINK.get();
     if !present.is_waiting() {
+        // Another thread of a parent may have published the sink just before the fork, and not yet told `first`.
+        first::is_chosen(present);
         return present;
     }
     let _undisturbed = Undisturbed::new();
@@ -69,7 +71,7 @@ pub(crate) fn choose_now() -> &'static Sink {
     }
     match SINK.publish(present, Box::new(sink)) {
         Ok(sink) => {
-            first::is_chosen(present, sink);
+            first::is_chosen(sink);
             if sink.properties().is_some() {
                 process::with_argv0(|_| ()); // Now, while files may be opened.
             }

@@ -20,9 +20,12 @@ pub(crate) fn present() -> &'static Sink {
     FIRST.get()
 }
 
-/// Replaces the reference `before` by `sink`, which was just chosen.
-pub(super) fn is_chosen(before: &'static Sink, sink: &'static Sink) {
-    let _ = FIRST.replace(before, sink); // Fails if the backend is chosen for each event; that stays.
+/// Makes the reference lead to `sink`, which was chosen. If the backend is chosen for each event, that stays.
+pub(super) fn is_chosen(sink: &'static Sink) {
+    let before = FIRST.get();
+    if before.is_waiting() {
+        let _ = FIRST.replace(before, sink); // Fails only if another thread does this.
+    }
 }
 
 /// Prepares this process to be a producer of Perfetto's service, and makes each event choose its backend from now on.

@@ -72,7 +72,8 @@ PASS(int, pthread_mutex_trylock, (pthread_mutex_t *lock), (lock))
 PASS(int, pthread_rwlock_rdlock, (pthread_rwlock_t *lock), (lock))
 PASS(int, pthread_rwlock_wrlock, (pthread_rwlock_t *lock), (lock))
 PASS(int, pthread_cond_wait, (pthread_cond_t *condition, pthread_mutex_t *lock), (condition, lock))
-PASS(int, pthread_atfork, (void (*before)(void), void (*parent)(void), void (*child)(void)), (before, parent, child))
+// pthread_atfork is linked into each program, and calls this.
+PASS(int, __register_atfork, (void (*before)(void), void (*parent)(void), void (*child)(void), void *library), (before, parent, child, library))
 PASS(int, pthread_key_create, (pthread_key_t *key, void (*at_end)(void *)), (key, at_end))
 PASS(int, __cxa_thread_atexit_impl, (void (*body)(void *), void *with, void *library), (body, with, library))
 PASS(void *, dlopen, (const char *name, int flags), (name, flags))
@@ -107,7 +108,7 @@ __attribute__((constructor(101))) static void find(void) {
     *(void **)&real_pthread_rwlock_rdlock = next("pthread_rwlock_rdlock");
     *(void **)&real_pthread_rwlock_wrlock = next("pthread_rwlock_wrlock");
     *(void **)&real_pthread_cond_wait = next("pthread_cond_wait");
-    *(void **)&real_pthread_atfork = next("pthread_atfork");
+    *(void **)&real___register_atfork = next("__register_atfork");
     *(void **)&real_pthread_key_create = next("pthread_key_create");
     *(void **)&real___cxa_thread_atexit_impl = next("__cxa_thread_atexit_impl");
     *(void **)&real_dlopen = next("dlopen");

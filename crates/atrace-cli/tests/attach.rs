@@ -491,6 +491,26 @@ mod cases {
         assert!((1..=24).contains(&pages), "{pages} pages");
     }
 
+    /// Tests a program that has no free descriptor when it first wants to be found.
+    #[test]
+    fn a_program_without_descriptors_is_found_after_a_later_call() {
+        let name = case!({
+            let looks = || {
+                let tasks = fs::read_dir("/proc/self/task").unwrap();
+                let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+                names.filter(|name| name.trim() == "atrace-perfetto").count()
+            };
+            common::limit(libc::RLIMIT_NOFILE, 0, 4096).unwrap();
+            atrace_init();
+            common::limit(libc::RLIMIT_NOFILE, 1024, 4096).unwrap();
+            assert_eq!(looks(), 0);
+            atrace_init();
+            until("it looks for recordings", || looks() == 1);
+        });
+        let place = Place::new();
+        common::run(&mut place.program(&name));
+    }
+
     #[test]
     fn why_nothing_was_recorded_is_said_in_a_line() {
         let name = case!({

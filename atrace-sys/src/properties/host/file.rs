@@ -520,21 +520,21 @@ impl Drop for Lock {
 
 /// Returns the id of the process that has locked the file, if the kernel shows it.
 fn holder(file: &File) -> Option<u32> {
-    let inode = file.metadata().ok()?.ino();
-    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)
+    let data = file.metadata().ok()?;
+    let (major, minor) = (libc::major(data.dev()), libc::minor(data.dev()));
+    holder_in(
+        &std::fs::read_to_string("/proc/locks").ok()?,
+        &format!("{major:02x}:{minor:02x}:{}", data.ino()),
+    )
 }
 
-/// Finds the process that holds a lock in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`.
-fn holder_in(locks: &str, inode: u64) -> Option<u32> {
-    let suffix = format!(":{inode}");
+/// Finds the process that has locked `identity`, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`. The
+/// identity is the device, in hexadecimal, and the number of the file.
+fn holder_in(locks: &str, identity: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (kind, pid, file) = (words.next()?, words.nth(2)?, words.next()?);
-        if kind == "FLOCK" && file.ends_with(&suffix) {
-            pid.parse().ok().filter(|pid| *pid != 0)
-        } else {
-            None
-        }
+        if kind == "FLOCK" && file == identity { pid.parse().ok().filter(|pid| *pid != 0) } else { None }
     })
 }
 
@@ -575,9 +575,10 @@ mod tests {
     #[test]
     fn the_holder_of_a_lock_is_found() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 00:1b:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 22 00:1b:142 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 23 00:1c:42 0 EOF\n\
                      3: -> FLOCK  ADVISORY  WRITE 33 00:1b:42 0 EOF\n\n4: FLOCK\n\
                      5: FLOCK  ADVISORY  WRITE 44 00:1b:42 0 EOF";
-        assert_eq!(holder_in(locks, 42), Some(44));
-        assert_eq!(holder_in(locks, 43), None);
+        assert_eq!(holder_in(locks, "00:1b:42"), Some(44));
+        assert_eq!(holder_in(locks, "00:1b:43"), None);
     }
 }
