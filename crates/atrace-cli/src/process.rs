@@ -83,6 +83,11 @@ impl Process {
         CString::new(name.get(..end)?).ok().filter(|name| !name.is_empty())
     }
 
+    /// Returns the last part of argv\[0\].
+    pub(crate) fn program_name(self) -> Option<String> {
+        Some(self.argv0()?.to_string_lossy().rsplit('/').next()?.to_owned())
+    }
+
     /// Returns the environment variables with which the process was started.
     pub(crate) fn environment(self) -> Environment {
         Environment(self.read("environ").unwrap_or_default())

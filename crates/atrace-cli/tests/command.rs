@@ -855,6 +855,78 @@ mod cases {
         assert_eq!((top(), left_by(ran.pid)), (before, vec![]));
     }
 
+    /// Returns a script that uses the kernel's top-level buffer and a folder for notes of its own.
+    fn with_own_notes(script: &str) -> String {
+        format!(
+            "set -e
+            mount -t tmpfs -o mode=755 none /run
+            top=/sys/kernel/tracing
+            settings() {{ echo SETTINGS $1 $(cat $top/tracing_on) $(grep -c . $top/set_event); }}
+            {script}"
+        )
+    }
+
+    /// Tests that the next recording saves what a killed recording has left in the top-level buffer, and restores the
+    /// buffer's settings.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
+    fn the_top_level_buffer_of_a_killed_recording_is_saved_and_restored() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
+        let before = top();
+        let script = "
+            ./atrace record -o out -c sched --top --discard -t 1h 2>err & killed=$!
+            until grep -q ' events$' err; do kill -0 $killed; sleep 0.05; done
+            kill -9 $killed
+            wait $killed || true
+            settings killed
+            ./atrace record -o next -c sched -t 10ms 2>&1
+            ./atrace record -o again -c sched --top --discard -t 10ms 2>&1";
+        let ran = end(&mut here.apart(&with_own_notes(script)));
+        assert!(ran.status.success(), "{ran:?}");
+        let is_changed = ran.stdout.contains("SETTINGS killed 1 ") && !ran.stdout.contains("killed 1 0");
+        assert!(is_changed, "{ran:?}");
+        assert!(ran.stdout.contains("/out: a recording whose command (process "), "{ran:?}");
+        assert_eq!(ran.stdout.matches("restored the kernel's top-level buffer").count(), 1, "{ran:?}");
+        assert!(here.saved().contains(": sched_switch: "));
+        assert_eq!(top(), before);
+        assert_eq!(here.files(), ["again", "err", "next", "out"]);
+    }
+
+    /// Tests that a recording in the top-level buffer that could not be saved is not overwritten, and that the next
+    /// recording saves it.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
+    fn a_recording_in_the_top_level_buffer_waits_for_room() {
+        let name = case!({});
+        if !is_root(&name) {
+            return;
+        }
+        let here = Here::new();
+        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
+        let before = top();
+        let script = "
+            mkdir small; mount -t tmpfs -o size=16k none small
+            ./atrace record -o small/out -c sched --top --discard -t 1s && exit 9
+            settings full
+            ./atrace record -o next -c sched -t 10ms
+            settings still full
+            mount -o remount,size=64m small
+            ./atrace record -fo next -c sched -t 10ms
+            cp small/out out";
+        let ran = end(&mut here.apart(&with_own_notes(script)));
+        assert!(ran.status.success(), "{ran:?}");
+        assert!(ran.stderr.contains("nothing is lost yet"), "{ran:?}");
+        assert!(ran.stdout.contains("SETTINGS full 0 0") && ran.stdout.contains("SETTINGS still"), "{ran:?}");
+        assert!(ran.stderr.contains("the next recording saves it\n"), "{ran:?}");
+        assert!(here.saved().contains(": sched_switch: "));
+        assert_eq!(top(), before);
+    }
+
     #[test]
     #[cfg_attr(target_os = "android", ignore = "the store is the system's")]
     fn a_recording_of_nothing_is_refused() {

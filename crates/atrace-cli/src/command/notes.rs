@@ -1,5 +1,5 @@
-//! Notes for the next command, in case a command is killed: the patterns that must be switched off, and the file to
-//! which the command's recording must be saved.
+//! Notes for the next command, in case a command is killed: the patterns that must be switched off, the file to which
+//! the command's recording must be saved, and the settings of the kernel's top-level buffer that must be restored.
 //!
 //! # Format
 //!
@@ -11,14 +11,16 @@
 //! 3. a line for each pattern that is about to be added to a store, with the number of times that the store listed the
 //!    pattern before;
 //! 4. `done`, after the patterns were added to a store;
-//! 5. `undone`, which cancels the patterns, or `saved`, which cancels the output.
+//! 5. `top`: a file of the kernel's top-level buffer that is about to be changed, and its old content;
+//! 6. `undone`, which cancels the patterns, or `saved`, which cancels the output and the files of the top-level buffer.
 //!
-//! Paths and patterns are in hexadecimal. A note is removed when all its work is done.
+//! Paths, patterns and contents are in hexadecimal. A note is removed when all its work is done. A note stays if a part
+//! of its work has failed; a later command tries again.
 //!
 //! # Recovery
 //!
 //! A command that finds the note of a process that has ended locks the note and does the work: [`sweep`] switches
-//! the patterns off; the recordings in [`unsaved`] are saved by `buffer::sweep`. A note from before the last boot
+//! the patterns off; the recordings in [`unsaved`] and [`left_in_top`] are saved by `buffer::sweep`. A note from before the last boot
 //! is removed, because its stores and buffers no longer exist.
 //!
 //! # The folder
@@ -188,11 +190,15 @@ const DONE: &str = "done";
 
 /// The line which says that the patterns of a note no longer have to be removed.
 pub(crate) const UNDONE: &str = "undone";
-/// The line which says that the recording of a note no longer has to be saved.
+/// The line which says that the recording of a note no longer has to be saved, and the top-level buffer no longer has
+/// to be restored.
 pub(crate) const SAVED: &str = "saved";
 
 /// The first word of the line with the file to which the recording must be saved.
 const OUTPUT: &str = "output";
+
+/// The first word of a line with a file of the top-level buffer and its old content.
+const TOP: &str = "top";
 
 /// A pattern that a recording adds to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,6 +250,8 @@ pub(crate) struct NoteText {
     pub(crate) boot: String,
     pub(crate) output: Option<Destination>,
     pub(crate) entries: Vec<NotedPattern>,
+    /// The files of the top-level buffer that the command has changed, and their old contents.
+    pub(crate) top: Vec<(PathBuf, String)>,
 }
 
 impl NoteText {
@@ -259,7 +267,13 @@ impl NoteText {
                     parsed.entries.iter_mut().filter(of_store).for_each(|entry| entry.before = 0);
                 }
                 [UNDONE] => parsed.entries.clear(),
-                [SAVED] => parsed.output = None,
+                [SAVED] => {
+                    parsed.output = None;
+                    parsed.top.clear();
+                }
+                [TOP, path, before] => {
+                    parsed.top.push((path_of(path)?, String::from_utf8(bytes(before)?).ok()?));
+                }
                 [OUTPUT, uid, gid, path] => {
                     let path = path_of(path).filter(|path| path.is_absolute())?;
                     parsed.output = Some(Destination { path, owner: number(uid)?.zip(number(gid)?) });
@@ -274,6 +288,11 @@ impl NoteText {
             }
         }
         Some(parsed)
+    }
+
+    /// Returns whether the note's recording must be saved, or the top-level buffer restored.
+    fn has_recording(&self) -> bool {
+        self.output.is_some() || !self.top.is_empty()
     }
 }
 
@@ -301,11 +320,13 @@ fn path_of(hex: &str) -> Option<PathBuf> {
 }
 
 /// The note of this command. Dropping the `Note` removes the patterns that the command has added, and cancels the
-/// output. A forked child that drops its copy changes nothing.
+/// output and the changes of the top-level buffer. A forked child that drops its copy changes nothing.
 pub(crate) struct Note {
     folder: Folder,
     name: String,
     entries: Vec<NotedPattern>,
+    /// Whether the recording is left to the next command.
+    is_left: bool,
     by: Generation,
     _lock: File,
 }
@@ -319,7 +340,21 @@ impl Note {
         let folder = Folder::make().map_err(failed(what()))?;
         let text = format!("{}\n{}", boot(), output.line());
         let (name, lock) = folder.write(&text).map_err(failed(what()))?;
-        Ok(Self { folder, name, entries: Vec::new(), by: generation(), _lock: lock })
+        Ok(Self { folder, name, entries: Vec::new(), is_left: false, by: generation(), _lock: lock })
+    }
+
+    /// Adds the files of the top-level buffer that are about to be changed, with their contents.
+    pub(crate) fn change_top(&self, before: &[(PathBuf, String)]) -> Result {
+        let line = |(path, before): &(PathBuf, String)| {
+            format!("{TOP} {} {}\n", hex(path.as_os_str().as_bytes()), hex(before.as_bytes()))
+        };
+        let lines: String = before.iter().map(line).collect();
+        self.folder.add(&self.name, &lines).map_err(failed("writing down what is changed"))
+    }
+
+    /// Leaves it to the next command to save the recording and to restore the top-level buffer.
+    pub(crate) fn leave(&mut self) {
+        self.is_left = true;
     }
 
     /// Adds the patterns to the note and then to the stores. If this fails for the store of another user, a message
@@ -364,7 +399,9 @@ impl Drop for Note {
     fn drop(&mut self) {
         if self.by == generation() {
             self.switch_off();
-            strike(&self.folder, &self.name, SAVED, self.entries.is_empty());
+            if !self.is_left {
+                strike(&self.folder, &self.name, SAVED, self.entries.is_empty());
+            }
         }
     }
 }
@@ -434,7 +471,9 @@ pub(crate) fn sweep() -> Running {
 
 fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     if !text.entries.is_empty() {
-        take_back(&text.entries);
+        if !take_back(&text.entries) {
+            return; // A later command tries it again.
+        }
         let mut patterns: Vec<_> =
             text.entries.iter().map(|entry| shown(&entry.pattern).to_string()).collect();
         patterns.sort();
@@ -442,17 +481,47 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
         let (pid, patterns) = (writer.pid, patterns.join(", "));
         say(format_args!("switched off what was left on, as recording {pid} was killed: {patterns}"));
     }
-    if text.output.is_none() || !text.entries.is_empty() {
-        strike(folder, name, UNDONE, text.output.is_none());
+    if !text.has_recording() || !text.entries.is_empty() {
+        strike(folder, name, UNDONE, !text.has_recording());
     }
 }
 
 /// Returns the process ids of the commands that were killed before they saved their recording, and the files to which
-/// the recordings must be saved.
+/// the recordings must be saved. Recordings in the top-level buffer are not included.
 pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
-    let output = |name: &str| folder.read(name).filter(|text| text.boot == boot())?.output;
+    let output =
+        |name: &str| folder.read(name).filter(|text| text.boot == boot() && text.top.is_empty())?.output;
     folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
+}
+
+/// A recording in the kernel's top-level buffer whose command was killed, or could not save it. No other command gets
+/// this recording as long as the value exists.
+pub(crate) struct LeftInTop {
+    pub(crate) pid: u32,
+    pub(crate) text: NoteText,
+    name: String,
+    _claim: File,
+}
+
+impl LeftInTop {
+    /// Cancels this part of the note, after the recording was saved and the buffer restored.
+    pub(crate) fn done(self) {
+        if let Ok(folder) = Folder::open() {
+            strike(&folder, &self.name, SAVED, self.text.entries.is_empty());
+        }
+    }
+}
+
+/// Returns the recordings in the kernel's top-level buffer that must be saved.
+pub(crate) fn left_in_top() -> Vec<LeftInTop> {
+    let Ok(folder) = Folder::open() else { return Vec::new() };
+    let left = |(name, writer, claim): (String, Writer, Option<File>)| {
+        let (claim, text) = (claim?, folder.read(&name)?);
+        let is_left = text.boot == boot() && !text.top.is_empty();
+        is_left.then_some(LeftInTop { pid: writer.pid, text, name, _claim: claim })
+    };
+    folder.notes().filter_map(left).collect()
 }
 
 /// Cancels the outputs in the notes of the killed commands `pids`, so that no command saves their recordings any more.
@@ -495,7 +564,7 @@ mod tests {
         let entries = vec![entry(Some(7), "*/a \n'"), entry(None, "ü")];
         let mut text = "boot\n".to_owned();
         entries.iter().for_each(|entry| text += &entry.line());
-        let mut expected = NoteText { boot: "boot".into(), output: None, entries };
+        let mut expected = NoteText { boot: "boot".into(), entries, ..NoteText::default() };
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         // The command was killed while it wrote the last line, which is ignored.
         assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
@@ -510,6 +579,9 @@ mod tests {
             let undone = NoteText { entries: Vec::new(), ..expected.clone() };
             assert_eq!(NoteText::parse(&(text.clone() + "undone\n")), Some(undone));
             let saved = NoteText { output: None, ..expected.clone() };
+            let text = text + "top 2f61 31\n";
+            let top = vec![("/a".into(), "1".to_owned())];
+            assert_eq!(NoteText::parse(&text), Some(NoteText { top, ..expected.clone() }));
             assert_eq!(NoteText::parse(&(text + "saved\n")), Some(saved));
         }
         for wrong in [
@@ -526,6 +598,8 @@ mod tests {
             "b\noutput - - \n",
             "b\noutput x 1 2f\n",
             "b\noutput 1 2f\n",
+            "b\ntop 2f\n",
+            "b\ntop 2f ff\n",
         ] {
             assert_eq!(NoteText::parse(wrong), None, "{wrong:?}");
         }

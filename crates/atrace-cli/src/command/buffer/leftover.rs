@@ -5,7 +5,11 @@
 //! saved to the file that the killed command's note names or, if there is no note, or if that file exists already or
 //! can't be created, to root's home directory. A buffer to which a process still writes is left for a later command. A
 //! buffer that can't be saved is marked, and stays until a user has saved and removed it.
+//!
+//! The same is done with a recording in the top-level buffer, whose settings are then restored. If the recording can't be
+//! saved, the buffer stays switched off, and the next recording tries again.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -16,13 +20,13 @@ use uzers::os::unix::UserExt as _;
 
 use crate::command::buffer::copies::{self, copied};
 use crate::command::buffer::ring::{NAMES, PREFIX, Processes, is_kept, keep, rescue, save_from};
-use crate::command::buffer::top::Silence;
+use crate::command::buffer::top::{Silence, Top};
 use crate::command::buffer::typed;
 use crate::command::caller::Caller;
 use crate::command::file::{Existing, Output};
-use crate::command::notes;
-use crate::command::terminal::{Result, say, shown_path};
-use crate::process::{holders, name_holders};
+use crate::command::notes::{self, Destination, LeftInTop};
+use crate::command::terminal::{Failure, Result, say, shown_path};
+use crate::process::{self, Process, holders, name_holders};
 
 /// Saves and removes the buffers that killed recordings left, and reports those that could not be
 /// saved.
@@ -61,7 +65,38 @@ pub(crate) fn sweep() -> Result {
         Silence::undo(&tracefs::root()?);
     }
     notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
+    notes::left_in_top().into_iter().for_each(|left| restore_top(left).unwrap_or_else(say));
     Ok(())
+}
+
+/// Saves the recording that a killed command has left in the top-level buffer, and restores the buffer.
+fn restore_top(left: LeftInTop) -> Result {
+    let (pid, top) = (left.pid, Top::left(left.text.top.clone())?);
+    if top.instance.stats()?.entries > 0 {
+        let output = output("atrace-recording".as_ref(), left.text.output.clone(), pid);
+        let (count, name) = (process::all().len() * 2, |pid| Process(pid).program_name());
+        match output.and_then(|output| save_from(&top.instance, None, output, count, name)) {
+            Ok((saved, _)) => tell_saved(&saved, pid),
+            Err(e) => {
+                let trace = shown_path(&top.instance.path().join("trace")).to_string();
+                top.keep();
+                return Err(Failure::new(format!(
+                    "a recording whose command (process {pid}) was killed: {e}\natrace: it is still in {trace}; make room, and \
+                     the next recording saves it"
+                )));
+            }
+        }
+    }
+    drop(top);
+    left.done();
+    say(format_args!(
+        "restored the kernel's top-level buffer, which recording {pid} left changed when it was killed"
+    ));
+    Ok(())
+}
+
+fn tell_saved(path: &Path, pid: u32) {
+    say(format_args!("saved {}: a recording whose command (process {pid}) was killed", shown_path(path)));
 }
 
 /// Saves the recording of a killed command if its buffer has events. Returns whether the buffer may be removed.
@@ -103,14 +138,14 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
     let is_its = |process| processes.has(process);
     let copied = copies.as_ref().map(|copies| copied(copies, &is_its)).transpose()?;
     let name = |process| processes.name(process);
-    let saved =
-        output(path, pid).and_then(|output| save_from(&instance, copied, output, processes.count(), name));
+    let noted = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid).map(|(_, noted)| noted);
+    let output = output(path.file_name().unwrap_or_default(), noted, pid);
+    let saved = output.and_then(|output| save_from(&instance, copied, output, processes.count(), name));
     match saved {
         Ok((saved, _)) => {
             // Another command may look at the buffer before it is removed.
             instance.clear()?;
-            let saved = shown_path(&saved);
-            say(format_args!("saved {saved}: a recording whose command (process {pid}) was killed"));
+            tell_saved(&saved, pid);
             Ok(true)
         }
         Err(e) => {
@@ -122,16 +157,16 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
 }
 
 /// Returns the file to which the killed command would have saved its recording or, if that file can't be created, a
-/// file in root's home directory.
-fn output(instance: &Path, pid: u32) -> Result<Output> {
-    if let Some((_, noted)) = notes::unsaved().into_iter().find(|(unsaved, _)| *unsaved == pid) {
+/// file with this name in root's home directory.
+fn output(name: &OsStr, noted: Option<Destination>, pid: u32) -> Result<Output> {
+    if let Some(noted) = noted {
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
         match Output::create(&noted.path, Existing::Refuse, owner.as_ref(), false) {
             Ok(output) => return Ok(output),
             Err(e) => say(format_args!("a recording whose command (process {pid}) was killed: {e}")),
         }
     }
-    let mut name = instance.file_name().unwrap_or_default().to_owned();
+    let mut name = name.to_owned();
     name.push(".ftrace");
     let home = match uzers::get_user_by_uid(0) {
         Some(root) if geteuid().is_root() => root.home_dir().to_owned(),

@@ -214,12 +214,7 @@ pub(crate) fn save_from(
 /// Keeps the instances whose content could not be saved. Adds to the error the command that saves the content.
 pub(crate) fn keep_all(e: Failure, instances: impl IntoIterator<Item = Instance>) -> Failure {
     let paths: Vec<_> = instances.into_iter().map(keep).collect();
-    kept(e, &rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>()))
-}
-
-/// Adds the command `rescue` to the text of an error. The error is the reason why a recording could not be saved, and
-/// the command saves the recording.
-pub(crate) fn kept(e: Failure, rescue: &str) -> Failure {
+    let rescue = rescue(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     Failure::new(format!("{e}\natrace: nothing is lost yet; make room and run: {rescue}"))
 }
 

@@ -1,9 +1,10 @@
 //! The kernel's top-level buffer, which all users share. It is used only if no other process uses it, and
 //! restored afterwards.
 //!
-//! A recording changes the buffer's switch, clock, size and options. The old values are read first, and are written
-//! back in reverse order when the [`Top`] is dropped. A forked child that drops its copy of the [`Top`] changes
-//! nothing.
+//! A recording changes the buffer's switch, clock, size and options. The old values are read first, are written to the
+//! command's note, and are written back in reverse order when the [`Top`] is dropped. If the command is killed, the next
+//! recording saves the events and writes the values back (`leftover`). A forked child that drops its copy of the [`Top`]
+//! changes nothing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::tracefs::{self, Instance};
 use atrace_sys::fork::{Generation, generation};
 
 use crate::command::buffer::ring;
+use crate::command::notes::Note;
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
 /// The use of the top-level buffer for a recording. Dropping the `Top` restores the settings that were changed.
@@ -23,26 +25,18 @@ pub(crate) struct Top {
     pub(crate) instance: Instance,
     /// The files that are changed and their old contents, in the order of the changes.
     before: Vec<(PathBuf, String)>,
-    /// Whether the recorded events must be removed from the buffer.
-    empties: bool,
+    /// Whether the recorded events stay in the buffer, because they could not be saved.
+    is_kept: bool,
     by: Generation,
 }
 
 impl Top {
     /// Takes the buffer to record into it. Returns an error if another process uses the buffer, or if it has
-    /// events and `discard` is false.
-    pub(crate) fn take(discard: bool) -> Result<Self> {
+    /// events and `discard` is false. `note` receives the values that have to be restored.
+    pub(crate) fn take(discard: bool, note: Option<&Note>) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
-        if let Ok(tracer) = read(&root.join("current_tracer"))
-            && tracer != "nop"
-        {
-            return Err(Failure::new(format!(
-                "another user of the kernel's trace buffer has set the tracer {}: end that program, or run: echo nop > {}",
-                shown(&tracer),
-                quoted_path(&root.join("current_tracer"))
-            )));
-        }
+        without_tracer(&root)?;
         if let Some(event) = read(&root.join("set_event")).unwrap_or_default().lines().next() {
             return Err(Failure::new(format!(
                 "another program records events of the kernel ({}, …) in the top-level buffer: end that program, or run: echo > {}",
@@ -57,7 +51,7 @@ impl Top {
                 shown_path(&root.join("trace"))
             )));
         }
-        let mut top = Self { instance, before: Vec::new(), empties: true, by: generation() };
+        let mut top = Self { instance, before: Vec::new(), is_kept: false, by: generation() };
         for file in ["tracing_on", "trace_clock"] {
             top.note(root.join(file))?;
         }
@@ -70,6 +64,7 @@ impl Top {
         for cpu in fs::read_dir(&cpus).map_err(failed(shown_path(&cpus)))?.flatten() {
             top.note(cpu.path().join("buffer_size_kb"))?;
         }
+        note.map_or(Ok(()), |note| note.change_top(&top.before))?;
         top.instance.set_tracing_on(false)?;
         Ok(top)
     }
@@ -81,10 +76,20 @@ impl Top {
         Ok(())
     }
 
-    /// Leaves the recorded events in the buffer, and does not restore the buffer's clock and size.
-    pub(crate) fn keep_content(&mut self) {
-        self.empties = false;
-        self.before.retain(|(path, _)| !path.ends_with("trace_clock") && !path.ends_with("buffer_size_kb"));
+    /// Takes the buffer that a killed command has left, and stops the recording. `before` are the files that the
+    /// command has changed, and their old contents.
+    pub(crate) fn left(before: Vec<(PathBuf, String)>) -> Result<Self> {
+        let root = tracefs::root()?;
+        without_tracer(&root)?;
+        let instance = Instance::attach(&root)?;
+        instance.set_tracing_on(false)?;
+        Ok(Self { instance, before, is_kept: false, by: generation() })
+    }
+
+    /// Leaves the recorded events in the buffer. The buffer is switched off, so nothing overwrites them, and its
+    /// settings are not restored.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
     }
 
     fn note(&mut self, path: PathBuf) -> Result {
@@ -98,16 +103,17 @@ impl Top {
     }
 
     fn put_back(&mut self) -> Result {
-        if self.empties {
-            self.instance.set_tracing_on(false)?;
-            // `take` checked that no one else had events enabled.
-            self.instance.control("events/enable", "0")?;
-            let filter = format!("events/{}/filter", ring::TEACHER);
-            if self.instance.path().join(&filter).exists() {
-                self.instance.control(&filter, "0")?;
-            }
-            self.instance.clear()?;
+        self.instance.set_tracing_on(false)?;
+        // `take` checked that no one else had events enabled.
+        self.instance.control("events/enable", "0")?;
+        let filter = format!("events/{}/filter", ring::TEACHER);
+        if self.instance.path().join(&filter).exists() {
+            self.instance.control(&filter, "0")?;
         }
+        if self.is_kept {
+            return Ok(());
+        }
+        self.instance.clear()?;
         let mut problems = Vec::new();
         // The switch `tracing_on` was noted first, so it is written back last.
         for (path, value) in self.before.drain(..).rev() {
@@ -130,6 +136,18 @@ impl Drop for Top {
         if let Err(e) = self.put_back() {
             say(format_args!("putting the kernel's trace buffer back: {e}"));
         }
+    }
+}
+
+/// Returns an error if another program uses the top-level buffer for a tracer.
+fn without_tracer(root: &Path) -> Result {
+    match read(&root.join("current_tracer")) {
+        Ok(tracer) if tracer != "nop" => Err(Failure::new(format!(
+            "another user of the kernel's trace buffer has set the tracer {}: end that program, or run: echo nop > {}",
+            shown(&tracer),
+            quoted_path(&root.join("current_tracer"))
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::command::file::{Existing, Output};
 use crate::command::notes::{self, Note};
 use crate::command::program::Signals;
 use crate::command::stores::{self, Content};
-use crate::command::terminal::{Failure, Result, say, thousands};
+use crate::command::terminal::{Failure, Result, say, shown_path, thousands};
 use crate::process::{self, Process};
 
 /// The buffer into which the events are recorded. Dropping the `Buffer` restores the kernel's top-level buffer.
@@ -26,13 +26,13 @@ enum Buffer {
 }
 
 impl Buffer {
-    fn make(args: &RecordArgs) -> Result<Self> {
+    fn make(args: &RecordArgs, is_top: bool, note: Option<&Note>) -> Result<Self> {
         buffer::sweep()?;
-        if !args.top && !cfg!(target_os = "android") && tracefs::can_copy(&tracefs::root()?) {
+        if !is_top {
             let instance = buffer::make(buffer::PREFIX, args.buffer)?;
             return Ok(Self::Copy(instance, None));
         }
-        let top = Top::take(args.discard)?;
+        let top = Top::take(args.discard, note)?;
         buffer::prepare(&top.instance, args.buffer)?;
         Ok(Self::Top(top))
     }
@@ -90,12 +90,13 @@ pub(super) fn record(args: &RecordArgs) -> Result {
     }
     let existing = Existing::rule(args.force, args.output.is_some());
     let output = Output::create(&path, existing, caller.as_ref(), false)?;
+    let is_top = args.top || cfg!(target_os = "android") || !tracefs::can_copy(&tracefs::root()?);
     let mut note = match Note::write(&path, caller.as_ref()) {
-        Err(e) if !args.apps.is_empty() => return Err(e),
+        Err(e) if is_top || !args.apps.is_empty() => return Err(e),
         note => note.ok(),
     };
     let signals = Signals::catch(None)?;
-    let mut buffer = Buffer::make(args)?;
+    let mut buffer = Buffer::make(args, is_top, note.as_ref())?;
     buffer::enable(buffer.instance(), &events)?;
     matching.iter().for_each(|process| warn_of(*process));
 
@@ -112,21 +113,16 @@ pub(super) fn record(args: &RecordArgs) -> Result {
     if let Some(note) = &mut note {
         note.switch_off();
     }
-    buffer.stop()?;
-    waited?;
-    tally.look(buffer.instance())?;
-    finish(buffer, output, &tally)?;
+    let done = waited.and(buffer.stop()).and_then(|()| tally.look(buffer.instance()));
+    finish(buffer, note, output, &tally)?;
     if tally.written() == 0 && !args.apps.is_empty() {
         say("nothing was written: `atrace doctor PID` tells why");
     }
-    Ok(())
+    done
 }
 
-fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
-    let name = |pid| {
-        let name = Process(pid).argv0()?;
-        Some(name.to_string_lossy().rsplit('/').next()?.to_owned())
-    };
+fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally) -> Result {
+    let name = |pid| Process(pid).program_name();
     // The processes that exist now, and the same number that have ended.
     let count = process::all().len() * 2;
     let path = match buffer {
@@ -138,12 +134,16 @@ fn finish(buffer: Buffer, output: Output, tally: &Tally) -> Result {
             buffer::remove(instance)?;
             path
         }
-        Buffer::Top(mut top) => match buffer::save_from(&top.instance, None, output, count, name) {
+        Buffer::Top(top) => match buffer::save_from(&top.instance, None, output, count, name) {
             Ok((path, _)) => path,
             Err(e) => {
-                top.keep_content();
-                let rescue = format!("cat {}/trace > FILE", top.instance.path().display());
-                return Err(buffer::kept(e, &rescue));
+                let trace = shown_path(&top.instance.path().join("trace")).to_string();
+                top.keep();
+                note.into_iter().for_each(|mut note| note.leave());
+                return Err(Failure::new(format!(
+                    "{e}\natrace: nothing is lost yet: the recording is still in {trace}; make room, and the next recording \
+                     saves it to that file"
+                )));
             }
         },
     };
