@@ -514,6 +514,35 @@ mod cases {
         }
     }
 
+    /// Tests events that are written while the process records itself and before the service has answered. The
+    /// recording has the events, and the service gets their count.
+    #[test]
+    fn a_recording_hides_no_loss_of_the_service() {
+        extern "C" fn on_signal(_: libc::c_int) {
+            hundred();
+        }
+        let name = case!({
+            let trace = std::path::PathBuf::from(std::env::var_os("GO").unwrap()).with_extension("trace");
+            wait_to_go();
+            let recording = perfetto::record_to(&trace).unwrap();
+            // SAFETY: the handler only traces, which it may. Its events don't wait.
+            unsafe {
+                libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t);
+                libc::raise(libc::SIGUSR1);
+            }
+            may_be_served();
+            until("there is another session", || perfetto::status().sessions() == 2);
+            assert_eq!(perfetto::status().lost(), 100);
+            hundred();
+            recording.finish().unwrap();
+            assert_eq!(Trace::open(&trace).events().len(), 200);
+            assert_eq!(perfetto::status().lost(), 100);
+        });
+        let (ran, report, events) = recorded_late(&name, "", None);
+        assert_eq!((events.len(), report.counts.lost), (100, 100), "{ran:?} {report:?}");
+        assert_eq!(report.lost[0].early, 100, "{report:?}");
+    }
+
     /// Tests that a thread which has waited for the maximum time does not wait again. Its next events are counted as
     /// lost.
     #[test]

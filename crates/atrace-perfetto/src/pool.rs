@@ -79,6 +79,11 @@ pub const ASK: u64 = 1 << 62;
 /// of the parent. If this bit is set, each event whose tag is enabled compares the process's generation.
 pub const COMPARE: u64 = 1 << 61;
 
+/// A bit in the word with the open sessions, besides the bits of the slots. It is set while tags are presumed. No event
+/// takes a fast path then, because the event may have to be counted as lost for the service.
+pub(crate) const PRESUMED: u32 = 1 << 31;
+const _: () = assert!(SESSIONS < 31);
+
 /// The data of a session slot that events need.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -122,7 +127,7 @@ impl Session {
 pub(crate) struct Shared {
     /// The tags that at least one session wants, together with the presumed tags.
     pub(crate) tags: AtomicU64,
-    /// The open sessions, as one bit for each slot.
+    /// The open sessions, as one bit for each slot, and the bit [`PRESUMED`].
     pub(crate) open: AtomicU32,
     /// The number of sessions that have begun.
     pub(crate) begun: AtomicU32,
@@ -174,21 +179,42 @@ impl Shared {
 
     /// Sets the presumed tags, which count as wanted even if no session wants them. Returns whether this changed these
     /// tags.
+    ///
+    /// Async-signal-safe.
     #[inline(never)]
     pub(crate) fn presume(&self, tags: u64) -> bool {
         let is_new = self.presumed.swap(tags, Ordering::SeqCst) != tags;
         if is_new {
+            if tags == 0 {
+                self.open.fetch_and(!PRESUMED, Ordering::Release);
+            } else {
+                self.open.fetch_or(PRESUMED, Ordering::Release);
+            }
             self.publish_tags();
         }
         is_new
+    }
+
+    /// Returns whether a session of the service is open.
+    pub(crate) fn has_service(&self) -> bool {
+        self.open.load(Ordering::Relaxed) & !(PRESUMED | 1 << OWN_SESSION) != 0
+    }
+
+    /// Returns whether an event that finds these open sessions has to be counted as lost for the service: no session of
+    /// the service is open, and the service has not yet reported which sessions exist.
+    pub(crate) fn is_early(&self, open: u32) -> bool {
+        open & !(1 << OWN_SESSION) == PRESUMED && self.presumed.load(Ordering::Relaxed) != 0
     }
 
     /// Counts an event that is lost because its thread could not be pinned.
     #[cold]
     fn lose(&self) {
         let open = self.open.load(Ordering::Acquire);
-        if open == 0 && self.presumed.load(Ordering::Relaxed) != 0 {
-            return self.early.count();
+        if self.is_early(open) {
+            self.early.count();
+            if open == PRESUMED {
+                return;
+            }
         }
         self.lost.fetch_add(1, Ordering::Relaxed);
         let session = self.sessions.get(open.trailing_zeros() as usize);
@@ -638,7 +664,7 @@ mod tests {
         let shared: Box<Shared> = unsafe { Box::new(std::mem::zeroed()) };
         let (arena, file) = Arena::make(4).unwrap();
         let memory = Foreign::map(OwnedFd::from(file).as_fd(), abi::PAGE).unwrap();
-        shared.presumed.store(1, Ordering::Relaxed);
+        shared.presume(1);
         set_arena(Some(arena));
         shared.lose();
         assert_eq!(memory.lost(Loss::Early), 1);

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::memory::Arena;
-use crate::pool::{ASK, COMPARE, Inside, Session, Shared};
+use crate::pool::{ASK, COMPARE, Inside, PRESUMED, Session, Shared};
 use crate::socket;
 use atrace_sys::OnceRef;
 use atrace_sys::fork::{generation, wipes};
@@ -131,7 +131,8 @@ pub fn start_if_expected() {
 pub fn standing() -> (Standing, u32) {
     match POOL.shared() {
         Some(shared) if is_linked() => {
-            (Standing::of(STANDING.load(Ordering::Acquire)), shared.open.load(Ordering::Relaxed).count_ones())
+            let open = shared.open.load(Ordering::Relaxed) & !PRESUMED;
+            (Standing::of(STANDING.load(Ordering::Acquire)), open.count_ones())
         }
         _ => (Standing::APART, 0),
     }
@@ -227,8 +228,8 @@ fn run() {
         // The thread has capabilities that the process has given up, so it ends. The next event starts another
         // thread.
         set_standing(Standing::CONNECTING);
-        LINKED.store(0, Ordering::Release);
         startup::expect(shared);
+        LINKED.store(0, Ordering::Release);
     }
 }
 
@@ -324,33 +325,37 @@ fn report_standing(standing: Standing) {
 /// slice of the thread is lost for lack of room, or because the sessions are not known, it counts as written: the
 /// caller then also passes the end, which counts as lost.
 ///
-/// If no session is open and the service has not reported yet which sessions exist, waits for its report; if it does
-/// not come in time, the event is lost. A long event may take several chunks of the memory.
+/// If no session of the service is open and the service has not reported yet which sessions exist, waits for its report;
+/// if it does not come in time, the event is lost for the service. A long event may take several chunks of the memory.
 #[inline(never)]
 pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut inside = POOL.enter()?;
     let (mut shared, mut thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
-    if open == 0 && event.sessions == u32::MAX && shared.presumed.load(Ordering::Relaxed) != 0 {
+    let mut lost = None;
+    if shared.is_early(open) && event.sessions == u32::MAX {
         drop(inside);
         open = wait_for_sessions(shared);
-        if open == 0 {
+        if shared.is_early(open) {
             let begun = || shared.begun.load(Ordering::Relaxed);
-            return shared.early.lose(event.opens()).then(|| Written::ByPerfetto { begun: begun() });
+            lost = shared.early.lose(event.opens()).then(|| Written::ByPerfetto { begun: begun() });
+        }
+        if open & !PRESUMED == 0 {
+            return lost;
         }
         inside = POOL.enter()?;
         (shared, thread) = (inside.shared(), inside.thread());
     }
     let now = clock::now();
     let (mut begun, mut is_written) = (0, false);
-    for number in bits(open & event.sessions) {
+    for number in bits(open & !PRESUMED & event.sessions) {
         let session = shared.sessions.get(number)?;
         let Some(epoch) = wanted(session, event) else { continue };
         let slot = WriterSlot { session, epoch, number, thread };
         is_written |= inside.writer(number).event(&slot, event, now);
         begun = begun.max(behind(session));
     }
-    is_written.then_some(Written::ByPerfetto { begun })
+    is_written.then_some(Written::ByPerfetto { begun }).or(lost)
 }
 
 /// Waits until the service has reported which sessions exist. Returns the open sessions.
@@ -412,7 +417,7 @@ fn write_fast<const IS_SHORT: bool>(
 }
 
 /// Returns the calling thread's writer for the only open session. Returns `None` if that session does not want the event,
-/// or if no session or several sessions are open.
+/// if no session or several sessions are open, or if tags are presumed.
 ///
 /// With this function the caller needs no loop over sessions. In such a loop the compiler would compute the loop
 /// invariants in advance and spill them to the stack.
@@ -421,7 +426,7 @@ fn sole<'a>(inside: &'a mut Inside<Writer>, event: &Event<'_>) -> Option<(&'a mu
     let (shared, thread) = (inside.shared(), inside.thread());
     let open = shared.open.load(Ordering::Acquire);
     if open & open.wrapping_sub(1) != 0 {
-        return None;
+        return None; // Several sessions, or one and `PRESUMED`.
     }
     // If no session is open, this is no index.
     let number = open.trailing_zeros() as usize;
@@ -451,7 +456,9 @@ fn write_several<'a, 'b, const IS_SHORT: bool>(
         let shared = inside.shared();
         let open = shared.open.load(Ordering::Acquire);
         let (event, now) = (make(), clock::now());
-        let (mut is_written, mut rest) = (false, if open == 0 { u32::MAX } else { 0 });
+        // No session, or `PRESUMED`, which is the sign.
+        let (mut rest, open) = if open.cast_signed() <= 0 { (u32::MAX, 0) } else { (0, open) };
+        let mut is_written = false;
         for number in bits(open) {
             let session = shared.sessions.get(number)?;
             let Some(epoch) = wanted(session, &event) else { continue };

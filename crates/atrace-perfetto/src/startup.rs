@@ -2,7 +2,8 @@
 //!
 //! These are the first events of a process, and the events that are written while a lost connection is being restored.
 //! During this time all tags are *presumed* to be wanted. So every event passes the gate and reaches
-//! [`producer::write`](crate::producer::write), which finds no open session of the service.
+//! [`producer::write`](crate::producer::write), which finds no open session of the service. A recording of this process
+//! may be open; it gets the event in any case.
 //!
 //! The event then waits for the service's answer, once in each process and for a limited time (100 ms, or 5 s if
 //! [`be_patient`] was called). An event in a signal handler does not wait, because the handler may have interrupted a
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
-use crate::pool::{ASK, OWN_SESSION, Shared};
+use crate::pool::{ASK, Shared};
 use atrace_sys::fork::generation;
 use atrace_sys::process;
 use atrace_sys::thread;
@@ -61,8 +62,7 @@ pub(crate) fn begin(shared: &Shared) {
 /// Async-signal-safe, so that a forked child can call it.
 pub(crate) fn expect(shared: &Shared) {
     BEGUN.store(0, Ordering::Relaxed);
-    shared.presumed.store(ASK | category::ALL, Ordering::Relaxed);
-    shared.tags.store(ASK | category::ALL, Ordering::Release);
+    shared.presume(ASK | category::ALL);
 }
 
 /// Presumes that all tags are wanted, because the connection is lost and may be restored. Only the socket
@@ -75,7 +75,7 @@ pub(crate) fn presume(shared: &Shared) {
 
 /// Stops treating all tags as wanted, because the service has answered, or there is no service.
 pub(crate) fn end(shared: &Shared) {
-    if shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) == 0 {
+    if !shared.has_service() {
         // No session exists, so nobody wanted the lost events.
         shared.early.clear();
     }
@@ -147,8 +147,7 @@ pub(crate) fn sent() {
 /// Waits until the socket thread has sent the events that threads have written for sessions. Waits only if the
 /// service can't read the memory.
 fn wait_for_sent(shared: &Shared) {
-    let has_session = || shared.open.load(Ordering::Relaxed) & !(1 << OWN_SESSION) != 0;
-    let sends = || SENDS.load(Ordering::Acquire) == generation().number() && has_session();
+    let sends = || SENDS.load(Ordering::Acquire) == generation().number() && shared.has_service();
     IS_EXITING.store(true, Ordering::Release);
     for _ in 0..EXIT_MS {
         if !sends() || !is_exiting() {
