@@ -292,7 +292,8 @@ mod cases {
         for side in ["off_ns", "on_ns"] {
             assert!(all["reference_work"][side].as_f64().unwrap() > 1000.0, "{all}");
         }
-        assert!(all["events"]["on"].as_f64().unwrap() > 10.0, "{all}");
+        // These are no medians of slices.
+        assert!(all["events_in_all"]["on"].as_f64().unwrap() > 10.0 && all.get("events").is_none(), "{all}");
     }
 
     /// Leaves the process group that the command has made for this program, as a program with job control does.
@@ -457,9 +458,13 @@ mod cases {
         });
         let here = Here::new();
         let run = |billed: Option<&str>, options: &[&str]| {
-            let mut command = cost(&here, &name, &[&["--time", "1s", "--bill"], options].concat());
-            command.envs(billed.map(|billed| ("BILLED", billed)));
-            ended(of_case(&mut command, &here, &name))
+            // On a busy machine, a run of the program may take longer than the shortest time.
+            let runs = ["1s", "10s", "60s"].into_iter().map(|time| {
+                let mut command = cost(&here, &name, &[&["--time", time, "--bill"], options].concat());
+                command.envs(billed.map(|billed| ("BILLED", billed)));
+                ended(of_case(&mut command, &here, &name))
+            });
+            runs.into_iter().find(|ran| !ran.stderr.contains("had not ended")).expect("a run ends")
         };
         let ran = run(Some("1"), &[]);
         assert!(

@@ -53,7 +53,7 @@ use crate::service::Report;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct CostArgs {
-    /// The longest time to measure, such as 60s or 5m
+    /// The longest time to measure, such as 60s or 5m. The program runs at least four times
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     time: Duration,
     /// Print JSON
@@ -282,7 +282,7 @@ impl Pairs {
         let verdict = |at: usize| Verdict::of(found.get(at).copied().flatten());
         shown.runs(&self.runs, [verdict(0), verdict(1)]);
         if self.sessions.is_some() {
-            shown.recorded(&self.reports);
+            shown.recorded(&self.reports, ["events", "bytes recorded", "events lost"]);
         }
         Ok(shown)
     }

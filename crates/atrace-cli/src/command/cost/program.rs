@@ -12,9 +12,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use atrace_sys::usage::{self, Instructions, Usage};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
 use crate::command::program::{Signals, has_ended};
@@ -79,9 +77,9 @@ pub(super) fn run(
     limit: Duration,
     late: [&str; 2],
 ) -> Result<Run> {
-    let (mut stdout, mut stderr) = (Output::default(), Output::default());
+    let mut outputs = [Output::default(), Output::default()];
     let mut command = command(program, variables);
-    command.stdout(stdout.pipe()?).stderr(stderr.pipe()?);
+    command.stdout(outputs[0].pipe()?).stderr(outputs[1].pipe()?);
     signals.pass_on(&mut command);
     let counter = Instructions::of_children().ok();
     let start = Instant::now();
@@ -91,11 +89,11 @@ pub(super) fn run(
     let pid = Pid::from_child(&child);
     let mut stopped = None;
     let end = loop {
-        if let Some(end) = read_until(&mut stdout, &mut stderr, signals, pid)? {
-            break end;
-        }
-        let mut asked = no_signal(signals, Duration::ZERO);
-        if start.elapsed() > limit {
+        let readers = outputs.iter().filter_map(|output| Some(output.reader.as_ref()?.as_fd()));
+        let mut asked = no_signal(signals, readers, LOOK);
+        let end = has_ended(pid).then(Instant::now);
+        outputs.iter_mut().for_each(Output::drain);
+        if end.is_none() && start.elapsed() > limit {
             let ([begin, end], seconds) = (late, limit.as_secs_f64());
             let text = format!("{begin} had not ended after {seconds} s and was killed{end}");
             asked = asked.and(Err(Failure::new(text)));
@@ -104,14 +102,16 @@ pub(super) fn run(
             kill(pid, Signal::KILL)?;
             stopped = Some(failure);
         }
+        if let Some(end) = end {
+            break end;
+        }
     };
     let (status, usage) = usage::wait(child.id()).map_err(failed("waiting for the program"))?;
     let left = kill_process_group(pid, Signal::KILL).is_ok();
     if let Some(failure) = stopped {
         return Err(failure);
     }
-    stdout.drain();
-    stderr.drain();
+    let [stdout, stderr] = outputs;
     Ok(Run {
         wall_ns: end.duration_since(start).as_secs_f64() * 1e9,
         usage,
@@ -175,29 +175,13 @@ impl Output {
     }
 }
 
-/// Waits for output, a signal or the program's end, and reads the output. Returns when the program ended, if it has.
-fn read_until(
-    stdout: &mut Output,
-    stderr: &mut Output,
-    signals: &Signals,
-    pid: Pid,
-) -> Result<Option<Instant>> {
-    let open = [&*stdout, &*stderr].into_iter().filter_map(|output| output.reader.as_ref());
-    let fds = std::iter::once(signals.as_fd()).chain(open.map(AsFd::as_fd));
-    let mut places: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    match poll(&mut places, Timespec::try_from(LOOK).ok().as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(e) => return Err(failed("waiting for the program")(e)),
-    }
-    let end = has_ended(pid).then(Instant::now);
-    stdout.drain();
-    stderr.drain();
-    Ok(end)
-}
-
-/// Waits for this time. Returns an error if a signal arrives.
-pub(super) fn no_signal(signals: &Signals, time: Duration) -> Result {
-    match signals.wait(None, time)?.0 {
+/// Waits for this time, or until one of `fds` is ready or a child ends. Returns an error if a signal arrives.
+pub(super) fn no_signal<'fd>(
+    signals: &'fd Signals,
+    fds: impl IntoIterator<Item = BorrowedFd<'fd>>,
+    time: Duration,
+) -> Result {
+    match signals.wait(fds, time)?.0 {
         Some(came) => Err(Failure::new("ended by a signal").with_status(128 + came.signal.as_raw() as u8)),
         None => Ok(()),
     }

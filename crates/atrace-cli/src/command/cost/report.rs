@@ -149,15 +149,15 @@ impl Shown {
         }
     }
 
-    /// Adds the numbers of events and bytes that the sessions recorded.
-    pub(super) fn recorded(&mut self, reports: &[Report]) {
+    /// Adds the numbers of events and bytes that the sessions recorded, and of events that were lost, under these names.
+    pub(super) fn recorded(&mut self, reports: &[Report], [events, bytes, lost_events]: [&'static str; 3]) {
         let of = |value: fn(&Counts) -> u64| median(reports.iter().map(|it| value(&it.counts) as f64));
         let sides = |on: Option<f64>| [on.map(|_| 0.0), on];
-        self.beside("events", Unit::Count, sides(of(|counts| counts.events)));
-        self.beside("bytes recorded", Unit::Bytes, sides(of(|counts| counts.bytes)));
+        self.beside(events, Unit::Count, sides(of(|counts| counts.events)));
+        self.beside(bytes, Unit::Bytes, sides(of(|counts| counts.bytes)));
         let lost: u64 =
             reports.iter().map(|it| it.counts.lost + it.counts.uncounted + it.counts.unsaved).sum();
-        self.beside("events lost", Unit::Count, sides(of(|counts| counts.lost + counts.unsaved)));
+        self.beside(lost_events, Unit::Count, sides(of(|counts| counts.lost + counts.unsaved)));
         if lost > 0 {
             let can_grow = reports.iter().flat_map(|it| &it.lost).any(|it| it.room > 0 && it.kib < LARGEST);
             let advice = if can_grow { ": a larger ATRACE_SHMEM_KB makes room for them" } else { "" };
@@ -281,7 +281,10 @@ mod tests {
         ] {
             let mut shown = Shown::new(("tracing", ["off", "on"]), 20, 60.0);
             let counts = Counts { events: 9, lost: lost.events(), ..Counts::default() };
-            shown.recorded(&[Report { counts, lost: vec![lost], ..Report::default() }]);
+            shown.recorded(
+                &[Report { counts, lost: vec![lost], ..Report::default() }],
+                ["events", "bytes", "lost"],
+            );
             let [note] = shown.notes.as_slice() else { panic!("{:?}", shown.notes) };
             assert!(note.starts_with("events were lost, which cost less"), "{note}");
             assert_eq!(note.contains("ATRACE_SHMEM_KB"), is_advised, "{note}");

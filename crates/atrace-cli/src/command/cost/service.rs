@@ -175,7 +175,7 @@ impl Switched<'_> {
         while let left = time.saturating_sub(start.elapsed())
             && !left.is_zero()
         {
-            program::no_signal(self.signals, left)?;
+            program::no_signal(self.signals, None, left)?;
         }
         Ok(())
     }
@@ -310,21 +310,14 @@ pub(super) fn measure(
     it.prepare(time)?;
     // These slices are not counted. When tracing is switched off, the programs hand over the events that they have
     // written. A service may write seldom, so there are several slices.
-    let mut events = None;
-    for _ in 0..TRIES {
+    let mut tries = 0..TRIES;
+    while it.session.service.events() == 0 {
+        let text = "the service wrote no event while it was traced, so there is nothing to measure: add atrace or atrace-subscriber \
+                    to it, and see `atrace run -- CMD`";
+        tries.next().ok_or_else(|| Failure::new(text))?;
         it.slice(true)?;
         it.session.service.switch(false);
-        let some = |it: &Switched<'_>| Ok(Some(it.session.service.events()).filter(|events| *events > 0));
-        events = it.until(slice, some)?;
-        if events.is_some() {
-            break;
-        }
-    }
-    if events.is_none() {
-        return Err(Failure::new(
-            "the service wrote no event while it was traced, so there is nothing to measure: add atrace or atrace-subscriber \
-             to it, and see `atrace run -- CMD`",
-        ));
+        it.until(slice, |it| Ok(Some(it.session.service.events()).filter(|events| *events > 0)))?;
     }
     let mut timed = Timed::new(start, time);
     let (mut pairs, mut speeds, mut slices) = (Vec::new(), Vec::new(), Sides::default());
@@ -351,6 +344,6 @@ pub(super) fn measure(
     shown.judge("processor time per unit", of(|it| it.each), Verdict::of(found[0]));
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
     shown.beside("reference work", Unit::Nanoseconds, of(|it| it.reference));
-    shown.recorded(&[report]);
+    shown.recorded(&[report], ["events in all", "bytes recorded in all", "events lost in all"]);
     Ok(shown)
 }

@@ -110,12 +110,16 @@ impl Signals {
         Ok(Self { pipe, caught, ignores_children: false })
     }
 
-    /// Waits for a signal, until `fd` is ready, or until the time is over. The end of a child process ends the wait, too.
-    /// Returns the signal, if there was one except SIGCHLD, and whether `fd` is ready.
-    pub(crate) fn wait(&self, fd: Option<BorrowedFd<'_>>, time: Duration) -> Result<(Option<Caught>, bool)> {
-        let descriptors: Vec<_> = std::iter::once(self.pipe.as_fd()).chain(fd).collect();
+    /// Waits for a signal, until one of `fds` is ready, or until the time is over. The end of a child process ends the
+    /// wait, too. Returns the signal, if there was one except SIGCHLD, and whether the last of `fds` is ready.
+    pub(crate) fn wait<'fd>(
+        &'fd self,
+        fds: impl IntoIterator<Item = BorrowedFd<'fd>>,
+        time: Duration,
+    ) -> Result<(Option<Caught>, bool)> {
+        let descriptors: Vec<_> = std::iter::once(self.pipe.as_fd()).chain(fds).collect();
         let is_ready = is_ready(&descriptors, time).map_err(failed("waiting for signals"))?;
-        let is_ready = fd.is_some() && is_ready;
+        let is_ready = descriptors.len() > 1 && is_ready;
         // A signal that came with a SIGCHLD counts at once: the signal may have killed the program.
         loop {
             let mut bytes = [0; 2];
@@ -129,13 +133,6 @@ impl Signals {
                 return Ok((signal.map(|signal| Caught { signal, from_process }), is_ready));
             }
         }
-    }
-}
-
-/// The descriptor is ready if a signal has arrived, also SIGCHLD.
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pipe.as_fd()
     }
 }
 
