@@ -14,20 +14,23 @@ use crate::{process, thread};
 pub(super) fn publish(compose: &dyn Fn(&mut Text<'_>)) {
     static TURN: Turn = Turn::new();
     let _errno = process::ErrnoGuard::new();
-    let this = generation().number();
-    if OWNER.load(Ordering::Acquire) != this && thread::has_left_descriptors() {
+    if OWNER.load(Ordering::Acquire) != generation().number() && thread::has_left_descriptors() {
         // No other process can see what this thread opens. So it must not take a turn, which would do the work of
         // others.
         return;
     }
     TURN.run(|| {
+        let this = generation().number();
         // SAFETY: only the thread that has the turn uses it; a signal handler in between does not get the turn. A
         // forked child has a copy of what its parent's thread was writing.
         let scratch = unsafe { &mut *SCRATCH.0.get() };
         if let Some(page) = page_of(this, scratch) {
             scratch.fill(0);
             compose(&mut Text::new(&mut scratch[..TEXT_MAX]));
-            page.write(&scratch[..TEXT_MAX]);
+            // A signal handler may have forked meanwhile; the child does not write to its parent's page.
+            if generation().number() == this {
+                page.write(&scratch[..TEXT_MAX]);
+            }
         }
     });
 }

@@ -305,30 +305,43 @@ pub(crate) fn control(fd: RawFd, command: libc::c_int, number: libc::c_int) -> R
     Ok(answer)
 }
 
+/// The calls for a file's attributes, and their results. glibc's usual calls of 32-bit programs fail for files of more
+/// than 2 GiB, and for files with large numbers.
+#[cfg(all(target_env = "gnu", target_pointer_width = "32"))]
+pub(crate) mod wide {
+    pub(crate) use libc::{fstat64 as fstat, fstatfs64 as fstatfs, stat64 as stat, statfs64 as statfs};
+}
+#[cfg(not(all(target_env = "gnu", target_pointer_width = "32")))]
+pub(crate) mod wide {
+    #[cfg(not(bare))]
+    pub(crate) use libc::fstat;
+    pub(crate) use libc::{fstatfs, stat, statfs};
+}
+
 /// Returns the attributes of an open file.
-pub(crate) fn stat(fd: RawFd) -> Result<libc::stat> {
-    let mut found: libc::stat = zeros();
+pub(crate) fn stat(fd: RawFd) -> Result<wide::stat> {
+    let mut found: wide::stat = zeros();
     #[cfg(bare)]
     c::fstat(fd, &mut found)?;
     #[cfg(not(bare))]
     // SAFETY: `found` is writable and of the right type. The call is valid for any descriptor.
-    check(unsafe { libc::fstat(fd, &mut found) })?;
+    check(unsafe { wide::fstat(fd, &mut found) })?;
     Ok(found)
 }
 
 /// Returns the attributes of the file at a path. Follows symbolic links.
-pub(crate) fn stat_path(path: &CStr) -> Result<libc::stat> {
-    let mut found: libc::stat = zeros();
+pub(crate) fn stat_path(path: &CStr) -> Result<wide::stat> {
+    let mut found: wide::stat = zeros();
     // SAFETY: the path ends with a NUL, and `found` is writable and of the right type.
-    super::check(unsafe { libc::stat(path.as_ptr(), &mut found) })?;
+    super::check(unsafe { wide::stat(path.as_ptr(), &mut found) })?;
     Ok(found)
 }
 
 /// Returns the type (`f_type`) of the file system of an open file.
 pub(crate) fn file_system(fd: RawFd) -> Option<u64> {
-    let mut found: libc::statfs = zeros();
+    let mut found: wide::statfs = zeros();
     // SAFETY: `found` is writable and of the right type. The call is valid for any descriptor.
-    let is_found = unsafe { libc::fstatfs(fd, &mut found) } == 0;
+    let is_found = unsafe { wide::fstatfs(fd, &mut found) } == 0;
     #[allow(clippy::unnecessary_cast, reason = "its width differs between systems; all types fit")]
     is_found.then_some(found.f_type as u64 & 0xffff_ffff)
 }
@@ -346,4 +359,22 @@ pub(crate) fn exists(path: &CStr) -> bool {
 /// Returns whether a descriptor is a terminal.
 pub(crate) fn is_terminal(fd: RawFd) -> bool {
     c::isatty(fd) == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A 32-bit program, too, gets the attributes of a large file.
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_large_file_has_attributes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(3 << 30).unwrap();
+        let path = CString::new(file.path().as_os_str().as_encoded_bytes()).unwrap();
+        for found in [stat(file.as_file().as_raw_fd()), stat_path(&path)] {
+            assert_eq!(found.unwrap().st_size, 3 << 30);
+        }
+        assert!(file_system(file.as_file().as_raw_fd()).is_some());
+    }
 }

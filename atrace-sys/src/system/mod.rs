@@ -54,7 +54,7 @@ macro_rules! plain {
     };
 }
 
-plain!(libc::msghdr, libc::cmsghdr, libc::sockaddr_un, libc::ucred, libc::stat, libc::statfs);
+plain!(libc::msghdr, libc::cmsghdr, libc::sockaddr_un, libc::ucred, file::wide::stat, file::wide::statfs);
 plain!(libc::sigset_t, libc::sigaction, libc::stack_t, libc::pthread_attr_t, libc::rusage);
 
 pub(crate) fn zeros<T: Plain>() -> T {
