@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::clock;
 pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
+use crate::thread;
 
 /// The users whose service is trusted, if it listens at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,11 @@ const TRACED: libc::uid_t = 9999;
 
 /// The maximum length of a socket's path in bytes, with the NUL at its end.
 const PATH_MAX: usize = size_of::<libc::sockaddr_un>() - std::mem::offset_of!(libc::sockaddr_un, sun_path);
+
+/// How long [`Socket::connect`] waits for room in the service's queue, in nanoseconds, and the pause between two
+/// attempts.
+const QUEUE_NS: u64 = 1_000_000_000;
+const QUEUE_PAUSE: Duration = Duration::from_millis(4);
 
 /// A connection to the service.
 #[derive(Debug)]
@@ -68,7 +74,8 @@ impl Socket {
         Self(socket.into())
     }
 
-    /// Connects to the socket with this address: a path, or `@` followed by an abstract name.
+    /// Connects to the socket with this address: a path, or `@` followed by an abstract name. If so many processes
+    /// connect at once that the service's queue is full, waits for room in it, for at most a second.
     ///
     /// # Errors
     ///
@@ -77,7 +84,13 @@ impl Socket {
         let (address, len) = address(name).ok_or(Refused::Name)?;
         let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let socket = c::socket(libc::AF_UNIX, flags).map(Descriptor::new).map_err(Refused::errno)?;
-        c::connect(socket.as_raw_fd(), &address, len).map_err(Refused::errno)?;
+        let until = clock::asked() + QUEUE_NS;
+        while let Err(error) = c::connect(socket.as_raw_fd(), &address, len) {
+            if error != Errno(libc::EAGAIN) || clock::asked() >= until {
+                return Err(Refused::errno(error));
+            }
+            thread::pause(QUEUE_PAUSE);
+        }
         if trust == Trust::Usual {
             let (_, peer) = peer(socket.as_raw_fd()).ok_or(Refused::Errno(libc::EPERM))?;
             let (own, _) = system::effective_ids();
@@ -361,5 +374,40 @@ mod tests {
         let mut received = Vec::new();
         theirs.read_to_end(&mut received).unwrap();
         assert_eq!((sender.join().unwrap(), received.len()), (true, SIZE));
+    }
+
+    /// Tests a service whose queue is full, because many processes connect at once.
+    #[test]
+    #[cfg_attr(miri, ignore = "no sockets")]
+    fn a_full_queue_is_not_the_lack_of_a_service() {
+        let name = format!("@atrace-queue-{}", std::process::id());
+        let (address, len) = address(OsStr::new(&name)).unwrap();
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        let socket = |kind| Descriptor::new(c::socket(libc::AF_UNIX, kind).unwrap());
+        let listener = socket(kind);
+        // SAFETY: an open socket, and an address of that length.
+        unsafe {
+            assert_eq!(libc::bind(listener.as_raw_fd(), (&raw const address).cast(), len as u32), 0);
+            assert_eq!(libc::listen(listener.as_raw_fd(), 0), 0);
+        }
+        let mut waiting = Vec::new();
+        let full = loop {
+            let other = socket(kind | libc::SOCK_NONBLOCK);
+            if let Err(full) = c::connect(other.as_raw_fd(), &address, len) {
+                break full;
+            }
+            waiting.push(other);
+        };
+        assert_eq!(full, Errno(libc::EAGAIN));
+        std::thread::scope(|scope| {
+            let connected = scope.spawn(|| Socket::connect(OsStr::new(&name), Trust::Any).map(drop));
+            std::thread::sleep(Duration::from_millis(20));
+            // SAFETY: an open socket. No address is asked for.
+            let accept =
+                || unsafe { libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
+            let accepted: Vec<_> = waiting.iter().map(|_| Descriptor::new(accept() as isize)).collect();
+            assert!(accepted.iter().all(|accepted| accepted.as_raw_fd() >= 0));
+            assert_eq!(connected.join().unwrap(), Ok(()));
+        });
     }
 }
