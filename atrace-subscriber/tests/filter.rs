@@ -846,6 +846,28 @@ fn the_doctor_finds_a_filter_that_nobody_tells() {
     });
 }
 
+/// Tests that `atrace doctor` waits for a watch that was just started and has no name yet.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_doctor_waits_until_a_new_thread_has_its_name() {
+    let name = case!({
+        let _on = on();
+        if !common::delay::named_threads() {
+            println!("PUNCTUAL");
+        }
+        install_filtered();
+        settled(true);
+        let report = atrace_cli::doctor::examine(std::process::id());
+        assert!(report.arrives(), "{report}");
+        assert_eq!(threads("atrace-watch"), 1);
+    });
+    each_role(&name, |role, place| {
+        if place.run(&name, role).contains("PUNCTUAL") {
+            let _ = writeln!(io::stderr(), "skipped {name}: the kernel can't delay a thread");
+        }
+    });
+}
+
 /// Runs `child` in a forked process. Call the returned closure to wait for it.
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn fork(child: impl FnOnce()) -> impl FnOnce() {

@@ -29,6 +29,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Level, enabled};
 use tracing_subscriber::prelude::*;
 
+#[cfg(target_os = "linux")]
+pub(crate) use self::cases::delay;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use self::cases::step_by_step;
 pub(crate) use self::cases::{case, is_case, name_of, until};

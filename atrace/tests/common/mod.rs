@@ -19,6 +19,8 @@
 #![allow(unsafe_code, reason = "errno and descriptors are set and looked at as C does it")]
 
 mod buffer;
+#[cfg(target_os = "linux")]
+pub mod delay;
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};

@@ -9,12 +9,11 @@ mod here;
 #[allow(unsafe_code, reason = "processes fork, and are confined, as C programs")]
 mod cases {
     use std::fs;
-    use std::io::{BufRead as _, BufReader, Lines};
     use std::os::unix::fs::{PermissionsExt as _, chown};
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt as _;
     use std::path::{Path, PathBuf};
-    use std::process::{Child, ChildStderr, Command};
+    use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
     use atrace::{AtraceTag, atrace_init, atrace_instant, perfetto};
@@ -22,7 +21,7 @@ mod cases {
     use tracing_subscriber::prelude::*;
 
     use crate::common::{self, Ran, case, is_root, until};
-    use crate::here::{Here, signal, without_memory_files};
+    use crate::here::{Here, Recording, without_memory_files};
 
     const TAG: AtraceTag = AtraceTag::App;
     /// The id of a user without an account.
@@ -98,36 +97,6 @@ mod cases {
                 }
             };
             (took, recording.stop())
-        }
-    }
-
-    /// A `record` that acts as a service, and the lines that it has said.
-    struct Recording {
-        child: Child,
-        lines: Lines<BufReader<ChildStderr>>,
-        said: String,
-    }
-
-    impl Recording {
-        /// Starts the command, and waits until the service runs.
-        fn start(record: &mut Command) -> Self {
-            let mut child = record.spawn().unwrap();
-            let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-            let mut said = String::new();
-            while !said.contains("this command acts as one") {
-                let line = lines.next().unwrap_or_else(|| panic!("{said}")).unwrap();
-                said += &format!("{line}\n");
-            }
-            Self { child, lines, said }
-        }
-
-        /// Ends the recording by a signal, as Ctrl-C does.
-        fn stop(mut self) -> Ran {
-            signal(&self.child, libc::SIGINT);
-            self.lines.for_each(|line| self.said += &format!("{}\n", line.unwrap()));
-            let ran = Ran { stderr: self.said, ..common::end_of(self.child) };
-            assert!(ran.status.success(), "{ran:?}");
-            ran
         }
     }
 
@@ -316,47 +285,6 @@ mod cases {
         }
     }
 
-    /// Makes the socket thread, which gives itself a name first, wait at that call for half a second. A thread of a busy
-    /// machine may wait so long for a processor. Returns false if the kernel can't do this (before Linux 5.5).
-    fn delay_the_socket_thread() -> bool {
-        let op = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-        let (load, is) =
-            (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
-        // The number of the call is at offset 0; the first argument, of eight bytes, begins at 16.
-        let first = 16 + if cfg!(target_endian = "big") { 4 } else { 0 };
-        let mut filter = [
-            op(load, 0, 0),
-            op(is, libc::SYS_prctl as u32, 3),
-            op(load, first, 0),
-            op(is, libc::PR_SET_NAME as u32, 1),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF, 0),
-            op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        let (mode, flag) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
-        // SAFETY: the filter is alive and has that length.
-        let listener = unsafe {
-            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-            libc::syscall(libc::SYS_seccomp, mode, flag, &raw const program) as i32
-        };
-        if listener < 0 {
-            return false;
-        }
-        std::thread::spawn(move || {
-            // SAFETY: the kernel writes one structure of its own, and reads the other.
-            unsafe {
-                let mut call: libc::seccomp_notif = std::mem::zeroed();
-                assert_eq!(libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call), 0);
-                libc::usleep(500_000);
-                let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-                let mut answer = libc::seccomp_notif_resp { id: call.id, val: 0, error: 0, flags };
-                assert_eq!(libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer), 0);
-                libc::pause();
-            }
-        });
-        true
-    }
-
     #[test]
     fn a_program_that_has_confined_itself_is_left_alone() {
         let name = case!({
@@ -364,7 +292,7 @@ mod cases {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 fs::write("will be there", "").unwrap();
-                if std::env::var_os("LATE").is_some() && !delay_the_socket_thread() {
+                if std::env::var_os("LATE").is_some() && !common::delay::named_threads() {
                     println!("PUNCTUAL");
                 }
                 atrace_init();

@@ -21,7 +21,7 @@ mod cases {
     use atrace_perfetto::proto::Reader;
 
     use crate::common::{self, case, is_root, skipped, until};
-    use crate::here::{Here, USER, end, left_by, signal};
+    use crate::here::{Here, Recording, USER, end, left_by, signal};
 
     const TAG: AtraceTag = AtraceTag::App;
     /// The name of a thread. It is so long that the kernel cuts it.
@@ -272,17 +272,14 @@ mod cases {
                 command
             };
             let mut command = with(here.atrace(&name));
-            let child = command
-                .args(["record", "--wait", "-f", "-c", "sched", "-o", "out", "-a", "program"])
-                .spawn()
-                .unwrap();
+            let recording = Recording::start(
+                command.args(["record", "--wait", "-f", "-c", "sched", "-o", "out", "-a", "program"]),
+            );
             std::thread::sleep(std::time::Duration::from_secs(seconds));
             let mut program = with(here.cleared(&here.path("program"), &name));
             let ran = end(program.args([&*name, "--exact", "--nocapture", "--test-threads=1"]));
             assert!(ran.status.success(), "{ran:?}");
-            signal(&child, libc::SIGINT);
-            let ran = common::end_of(child);
-            assert!(ran.status.success(), "{ran:?}");
+            let ran = recording.stop();
             let trace = fs::read(here.path("out")).unwrap();
             // The trace of a busy machine is long, so it is searched once.
             let found = trace

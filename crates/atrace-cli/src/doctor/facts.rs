@@ -12,6 +12,7 @@
 //! - `ATRACE_BACKEND`, `ATRACE_MARKER`, `ATRACE_PROPERTIES`: the variables with which the process was started;
 //! - `has_marker`: the file that `ATRACE_MARKER` names exists;
 //! - `has_watch`: the process has a thread that watches the properties;
+//! - `has_namesakes`: two threads have the same name, so a new thread may still have the name of the thread that started it;
 //! - `page`: the state of tracing that the process publishes; `is_parents`: this state belongs to the parent, because
 //!   the process was forked and has not published a state since; `is_forked`: the process has a state that it inherited
 //!   by a fork; `unseen`: the errno if the process can't be examined;

@@ -118,7 +118,10 @@ fn complete(pid: u32, uid: u32, page: Page, variable: impl Fn(&str) -> Option<Ve
         Err(errno) => facts.add("unseen", errno.to_string()),
     }
     facts.note("has_marker", facts.get("ATRACE_MARKER").is_some_and(|marker| as_path(marker).exists()));
-    facts.note("has_watch", has_watch(pid));
+    let mut names = thread_names(pid);
+    facts.note("has_watch", names.iter().any(|name| name == b"atrace-watch\n"));
+    names.sort_unstable();
+    facts.note("has_namesakes", names.windows(2).any(|two| two[0] == two[1]));
     let state = facts.published().unwrap_or_default();
     descriptor(pid, &state, &mut facts);
     let place = state.get("properties").map(str::as_bytes).or(facts.get("ATRACE_PROPERTIES"));
@@ -176,12 +179,12 @@ fn descriptor(pid: u32, state: &Lines, facts: &mut Facts) {
     facts.note("has_place", place.exists());
 }
 
-fn has_watch(pid: u32) -> bool {
+fn thread_names(pid: u32) -> Vec<Vec<u8>> {
     let process = Process(pid);
     let threads = fs::read_dir(process.path("task")).into_iter().flatten().flatten().take(THREADS);
     threads
         .filter_map(|thread| process.read(&format!("task/{}/comm", thread.file_name().to_str()?)))
-        .any(|name| name.trim_ascii_end() == b"atrace-watch")
+        .collect()
 }
 
 /// Collects the facts about the property store that the process uses. Creates no store.

@@ -4,10 +4,11 @@
 #![allow(unsafe_code, reason = "processes are signalled as a C program would")]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use atrace_cli::tracefs;
 
@@ -101,6 +102,36 @@ impl Here {
 
 pub fn end(command: &mut Command) -> Ran {
     common::end_of(command.spawn().unwrap())
+}
+
+/// A command `atrace record`, and the lines that it has said.
+pub struct Recording {
+    pub child: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+    said: String,
+}
+
+impl Recording {
+    /// Starts the command, and waits until it records.
+    pub fn start(record: &mut Command) -> Self {
+        let mut child = record.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = String::new();
+        while !said.contains("; Ctrl-C ends it and saves") {
+            let line = lines.next().unwrap_or_else(|| panic!("{said}")).unwrap();
+            said += &format!("{line}\n");
+        }
+        Self { child, lines, said }
+    }
+
+    /// Ends the recording by a signal, as Ctrl-C does.
+    pub fn stop(mut self) -> Ran {
+        signal(&self.child, libc::SIGINT);
+        self.lines.for_each(|line| self.said += &format!("{}\n", line.unwrap()));
+        let ran = Ran { stderr: self.said, ..common::end_of(self.child) };
+        assert!(ran.status.success(), "{ran:?}");
+        ran
+    }
 }
 
 /// Resets the signals that ask a program to end: the started program must not ignore them, even if this process does,
