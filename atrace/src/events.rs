@@ -24,6 +24,9 @@ use crate::{AtraceTag, refresh};
 /// [`connect`](crate::perfetto::connect) polls for a service instead. The process is not found if it has elevated rights
 /// (`AT_SECURE`), or if the variable `ATRACE_BACKEND` or `ATRACE_MARKER` has a value.
 ///
+/// This function waits until the thread has tried to connect, so that the program may confine itself after the call. This
+/// takes some 100 µs; on a busy machine it takes until the thread is scheduled, for at most 5 s.
+///
 /// A call of this function is optional. It may allocate and start a thread, so a signal handler must not call
 /// it.
 #[doc(alias = "atrace_setup")]

@@ -89,8 +89,8 @@ pub fn connect() {
 /// `serial` has changed. The thread sleeps on this word (a futex) and never changes it. Other processes change the word
 /// and wake the thread.
 ///
-/// Waits for the thread's first attempt, which takes some 100 µs: at most 5 s, if the thread is not scheduled. If a
-/// service runs, then waits for its answer, for at most 100 ms.
+/// Waits for the thread's first attempt, for at most 5 s. The attempt takes some 100 µs, if the thread is scheduled and the
+/// service's queue of connections is not full. If a service runs, then waits for its answer, for at most 100 ms.
 pub fn seek(serial: &'static AtomicU32) {
     let _undisturbed = Undisturbed::new();
     link::set_serial(serial);

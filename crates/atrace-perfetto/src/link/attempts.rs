@@ -11,8 +11,8 @@
 //! A process may confine itself to few system calls (seccomp) while the thread sleeps or is connected. After that, the
 //! thread must not connect: the kernel may end the process for a system call that is no longer allowed, whether this
 //! thread or an event for Perfetto makes the call. So [`seek`](crate::producer::seek) waits until the thread has made its
-//! first attempt, and has recorded how the process was confined at that time. This takes some 100 µs. On a busy machine
-//! it takes as long as the thread is not scheduled, so the limit is 5 s.
+//! first attempt, and has recorded how the process was confined at that time. This takes some 100 µs. It takes longer if
+//! the thread is not scheduled, on a busy machine, or if the service's queue of connections is full; the limit is 5 s.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
