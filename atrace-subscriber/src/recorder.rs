@@ -449,7 +449,7 @@ impl Recorder {
         if let Some(mut texts) = span.in_slot().and_then(StoredSpan::texts_mut) {
             let mut args = Encoder::new();
             args.flow(flow_number(flow_id(self.owner, follows)));
-            add_args(&mut texts, args.finish());
+            texts.add_args(args.finish(), 0);
         }
     }
 
@@ -502,8 +502,7 @@ impl Recorder {
             if let Some(mut texts) = stored.texts_mut()
                 && !new.is_empty()
             {
-                let from = texts.args.len() as u32;
-                add_args(&mut texts, new);
+                let from = texts.add_args(new, values.len() as u32);
                 drop(texts);
                 span_stack::record(self.owner, id, from);
             }
@@ -622,17 +621,6 @@ fn set_args(texts: &mut Texts, args: &[u8]) {
     texts.is_typed = true;
     texts.at_begin = texts.args.len() as u32;
 }
-
-/// Adds encoded arguments to a span. If an event would not have room for all arguments of the span, adds none.
-fn add_args(texts: &mut Texts, args: &[u8]) {
-    if texts.args.len() + args.len() <= ARGS_MAX {
-        texts.args.extend_from_slice(args);
-        texts.is_typed = true;
-    }
-}
-
-/// The maximum size of a span's stored arguments, in bytes: an event has no room for more.
-const ARGS_MAX: usize = 2048;
 
 #[cfg(test)]
 mod tests {

@@ -236,8 +236,9 @@ impl Entry {
     /// Remembers that the program has recorded fields of the span, whose arguments begin at `from`. If the slice is
     /// open, its end will have these arguments.
     fn record(&self, from: u32) {
-        if self.is_open() && self.owner.get() & RECORDED == 0 {
-            self.recorded_from.set(from);
+        if self.is_open() {
+            let is_first = self.owner.get() & RECORDED == 0;
+            self.recorded_from.set(if is_first { from } else { from.min(self.recorded_from.get()) });
             self.owner.set(self.owner.get() | RECORDED);
         }
     }

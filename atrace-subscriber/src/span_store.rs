@@ -36,7 +36,7 @@ mod marks;
 use std::cell::Cell;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use atrace::tracer::{NamedTrack, TrackSlice};
+use atrace::tracer::{ArgKey, Encoder, NamedTrack, TrackSlice};
 use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
@@ -57,6 +57,13 @@ const CHUNKS: usize = 24;
 const TEXT_AT_FIRST: usize = 120;
 /// The number of slots whose buffers are allocated before the first span.
 const PREPARED: u32 = 4;
+
+/// The maximum size of a span's stored arguments, in bytes: an event has no room for more.
+const ARGS_MAX: usize = 2048;
+/// The room for the argument `left_out`, in bytes.
+const LEFT_OUT_ROOM: usize = 16;
+/// The maximum value of the argument `left_out`.
+const LEFT_OUT_MAX: u32 = 0x3fff;
 
 struct Slot {
     life: Life,
@@ -85,6 +92,10 @@ pub(crate) struct Texts {
     pub(crate) is_typed: bool,
     /// The length that `args` had when the async slice began.
     pub(crate) at_begin: u32,
+    /// The number of recorded arguments for which there was no room. If it is not 0, it is an argument of its own.
+    left_out: u32,
+    /// The positions in `args` of the begin and the end of the argument for `left_out`.
+    left_out_at: (u32, u32),
     /// The name of the async slice's track, or an empty text if the track has the name of the span's target.
     pub(crate) track: String,
     pub(crate) async_slice: Option<TrackSlice>,
@@ -98,6 +109,8 @@ impl Slot {
             args: Vec::new(),
             is_typed: false,
             at_begin: 0,
+            left_out: 0,
+            left_out_at: (0, 0),
             track: String::new(),
             async_slice: None,
         };
@@ -380,12 +393,49 @@ impl Texts {
     /// async slice is still here.
     #[inline(always)]
     fn clear(&mut self) {
-        let Self { name, shown, args, is_typed, at_begin, track, async_slice } = self;
+        let Self { name, shown, args, is_typed, at_begin, left_out, left_out_at: _, track, async_slice } =
+            self;
         name.clear();
         shown.clear();
         args.clear();
         track.clear();
-        (*is_typed, *at_begin, *async_slice) = (false, 0, None);
+        (*is_typed, *at_begin, *left_out, *async_slice) = (false, 0, 0, None);
+    }
+
+    /// Adds encoded arguments, whose number is `number`, or flows, whose number is 0. If an event would not have room for
+    /// all arguments of the span, adds none, and counts them in the argument `left_out`. Returns the position from
+    /// which on the arguments have changed.
+    pub(crate) fn add_args(&mut self, args: &[u8], number: u32) -> u32 {
+        if self.args.len() + args.len() > ARGS_MAX - LEFT_OUT_ROOM {
+            return self.leave_out(number);
+        }
+        let from = self.args.len() as u32;
+        self.args.extend_from_slice(args);
+        self.is_typed = true;
+        from
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_out(&mut self, number: u32) -> u32 {
+        let begin = self.args.len() as u32;
+        if number == 0 {
+            return begin;
+        }
+        if self.left_out == 0 {
+            let mut args = Encoder::new();
+            args.scalar(ArgKey::Text("left_out"), u64::from(LEFT_OUT_MAX).into());
+            self.args.extend_from_slice(args.finish());
+            self.left_out_at = (begin, self.args.len() as u32);
+        }
+        self.left_out = self.left_out.saturating_add(number).min(LEFT_OUT_MAX);
+        let (begin, end) = self.left_out_at;
+        // An argument ends with its value: a varint of two bytes, as that of the maximum.
+        if let Some(value) = self.args.get_mut(..end as usize).and_then(<[u8]>::last_chunk_mut) {
+            *value = [self.left_out as u8 | 0x80, (self.left_out >> 7) as u8];
+        }
+        self.at_begin = self.at_begin.min(begin);
+        begin
     }
 
     /// Returns whether the span was stored only for Perfetto.

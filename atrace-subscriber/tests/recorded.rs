@@ -114,6 +114,37 @@ mod cases {
         common::Place::file().run(&name);
     }
 
+    /// Tests fields for which a span has no room: the ends of the open slices, the begins of later slices, and the end of
+    /// the async slice say how many there are.
+    #[test]
+    fn fields_without_room_are_counted() {
+        let name = case!({
+            let text = "t".repeat(900);
+            let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans(AsyncSpans::Beside).into();
+            let events = recorded_by(dispatch, || {
+                let span = info_span!("span", later = Empty, other = Empty);
+                span.in_scope(|| (0..5).for_each(|_| _ = span.record("later", &*text)));
+                span.in_scope(|| span.record("other", &*text));
+                span.in_scope(|| (0..200).for_each(|_| _ = span.record("other", &*text)));
+                span.record("later", 7); // This has room.
+                span.in_scope(|| ());
+            });
+            let left_out = |event: &Event| {
+                let all: Vec<_> = event.args.iter().filter(|(name, _)| name == "left_out").collect();
+                assert!(all.len() <= 1, "{event:?}");
+                all.first().map_or(0, |(_, value)| value.parse::<u32>().unwrap())
+            };
+            let on_thread = |event: &&Event| event.track.is_none() && event.kind < 3;
+            let slices: Vec<_> = events.iter().filter(on_thread).map(left_out).collect();
+            assert_eq!(slices, [0, 3, 3, 4, 4, 204, 204, 0]);
+            let (is_end, later) = (|event: &&Event| event.track.is_some() && event.kind == 2, "later");
+            let end = events.iter().rfind(is_end).unwrap();
+            assert_eq!(left_out(end), 204);
+            assert_eq!(end.args.iter().rfind(|(name, _)| name == later).unwrap().1, "7");
+        });
+        common::Place::file().run(&name);
+    }
+
     /// Tests an async slice that begins on one thread and ends on another. A reader gets the data of callsites from
     /// each thread separately.
     #[test]
