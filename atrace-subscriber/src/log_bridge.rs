@@ -9,7 +9,7 @@ use tracing_log::LogTracer;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use crate::AtraceSubscriber;
-use crate::interest_cache::{OWN_LEVEL, as_log};
+use crate::interest_cache::{OWN_LEVEL, set_log_level};
 
 /// Records what the program logs with the crate `log`. Installs an [`AtraceSubscriber`] with a
 /// [filter](AtraceSubscriber::with_filter), and a logger that passes records on to the subscriber.
@@ -23,7 +23,9 @@ use crate::interest_cache::{OWN_LEVEL, as_log};
 /// Returns an error if the program has a logger or a global subscriber already. If the program has a logger, but no
 /// global subscriber, the subscriber is installed nevertheless, and records of `log` are not passed on to it.
 pub fn init_log() -> Result<(), TryInitError> {
-    AtraceSubscriber::default().with_filter().try_init()
+    AtraceSubscriber::default().with_filter().try_init()?;
+    set_log_level(tracing_core::LevelFilter::current);
+    Ok(())
 }
 
 /// Does the same as [`init_log`], and also installs the program's own logger.
@@ -57,7 +59,7 @@ pub fn init_log_beside(
     OWN_LEVEL.store(level as usize, Ordering::Relaxed);
     let subscriber = Dispatch::new(AtraceSubscriber::default().with_filter());
     let done = tracing_core::dispatcher::set_global_default(subscriber);
-    log::set_max_level(as_log(tracing_core::LevelFilter::current()));
+    set_log_level(tracing_core::LevelFilter::current);
     Ok(done?)
 }
 

@@ -362,7 +362,7 @@ pub(crate) static OWN_LEVEL: std::sync::atomic::AtomicUsize = std::sync::atomic:
 /// Returns the maximum level of `log` that corresponds to a level of `tracing`, and at least the level of the program's
 /// own logger.
 #[cfg(feature = "log")]
-pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
+fn as_log(level: LevelFilter) -> log::LevelFilter {
     let same = match level {
         LevelFilter::ERROR => log::LevelFilter::Error,
         LevelFilter::WARN => log::LevelFilter::Warn,
@@ -387,6 +387,19 @@ pub(crate) fn as_log(level: LevelFilter) -> log::LevelFilter {
 fn follow_with_log(before: LevelFilter, after: LevelFilter) {
     if log::max_level() == as_log(before) {
         log::set_max_level(as_log(after));
+    }
+}
+
+/// Sets the maximum level of `log` to the maximum level of `tracing`, which `current` returns. If a rebuild changes the
+/// latter meanwhile, either this function or the rebuild sets the new level.
+#[cfg(feature = "log-bridge")]
+pub(crate) fn set_log_level(current: impl Fn() -> LevelFilter) {
+    loop {
+        let level = current();
+        log::set_max_level(as_log(level));
+        if current() == level {
+            return;
+        }
     }
 }
 
@@ -655,6 +668,20 @@ mod tests {
                 follow_with_log(before, LevelFilter::INFO);
                 assert_eq!(log::max_level(), other, "somebody else chose it");
             }
+        }
+        // A rebuild changes the level between the first look and the change of the level of `log`.
+        #[cfg(feature = "log-bridge")]
+        for (after, as_log) in levels {
+            log::set_max_level(log::LevelFilter::Error);
+            let is_first = Cell::new(true);
+            set_log_level(|| {
+                if !is_first.replace(false) {
+                    return after;
+                }
+                follow_with_log(LevelFilter::WARN, after);
+                LevelFilter::WARN
+            });
+            assert_eq!(log::max_level(), as_log);
         }
     }
 }
