@@ -125,6 +125,58 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
     panic!("children were forked in {processes} processes only");
 }
 
+/// Tests a fork while a thread of this crate makes `tracing` query all subscribers: with several dispatchers, `tracing`
+/// holds a lock meanwhile, for which the child's new dispatcher would wait. The test runs in a process of its own,
+/// because no other test may create a dispatcher during the fork.
+#[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
+#[test]
+fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
+    /// A subscriber that once is slow to answer.
+    struct Slow(&'static std::sync::Barrier, AtomicBool);
+
+    impl tracing::Subscriber for Slow {
+        fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+            if self.1.swap(false, Ordering::SeqCst) {
+                self.0.wait();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Interest::sometimes()
+        }
+
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            false
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> tracing::Id {
+            tracing::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {}
+        fn enter(&self, _: &tracing::Id) {}
+        fn exit(&self, _: &tracing::Id) {}
+    }
+
+    const TEST: &str = "a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache";
+    if std::env::var_os(TEST).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let ran = command.args([TEST, "--exact"]).env(TEST, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        return assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    }
+    let step: &'static std::sync::Barrier = Box::leak(Box::new(std::sync::Barrier::new(2)));
+    let slow = Dispatch::new(Slow(step, AtomicBool::new(false)));
+    let filter = Dispatch::new(AtraceSubscriber::default().with_filter());
+    tracing::dispatcher::with_default(&filter, || tracing::info!("a callsite to be asked"));
+    slow.downcast_ref::<Slow>().unwrap().1.store(true, Ordering::SeqCst);
+    let recording = std::thread::spawn(|| atrace::perfetto::record_to("/dev/null").unwrap());
+    step.wait();
+    let held = in_fork(|| drop(Dispatch::new(AtraceSubscriber::default())));
+    recording.join().unwrap().finish().unwrap();
+    assert!(held, "a child waited for a thread that it does not have");
+}
+
 #[test]
 fn a_child_keeps_spans_while_its_parent_makes_room_for_more() {
     const SPANS: usize = 1 << 17;

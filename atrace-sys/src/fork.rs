@@ -36,8 +36,8 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use self::turn::Turn;
-pub use crate::system::at_fork as in_children;
 use crate::system::{self, ErrnoGuard, Plain};
+pub use crate::system::{around_fork as around, at_fork as in_children};
 use crate::word::{AtomicRef, OnceRef, offer};
 
 /// Identifies a process among its ancestors. A child's generation differs from the generation of each ancestor, even if

@@ -70,6 +70,11 @@ pub(crate) fn wiped_on_fork<T>() -> Option<impl Place<Target = T>> {
     None::<Box<T>>
 }
 
+/// Registers nothing, and returns false: this system has no fork that this library supports.
+pub fn around_fork(_: extern "C" fn(), _: extern "C" fn(), _: extern "C" fn()) -> bool {
+    false
+}
+
 /// Registers nothing, and returns true. So a child has the same generation (the number that identifies a process) as
 /// its parent if it has the same process id. This is harmless, because no event is ever written.
 pub fn at_fork(_: extern "C" fn()) -> bool {

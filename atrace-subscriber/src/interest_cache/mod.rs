@@ -45,7 +45,9 @@
 //! A forked child has no watch until [`after_fork`] starts one. The child inherits its parent's followers (filters that
 //! follow the switches) and dispatches (references to subscribers). Two copies of these are stored, so that one of the
 //! copies is consistent, whatever a thread of the parent was doing during the fork. The child has its own locks.
+//! `tracing` has a lock that a child inherits, so a fork waits for the end of a rebuild ([`forks`]).
 
+mod forks;
 mod queries;
 
 use std::cell::Cell;
@@ -215,6 +217,7 @@ impl Rebuilder {
     /// Counts one more [`Follower`] (the part of a filter that follows the switches of tracing), and starts the watch
     /// unless it already runs.
     fn add_follower(&self) -> io::Result<()> {
+        forks::prepare();
         let here = self.here();
         let mut threads = lock(&here.threads);
         if threads.watch.is_none() {
@@ -325,7 +328,9 @@ impl Rebuilder {
                 let Some(dispatch) = dispatch else { return };
                 let before = LevelFilter::current();
                 REBUILDING.set(true);
-                let rebuild = || dispatcher::with_default(&dispatch, callsite::rebuild_interest_cache);
+                let rebuild = || {
+                    forks::apart(|| dispatcher::with_default(&dispatch, callsite::rebuild_interest_cache));
+                };
                 let _ = catch_unwind(AssertUnwindSafe(rebuild));
                 REBUILDING.set(false);
                 follow_with_log(before, LevelFilter::current());
@@ -489,7 +494,8 @@ impl Drop for Follower {
 /// filter without a watch, a child need not call this function.
 ///
 /// Do not fork while another thread creates a dispatcher of `tracing`: the first dispatcher that the child creates
-/// would wait forever. This is true of every program that uses `tracing`.
+/// would wait forever. This is true of every program that uses `tracing`. A fork by the C library waits while a thread of
+/// this crate makes `tracing` query the subscribers, but for a second at most; a bare `clone` does not wait.
 ///
 /// # Errors
 ///

@@ -76,6 +76,16 @@ pub fn at_fork(body: extern "C" fn()) -> bool {
     cfg!(miri) || c::pthread_atfork(None, None, Some(body)) == 0
 }
 
+/// Registers three functions to be called at each `fork()`: `before` in the thread that forks, before the fork; after
+/// it, `in_parent` in that thread, and `in_child` in the child. Returns false if that fails.
+///
+/// The functions must be async-signal-safe. They are not called at a bare `clone`. If they are in a shared library, the
+/// library stays loaded. May allocate.
+pub fn around_fork(before: extern "C" fn(), in_parent: extern "C" fn(), in_child: extern "C" fn()) -> bool {
+    stay_loaded();
+    cfg!(miri) || c::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0
+}
+
 /// Registers `body` to be called when the process ends by `exit` or by returning from `main`. Returns false if that
 /// fails.
 ///
