@@ -543,6 +543,54 @@ mod cases {
         assert_eq!(report.lost[0].early, 100, "{report:?}");
     }
 
+    /// Tests a process whose first event can't start the thread, because the user has too many processes at that moment.
+    /// A later event starts the thread.
+    #[test]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn an_event_starts_the_thread_once_the_system_allows_it() {
+        const USER: u32 = 65534;
+        let name = case!({
+            let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: `own` is writable.
+            assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NPROC, &raw mut own) }, 0);
+            common::limit(libc::RLIMIT_NPROC, 1, own.rlim_max).unwrap();
+            atrace_instant(TAG, "lost");
+            println!("LOST {} {}", perfetto::status().lost(), perfetto::status());
+            common::limit(libc::RLIMIT_NPROC, own.rlim_cur, own.rlim_max).unwrap();
+            let mut written = 1;
+            until("a later event starts the thread", || {
+                atrace_instant(TAG, "again");
+                written += 1;
+                perfetto::status().sessions() == 1
+            });
+            (0..10).for_each(|_| atrace_instant(TAG, "recorded"));
+            println!("WRITTEN {}", written + 10);
+        });
+        if !is_root(&name) {
+            return;
+        }
+        let place = Place::file();
+        let program = place.path("program");
+        common::copy_program(std::env::current_exe().unwrap(), &program);
+        fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
+        let socket = place.path("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
+        let keep = Keep::File { file: File::create(place.path("trace")).unwrap(), max: None };
+        let service = Service::start(listener, USER, keep).unwrap();
+        let mut command = producer(&place, &program, &name, &socket);
+        command.env("ATRACE_BACKEND", "perfetto").uid(USER).gid(USER).current_dir("/");
+        let ran = common::run(&mut command);
+        let report = service.finish();
+        let told = ran.said("LOST")[0];
+        assert!(told.starts_with("1 ") && told.contains("can't start a thread"), "{told}");
+        let events = Trace::open(&place.path("trace")).events();
+        let recorded = events.iter().filter(|event| event.name.as_deref() == Some(b"recorded")).count();
+        let written: u64 = ran.said("WRITTEN")[0].parse().unwrap();
+        assert_eq!((recorded, events.len() as u64 + report.counts.lost), (10, written), "{report:?}");
+        assert!(report.lost[0].early >= 1, "{report:?}");
+    }
+
     /// Tests that a thread which has waited for the maximum time does not wait again. Its next events are counted as
     /// lost.
     #[test]

@@ -19,6 +19,8 @@
 
 use std::ffi::c_long;
 
+use super::Result;
+
 /// Makes a system call. Returns its result, or a negated errno.
 ///
 /// # Safety
@@ -74,12 +76,12 @@ const STACK: usize = 256 << 10;
 #[cfg(bare)]
 const LOCALS: usize = 16 << 10;
 
-/// Starts a thread that runs `body(argument)`, with the caller's signal mask. Returns false if the thread
-/// can't be started.
+/// Starts a thread that runs `body(argument)`, with the caller's signal mask. Returns an error if the thread can't be
+/// started.
 ///
 /// Async-signal-safe.
 #[cfg(bare)]
-pub(crate) fn start(body: Body, argument: usize) -> bool {
+pub(crate) fn start(body: Body, argument: usize) -> Result<()> {
     use super::memory::Region;
 
     const FLAGS: libc::c_int = libc::CLONE_VM
@@ -93,7 +95,7 @@ pub(crate) fn start(body: Body, argument: usize) -> bool {
     // register.
     let guard = super::page_size();
     let size = guard + STACK + 2 * LOCALS;
-    let Ok(memory) = Region::own(size) else { return false };
+    let memory = Region::own(size)?;
     let (base, stack) = (memory.at(0), memory.at(guard + STACK));
     let locals = stack.wrapping_add(LOCALS);
     // SAFETY: all of it is within the mapping, which belongs to nobody else, and aligned. The guard is the mapping's first
@@ -104,15 +106,14 @@ pub(crate) fn start(body: Body, argument: usize) -> bool {
         locals.cast::<*mut u8>().write(locals);
         clone_with(FLAGS, stack, locals, body, argument, base, size)
     };
-    if started > 0 {
-        std::mem::forget(memory);
-    }
-    started > 0
+    super::c::answer(started)?;
+    std::mem::forget(memory);
+    Ok(())
 }
 
 #[cfg(not(bare))]
-pub(crate) fn start(_: Body, _: usize) -> bool {
-    false
+pub(crate) fn start(_: Body, _: usize) -> Result<()> {
+    Err(super::Errno(libc::ENOSYS))
 }
 
 /// Clones the calling thread. The new thread calls `body(argument)` on `stack`, unmaps `base`, and ends.
@@ -218,7 +219,7 @@ mod tests {
             DONE.fetch_add(if is_other { number } else { 0 }, Ordering::SeqCst);
         }
         for round in 1..=100 {
-            assert!(start(body, 3));
+            assert_eq!(start(body, 3), Ok(()));
             while DONE.load(Ordering::SeqCst) < 3 * round {
                 std::thread::yield_now();
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(target_os = "android")]
 use super::list::{JOINABLE as STATE, leave, starting};
 use super::signals::{Blocked, Signals};
-use super::{Errno, bare, c, stay_loaded, zeros};
+use super::{Errno, Result, bare, c, stay_loaded, zeros};
 use crate::OnceRef;
 use crate::fork::generation;
 
@@ -85,8 +85,7 @@ fn bare_here() -> u64 {
     generation().number() << 32 | number as u32 as u64
 }
 
-/// Starts a *bare* thread: a thread that the C library did not create, and on which no signal is delivered. Returns
-/// false if the thread can't be started.
+/// Starts a *bare* thread: a thread that the C library did not create, and on which no signal is delivered.
 ///
 /// This function is for an event that must start a thread: it allocates nothing and takes no lock, so it may be called
 /// in a signal handler and in a forked child. A process has at most one bare thread, and only on x86_64 and aarch64.
@@ -97,7 +96,11 @@ fn bare_here() -> u64 {
 /// thread that started it.
 ///
 /// The thread runs the `body` of the first call in this process or an ancestor; later calls should pass the same one.
-pub fn spawn_bare(body: &'static fn()) -> bool {
+///
+/// # Errors
+///
+/// Returns ENOSYS on other architectures, otherwise the error of the system.
+pub fn spawn_bare(body: &'static fn()) -> Result<()> {
     static BODY: OnceRef<fn()> = OnceRef::new();
     extern "C" fn run(_: usize) {
         BARE.store(bare_here(), Ordering::Relaxed);

@@ -41,11 +41,11 @@ use crate::clock;
 use crate::memory::Arena;
 use crate::pool::{ASK, COMPARE, Inside, PRESUMED, Session, Shared};
 use crate::socket;
-use atrace_sys::OnceRef;
 use atrace_sys::fork::{generation, wipes};
 use atrace_sys::process::{self, Undisturbed};
 use atrace_sys::text::cut;
 use atrace_sys::thread;
+use atrace_sys::{Errno, OnceRef, Result};
 
 use crate::args::TRACK_NAME_MAX;
 use crate::callsite::{BEYOND, Number, Site};
@@ -72,7 +72,10 @@ static ENVIRONMENT: OnceRef<Environment> = OnceRef::new();
 /// This function allocates, so an event must not call it.
 fn start() -> bool {
     let _undisturbed = Undisturbed::new();
-    link(|| thread::spawn_quiet("atrace-perfetto", run).is_ok())
+    link(|| {
+        let started = thread::spawn_quiet("atrace-perfetto", run);
+        started.map_err(|error| Errno(error.raw_os_error().unwrap_or_default()))
+    })
 }
 
 /// Starts the socket thread, and waits until the service has reported the existing sessions, for at most 100 ms (5 s
@@ -129,10 +132,10 @@ pub fn start_if_expected() {
 
 /// Returns the state of the connection, and the number of open sessions.
 pub fn standing() -> (Standing, u32) {
+    let standing = Standing::of(STANDING.load(Ordering::Acquire));
     match POOL.shared() {
-        Some(shared) if is_linked() => {
-            let open = shared.open.load(Ordering::Relaxed) & !PRESUMED;
-            (Standing::of(STANDING.load(Ordering::Acquire)), open.count_ones())
+        Some(shared) if is_linked() || standing.is_threadless() => {
+            (standing, (shared.open.load(Ordering::Relaxed) & !PRESUMED).count_ones())
         }
         _ => (Standing::APART, 0),
     }
@@ -181,7 +184,9 @@ fn ask(shared: &'static Shared) -> u64 {
         }
         return 0;
     }
-    if shared.presumed.load(Ordering::Relaxed) & ASK != 0 && link(|| thread::spawn_bare(&RUN)) {
+    let may_start =
+        shared.presumed.load(Ordering::Relaxed) & ASK != 0 && clock::asked() >= RETRY.load(Ordering::Relaxed);
+    if may_start && link(|| thread::spawn_bare(&RUN)) {
         startup::wait();
     }
     shared.tags.load(Ordering::Relaxed) & !(ASK | COMPARE)
@@ -194,9 +199,15 @@ pub fn tags_word() -> Option<&'static AtomicU64> {
     POOL.shared().map(|shared| &shared.tags)
 }
 
+/// How long after a failed attempt to start the thread an event tries again, in nanoseconds.
+const RETRY_NS: u64 = 100_000_000;
+/// The time from which an event may try again to start the thread.
+static RETRY: AtomicU64 = AtomicU64::new(0);
+
 /// Starts the socket thread by the function `start`, unless this process has a socket thread. Returns false if the
-/// thread can't be started.
-fn link(start: impl FnOnce() -> bool) -> bool {
+/// thread can't be started. If an event was to start it, a later event then tries again; until then, events are lost and
+/// counted.
+fn link(start: impl FnOnce() -> Result<()>) -> bool {
     let this = generation().number();
     let present = LINKED.load(Ordering::Acquire);
     if present == this || LINKED.compare_exchange(present, this, Ordering::AcqRel, Ordering::Relaxed).is_err()
@@ -204,21 +215,28 @@ fn link(start: impl FnOnce() -> bool) -> bool {
         return true;
     }
     set_standing(Standing::CONNECTING);
-    let started = prepare().is_some_and(|shared| {
-        // A process that only seeks a service does not wait for the answer of one that is not there.
-        if link::is_persistent() || is_service_there() {
-            startup::begin(shared);
-        } else {
-            startup::end(shared);
-        }
-        start()
-    });
-    if !started {
-        set_standing(Standing::THREADLESS);
-        POOL.shared().into_iter().for_each(startup::end);
+    let Some(shared) = prepare() else {
+        set_standing(Standing::threadless(Errno(libc::ENOMEM)));
         LINKED.store(0, Ordering::Release);
+        return false;
+    };
+    let is_by_event = shared.presumed.load(Ordering::Relaxed) & ASK != 0;
+    // A process that only seeks a service does not wait for the answer of one that is not there.
+    if link::is_persistent() || is_service_there() {
+        startup::begin(shared);
+    } else {
+        startup::end(shared);
     }
-    started
+    let Err(error) = start() else { return true };
+    set_standing(Standing::threadless(error));
+    if is_by_event && error != Errno(libc::ENOSYS) {
+        RETRY.store(clock::asked() + RETRY_NS, Ordering::Relaxed);
+        startup::expect(shared);
+    } else {
+        startup::end(shared);
+    }
+    LINKED.store(0, Ordering::Release);
+    false
 }
 
 /// Runs the socket thread.

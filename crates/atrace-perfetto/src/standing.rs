@@ -34,7 +34,8 @@ const TEXTS: Names = Names(
     can't share memory with it: \n\
     ATRACE_SHMEM_KB is not a number from 64 to 32768\n\
     this process has no thread for it, and an event can't start one here: call perfetto::connect\n\
-    its pages have a size that this process does not support",
+    its pages have a size that this process does not support\n\
+    can't start a thread for it: ",
     b'\n',
 );
 
@@ -54,8 +55,8 @@ impl Standing {
     pub(crate) const PAGES: Self = Self::new(12, 0);
     /// Not connected: `ATRACE_SHMEM_KB` is not a valid size.
     pub(crate) const SIZE: Self = Self::new(10, 0);
-    /// Not connected: no thread could be started for the connection.
-    pub(crate) const THREADLESS: Self = Self::new(11, 0);
+    /// Not connected: there is no thread for the connection, and an event can't start one on this architecture.
+    const THREADLESS: Self = Self::new(11, 0);
 
     const fn new(kind: u32, number: u32) -> Self {
         Self { kind, number }
@@ -64,6 +65,16 @@ impl Standing {
     /// Returns the state after the connection broke with this errno.
     pub(crate) const fn ended(code: i32) -> Self {
         Self::new(6, code.cast_unsigned())
+    }
+
+    /// Returns the state after no thread could be started for the connection.
+    pub(crate) const fn threadless(Errno(code): Errno) -> Self {
+        if code == libc::ENOSYS { Self::THREADLESS } else { Self::new(13, code.cast_unsigned()) }
+    }
+
+    /// Returns whether the process has no thread for the connection because none could be started.
+    pub(crate) const fn is_threadless(self) -> bool {
+        matches!(self.kind, 11 | 13)
     }
 
     /// Returns the state "not connected, because the memory could not be shared", with the errno.
@@ -120,12 +131,12 @@ mod tests {
     fn each_is_what_it_was_before_it_was_packed_and_has_a_text() {
         // Miri has other texts than the system.
         let denied = std::io::Error::from_raw_os_error(13).to_string();
-        for kind in 0..13 {
+        for kind in 0..14 {
             let standing = Standing::new(kind, 13);
             assert_eq!(Standing::of(standing.packed()), standing);
             let numbered = match kind {
                 STRANGER => "13",
-                3 | 6 | 9 => &denied,
+                3 | 6 | 9 | 13 => &denied,
                 _ => "",
             };
             let text = TEXTS.at(kind as usize);
@@ -163,6 +174,7 @@ mod tests {
                 "can't share memory with it: errno 13"
             ]
         );
-        assert!(Standing::THREADLESS.to_string().starts_with("this process has no thread for it"));
+        let threadless = Standing::threadless(Errno(libc::ENOSYS));
+        assert!(threadless.to_string().starts_with("this process has no thread for it"));
     }
 }
