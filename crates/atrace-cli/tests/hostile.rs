@@ -1223,6 +1223,100 @@ mod cases {
         }
     }
 
+    /// Tests a user whose store is locked when the next command switches off what a killed recording has left on. A later
+    /// command switches the pattern off in this store only.
+    #[test]
+    fn what_could_not_be_switched_off_is_tried_again() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            drop(Recording::start_for_all(
+                &here,
+                &["record", "-a", "*/kept", "--wait", "-f", "-o", "out"],
+                || store(0).exists() && [0, ALICE].iter().all(|uid| patterns(*uid) == ["*/kept"]),
+            ));
+            let lock = open(&store(ALICE), libc::O_RDWR);
+            // SAFETY: an open descriptor.
+            assert_eq!(unsafe { libc::flock(lock, libc::LOCK_EX) }, 0);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("not switched off again, user "), "{ran:?}");
+            assert!(!ran.stderr.contains("switched off what was left on"), "{ran:?}");
+            assert_eq!(patterns(0), [""; 0]);
+            // Root's own pattern, which is on from now on.
+            assert!(here.atrace(&["on", "*/kept"]).status.success());
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::flock(lock, libc::LOCK_UN) }, 0);
+            let ran = here.atrace(&["status"]);
+            assert!(ran.stderr.contains("switched off what was left on"), "{ran:?}");
+            assert_eq!((patterns(0), patterns(ALICE)), (vec!["*/kept".to_owned()], vec![]));
+            assert_eq!(here.atrace(&["status"]).stderr, "");
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Tests a user whose process claims to be connected to the service of root's recording, which no process of another
+    /// user can be. Tracing is switched on for the users' programs nevertheless.
+    #[test]
+    fn who_claims_to_be_connected_keeps_nobody_from_being_recorded() {
+        let name = case!({
+            let here = Here::new();
+            assert!(here.atrace_of(ALICE, &["status"]).status.success());
+            let _mallory = Attacker::start(MALLORY, |ready| {
+                let pid = std::process::id();
+                publish(&format!(
+                    "version 0.1.0\npid {pid}\nperfetto Perfetto's service: connected, 1 sessions\n"
+                ));
+                ready();
+            });
+            let _alice = Attacker::start(ALICE, |ready| ready());
+            let program = std::env::args().next().unwrap();
+            drop(Recording::start_for_all(
+                &here,
+                &["record", "-c", "sched", "-a", &program, "-f", "-o", "out"],
+                || [0, ALICE].iter().all(|uid| store(*uid).exists() && patterns(*uid).contains(&program)),
+            ));
+        });
+        if is_root(&name) {
+            apart(&name);
+        }
+    }
+
+    /// Tests the doctor with more processes of one user than it examines in the second of this user.
+    #[test]
+    fn the_doctor_spends_a_second_on_the_processes_of_a_user() {
+        let name = case!({
+            let here = Here::new();
+            let mallory = Attacker::start(MALLORY, |ready| {
+                // The more descriptors a process has, the longer it takes to find its state.
+                let many = open(Path::new("/dev/null"), libc::O_RDONLY);
+                // SAFETY: an open descriptor. `dup` has no other preconditions.
+                (0..500).for_each(|_| assert!(unsafe { libc::dup(many) } > 0));
+                for _ in 0..1500 {
+                    // SAFETY: the child sleeps until its parent ends.
+                    if unsafe { libc::fork() } == 0 {
+                        // SAFETY: the arguments are numbers.
+                        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                        std::thread::sleep(Duration::from_secs(1000));
+                    }
+                }
+                ready();
+            });
+            let alice = Attacker::start(ALICE, |ready| ready());
+            let program = std::env::args().next().unwrap();
+            let ran = here.atrace(&["doctor", &program]);
+            let line = format!("more processes of user {MALLORY}, because the others took a second");
+            assert!(ran.stdout.contains(&line), "{ran:?}");
+            let is_told = |pid: u32| ran.stdout.contains(&format!("process {pid}, "));
+            assert!(is_told(alice.number()) && is_told(std::process::id()), "{ran:?}");
+            drop(mallory);
+        });
+        if is_root(&name) {
+            apart_alone(&name);
+        }
+    }
+
     /// Tests a user who switches a pattern on after a recording has read the stores, and before it adds its patterns.
     /// Then the recording is killed.
     #[test]

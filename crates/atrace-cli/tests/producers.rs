@@ -219,6 +219,27 @@ fn who_lies_is_cut_off() {
     });
 }
 
+/// Tests a producer whose false count of lost events would make the sum of all counts smaller.
+#[test]
+fn a_false_count_of_losses_hides_no_losses_of_others() {
+    let place = Place::new();
+    let producer = || Producer::of_version(&place, memory(PAGE * PAGES, SEALS), b"atrace test");
+    let tells = |producer: &mut Producer, count: u32| {
+        // The count of events for which there was no room.
+        producer.memory.store(4, count);
+        producer.chunk(3, 0, 1, 1, EVENT, COMPLETE);
+        assert!(producer.commit(3, 0));
+    };
+    let (mut honest, mut liar) = (producer(), producer());
+    tells(&mut honest, 5);
+    until(|| place.service.as_ref().unwrap().events() == 1);
+    tells(&mut liar, 0x8000_0000);
+    until(|| place.service.as_ref().unwrap().events() == 2);
+    drop((honest, liar));
+    let (report, _) = place.end();
+    assert_eq!((report.counts.lost, report.lost.len()), (5, 1), "{report:?}");
+}
+
 #[test]
 fn a_count_that_becomes_less_is_a_lie() {
     let place = Place::new();

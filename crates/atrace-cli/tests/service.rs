@@ -826,6 +826,57 @@ mod cases {
         assert_eq!(place.trace("out").events().len(), 1);
     }
 
+    /// Overwrites the environment with which this process was started, as a server does that shows its state in `ps`.
+    fn overwrite_environment() {
+        unsafe extern "C" {
+            static environ: *const *mut libc::c_char;
+        }
+        // SAFETY: the calling thread is the only one of this process. The pointers, up to the null pointer, are those of
+        // C strings, which nothing reads afterwards.
+        unsafe {
+            let mut at = environ;
+            while !(*at).is_null() {
+                libc::memset((*at).cast(), 0, libc::strlen(*at));
+                at = at.add(1);
+            }
+        }
+        assert!(!fs::read_to_string("/proc/self/environ").unwrap().contains("ATRACE_TEST_CASE"));
+    }
+
+    /// Tests that a process which outlives the program is found by its connection to the service.
+    #[test]
+    fn what_outlives_the_program_without_its_environment_is_recorded() {
+        let name = case!({
+            let (mut ready, tell) = std::io::pipe().unwrap();
+            // SAFETY: the child traces, which it may, and ends.
+            if unsafe { libc::fork() } == 0 {
+                until("it is connected", || atrace_is_tag_enabled(TAG));
+                overwrite_environment();
+                drop(tell);
+                until("the command has said that the program has ended", || Path::new("said").exists());
+                atrace_instant(TAG, "after the program");
+                // SAFETY: no preconditions.
+                unsafe { libc::_exit(0) };
+            }
+            drop(tell);
+            std::io::Read::read(&mut ready, &mut [0]).unwrap();
+        });
+        let place = Place::new();
+        let mut child = place.run(&name, &[]).stdout(Stdio::null()).spawn().unwrap();
+        let mut said = String::new();
+        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+            said += &format!("{}\n", line.unwrap());
+            if said.contains("the program has ended, but ") {
+                fs::write(place.path("said"), "").unwrap();
+            }
+        }
+        fs::write(place.path("said"), "").unwrap();
+        assert!(common::end_of(child).status.success(), "{said}");
+        assert!(said.contains("still runs"), "{said}");
+        let events = place.trace("out").events();
+        assert!(events.iter().any(|event| event.name.as_deref() == Some(b"after the program")), "{said}");
+    }
+
     /// Tests all limits of the number of threads and processes of a user: the command either refuses before the program
     /// starts, or records the program to its end.
     #[test]

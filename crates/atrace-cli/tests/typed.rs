@@ -299,6 +299,29 @@ mod cases {
         });
     }
 
+    /// Tests that a recording without all events of the kernel is not called complete.
+    #[test]
+    fn events_of_the_kernel_that_are_not_in_the_file_are_not_called_complete() {
+        let name = case!({});
+        if !is_possible(&name) {
+            return;
+        }
+        let here = Here::new();
+        let mut command = here.atrace(&name);
+        let script = "while [ ! -e said ]; do sleep 0.01; done";
+        command.args(["run", "-c", "sched", "--max-size", "64K", "--", "sh", "-c", script]);
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+            said += &format!("{}\n", line.unwrap());
+            if said.contains("no more is recorded; the program goes on") {
+                fs::write(here.path("said"), "").unwrap();
+            }
+        }
+        assert!(common::end_of(child).status.success(), "{said}");
+        assert!(said.contains(" events of the kernel written\n") && !said.contains("none lost"), "{said}");
+    }
+
     /// Tests that a program that a script leaves in the background is recorded until it ends, by an ordinary user.
     #[test]
     fn what_outlives_the_program_is_recorded() {

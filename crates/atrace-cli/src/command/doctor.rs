@@ -1,6 +1,13 @@
 //! `atrace doctor`: prints the doctor's report about each of the named processes.
+//!
+//! Any user may start any number of processes with a name. As root, the processes of this user are examined first, and
+//! each other user's processes get [one second](PATIENCE) together. The rest is only counted.
 
-use crate::doctor::{Report, examine, examine_program};
+use std::collections::BTreeMap;
+
+use atrace_sys::errand::{PATIENCE, User};
+
+use crate::doctor::{Report, examine, examine_program, examine_within};
 use crate::escape::shown;
 
 use crate::command::terminal::{Failure, Result, print};
@@ -33,7 +40,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     if patient.is_empty() {
         return Err(Failure::new("an empty name names no program"));
     }
-    let running: Vec<_> = process::all().into_iter().filter(|process| is_called(*process, patient)).collect();
+    let mut running = process::all();
+    running.retain(|process| is_called(*process, patient));
     if running.is_empty() {
         print(&format!(
             "no running process is called {}: this is the result for a process that is started now",
@@ -41,13 +49,28 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
         ));
         show(examine_program(Some(patient)));
     }
+    // A process without a user has ended.
+    let uid = |process: &Process| process.uid().unwrap_or(u32::MAX);
+    let own = User::present().uid;
+    running.sort_by_key(|process| uid(process) != own);
+    let (mut left, mut missed) = (BTreeMap::new(), BTreeMap::new());
     for (index, process) in running.iter().enumerate() {
+        let left = left.entry(uid(process)).or_insert(PATIENCE);
+        if left.is_zero() {
+            *missed.entry(uid(process)).or_insert(0_u32) += 1;
+            continue;
+        }
         if index > 0 {
             print("");
         }
-        show(examine(process.0));
+        show(if uid(process) == own { examine(process.0) } else { examine_within(process.0, left) });
     }
-    Ok(u8::from(!all_arrive))
+    for (uid, count) in &missed {
+        print(&format!(
+            "\nnot examined: {count} more processes of user {uid}, because the others took a second: atrace doctor PID"
+        ));
+    }
+    Ok(u8::from(!all_arrive || !missed.is_empty()))
 }
 
 /// Returns whether a name refers to the process: the name equals `argv[0]` or the last path component of `argv[0]`,

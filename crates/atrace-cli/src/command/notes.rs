@@ -12,7 +12,8 @@
 //!    pattern before;
 //! 4. `done`, after the patterns were added to a store;
 //! 5. `top`: a file of the kernel's top-level buffer that is about to be changed, and its old content;
-//! 6. `undone`, which cancels the patterns, or `saved`, which cancels the output and the files of the top-level buffer.
+//! 6. `undone`, which cancels the patterns of a store, or `saved`, which cancels the output and the files of the top-level
+//!    buffer.
 //!
 //! Paths, patterns and contents are in hexadecimal. A note is removed when all its work is done. A note stays if a part
 //! of its work has failed; a later command tries again.
@@ -144,10 +145,16 @@ impl Folder {
         OpenOptions::new().read(true).custom_flags(flags).open(self.file(name))
     }
 
-    fn read(&self, name: &str) -> Option<NoteText> {
-        let mut text = String::new();
-        self.open_note(name).ok()?.take(LENGTH).read_to_string(&mut text).ok()?;
-        NoteText::parse(&text)
+    /// Reads a note. Returns `None` if it is invalid, and an error if it can't be read.
+    fn read(&self, name: &str) -> io::Result<Option<NoteText>> {
+        let mut text = Vec::new();
+        self.open_note(name)?.take(LENGTH).read_to_end(&mut text)?;
+        Ok(str::from_utf8(&text).ok().and_then(NoteText::parse))
+    }
+
+    /// Reads a note of this boot. Returns `None` if there is no such note, or it can't be read.
+    fn read_present(&self, name: &str) -> Option<NoteText> {
+        self.read(name).ok()?.filter(|text| text.boot == boot())
     }
 
     /// Creates the note of this process. Returns its name and a file that holds its lock. While the lock is held, no
@@ -188,8 +195,8 @@ fn boot() -> String {
 /// The first word of the line which says that the patterns of a store were added.
 const DONE: &str = "done";
 
-/// The line which says that the patterns of a note no longer have to be removed.
-pub(crate) const UNDONE: &str = "undone";
+/// The first word of the line which says that the patterns of a store were removed.
+const UNDONE: &str = "undone";
 /// The line which says that the recording of a note no longer has to be saved, and the top-level buffer no longer has
 /// to be restored.
 pub(crate) const SAVED: &str = "saved";
@@ -223,9 +230,9 @@ impl NotedPattern {
     }
 }
 
-/// Returns the line which says that the patterns of a store were added.
-pub(crate) fn done_line(uid: Option<u32>, path: &Path) -> String {
-    format!("{DONE} {} {}\n", word(uid), hex(path.as_os_str().as_bytes()))
+/// Returns the line which says that the patterns of a store were added (`DONE`) or removed (`UNDONE`).
+fn line_of_store(what: &str, store: &Store) -> String {
+    format!("{what} {} {}\n", word(store.uid), hex(store.path.as_os_str().as_bytes()))
 }
 
 /// The file to which a recording must be saved; and the user and group that will own the file, if they differ from the
@@ -266,7 +273,10 @@ impl NoteText {
                     let of_store = |entry: &&mut NotedPattern| entry.uid == uid && entry.path == path;
                     parsed.entries.iter_mut().filter(of_store).for_each(|entry| entry.before = 0);
                 }
-                [UNDONE] => parsed.entries.clear(),
+                [UNDONE, uid, path] => {
+                    let (uid, path) = (number(uid)?, path_of(path)?);
+                    parsed.entries.retain(|entry| (entry.uid, &entry.path) != (uid, &path));
+                }
                 [SAVED] => {
                     parsed.output = None;
                     parsed.top.clear();
@@ -357,13 +367,13 @@ impl Note {
         self.is_left = true;
     }
 
-    /// Adds the patterns to the note and then to the stores. If this fails for the store of another user, a message
-    /// says so, and the other stores are not affected.
-    pub(crate) fn switch_on(&mut self, patterns: &[String], stores: &[Store]) -> Result {
+    /// Adds patterns to the note and then to the stores. `patterns` returns the patterns for a store. If this fails for
+    /// the store of another user, a message says so, and the other stores are not affected.
+    pub(crate) fn switch_on(&mut self, patterns: impl Fn(&Store) -> Vec<String>, stores: &[Store]) -> Result {
         // The contents are read again, because other commands may have switched patterns in the meantime.
         for (store, now) in stores::perform(stores, |_| Work::Look) {
             let now = now.as_ref().unwrap_or(&store.content);
-            self.entries.extend(patterns.iter().cloned().map(|pattern| {
+            self.entries.extend(patterns(store).into_iter().map(|pattern| {
                 let (uid, path, before) = (store.uid, store.path.clone(), now.count(&pattern));
                 NotedPattern { uid, path, before, pattern }
             }));
@@ -371,15 +381,15 @@ impl Note {
         let lines: String = self.entries.iter().map(NotedPattern::line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is switched on"))?;
         // The patterns are listed once more, even if they are listed already.
-        let enable = || patterns.iter().map(|pattern| (pattern.clone(), usize::MAX)).collect();
+        let enable = |store: &Store| patterns(store).into_iter().map(|it| (it, usize::MAX)).collect();
         let (mut done, mut refused) = (String::new(), Ok(()));
-        for (store, result) in stores::perform(stores, |_| Work::Enable(enable())) {
+        for (store, result) in stores::perform(stores, |store| Work::Enable(enable(store))) {
             // After an error it is unknown whether the patterns are on, so the entries keep their count.
             if let Err(e) = result {
                 refused = refused.and(stores::refuse(store, &e));
                 continue;
             }
-            done += &done_line(store.uid, &store.path);
+            done += &line_of_store(DONE, store);
             self.entries.iter_mut().filter(|entry| entry.is_of(store)).for_each(|entry| entry.before = 0);
         }
         let _ = self.folder.add(&self.name, &done);
@@ -388,10 +398,7 @@ impl Note {
 
     /// Removes the patterns that this command has added. If that fails, the next command tries it again.
     pub(crate) fn switch_off(&mut self) {
-        if !self.entries.is_empty() && take_back(&self.entries) {
-            self.entries.clear();
-            let _ = self.folder.add(&self.name, &format!("{UNDONE}\n"));
-        }
+        self.entries = take_back(&self.folder, &self.name, &self.entries);
     }
 }
 
@@ -400,23 +407,24 @@ impl Drop for Note {
         if self.by == generation() {
             self.switch_off();
             if !self.is_left {
-                strike(&self.folder, &self.name, SAVED, self.entries.is_empty());
+                strike(&self.folder, &self.name, self.entries.is_empty());
             }
         }
     }
 }
 
-/// Cancels a part of a note. `was_all` means that all other parts are cancelled already; the note is then removed.
-fn strike(folder: &Folder, name: &str, part: &str, was_all: bool) {
+/// Cancels the output of a note. `was_all` means that the patterns are cancelled already; the note is then removed.
+fn strike(folder: &Folder, name: &str, was_all: bool) {
     if was_all {
         folder.remove(name);
     } else {
-        let _ = folder.add(name, &format!("{part}\n"));
+        let _ = folder.add(name, &format!("{SAVED}\n"));
     }
 }
 
-/// Removes the patterns that a recording has added. Prints failures, and returns true if there was no failure.
-fn take_back(entries: &[NotedPattern]) -> bool {
+/// Removes the patterns that a recording has added, and cancels them in its note. Prints failures, and returns the
+/// patterns that could not be removed.
+fn take_back(folder: &Folder, name: &str, entries: &[NotedPattern]) -> Vec<NotedPattern> {
     let mut stores: Vec<Store> = Vec::new();
     for entry in entries {
         if !stores.iter().any(|store| entry.is_of(store)) {
@@ -427,14 +435,19 @@ fn take_back(entries: &[NotedPattern]) -> bool {
         let of_store = entries.iter().filter(|entry| entry.is_of(store));
         of_store.map(|entry| (entry.pattern.clone(), entry.before)).collect()
     };
-    let mut is_clean = true;
+    let (mut left, mut undone) = (entries.to_vec(), String::new());
     for (store, result) in stores::perform(&stores, |store| Work::TakeBack(patterns(store))) {
         if let Err(e) = result {
-            is_clean = false;
             say(format_args!("not switched off again, {}: {}", store.owner(), shown(&e)));
+            continue;
         }
+        left.retain(|entry| !entry.is_of(store));
+        undone += &line_of_store(UNDONE, store);
     }
-    is_clean
+    if !undone.is_empty() {
+        let _ = folder.add(name, &undone);
+    }
+    left
 }
 
 /// The patterns that running recordings have added.
@@ -455,7 +468,8 @@ pub(crate) fn sweep() -> Running {
     let mut running = Running::default();
     let Ok(folder) = Folder::open() else { return running };
     for (name, writer, claim) in folder.notes() {
-        let text = folder.read(&name);
+        // A later command tries to read the note again.
+        let Ok(text) = folder.read(&name) else { continue };
         if claim.is_none() {
             let entries = text.unwrap_or_default().entries;
             running.0.extend(entries.into_iter().map(|entry| (writer.pid, entry)));
@@ -471,7 +485,7 @@ pub(crate) fn sweep() -> Running {
 
 fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
     if !text.entries.is_empty() {
-        if !take_back(&text.entries) {
+        if !take_back(folder, name, &text.entries).is_empty() {
             return; // A later command tries it again.
         }
         let mut patterns: Vec<_> =
@@ -481,8 +495,8 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
         let (pid, patterns) = (writer.pid, patterns.join(", "));
         say(format_args!("switched off what was left on, as recording {pid} was killed: {patterns}"));
     }
-    if !text.has_recording() || !text.entries.is_empty() {
-        strike(folder, name, UNDONE, !text.has_recording());
+    if !text.has_recording() {
+        folder.remove(name);
     }
 }
 
@@ -490,8 +504,7 @@ fn undo(folder: &Folder, name: &str, writer: Writer, text: &NoteText) {
 /// the recordings must be saved. Recordings in the top-level buffer are not included.
 pub(crate) fn unsaved() -> Vec<(u32, Destination)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
-    let output =
-        |name: &str| folder.read(name).filter(|text| text.boot == boot() && text.top.is_empty())?.output;
+    let output = |name: &str| folder.read_present(name).filter(|text| text.top.is_empty())?.output;
     folder.notes().filter_map(|(name, writer, claim)| Some((writer.pid, claim.and(output(&name))?))).collect()
 }
 
@@ -508,7 +521,7 @@ impl LeftInTop {
     /// Cancels this part of the note, after the recording was saved and the buffer restored.
     pub(crate) fn done(self) {
         if let Ok(folder) = Folder::open() {
-            strike(&folder, &self.name, SAVED, self.text.entries.is_empty());
+            strike(&folder, &self.name, self.text.entries.is_empty());
         }
     }
 }
@@ -517,9 +530,8 @@ impl LeftInTop {
 pub(crate) fn left_in_top() -> Vec<LeftInTop> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
     let left = |(name, writer, claim): (String, Writer, Option<File>)| {
-        let (claim, text) = (claim?, folder.read(&name)?);
-        let is_left = text.boot == boot() && !text.top.is_empty();
-        is_left.then_some(LeftInTop { pid: writer.pid, text, name, _claim: claim })
+        let (claim, text) = (claim?, folder.read_present(&name)?);
+        (!text.top.is_empty()).then_some(LeftInTop { pid: writer.pid, text, name, _claim: claim })
     };
     folder.notes().filter_map(left).collect()
 }
@@ -530,10 +542,10 @@ pub(crate) fn forget(pids: &[u32]) {
     for (name, writer, claim) in folder.notes() {
         if pids.contains(&writer.pid)
             && claim.is_some()
-            && let Some(text) = folder.read(&name)
+            && let Some(text) = folder.read_present(&name)
             && text.output.is_some()
         {
-            strike(&folder, &name, SAVED, text.entries.is_empty());
+            strike(&folder, &name, text.entries.is_empty());
         }
     }
 }
@@ -568,7 +580,7 @@ mod tests {
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         // The command was killed while it wrote the last line, which is ignored.
         assert_eq!(NoteText::parse(&(text.clone() + "9 0 2f 2a")).as_ref(), Some(&expected));
-        text += &done_line(expected.entries[0].uid, &expected.entries[0].path);
+        text += &line_of_store(DONE, &Store::of(Some(7), expected.entries[0].path.clone()));
         expected.entries[0].before = 0;
         assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
         for owner in [None, Some((1000, 100)), Some((u32::MAX, 0))] {
@@ -576,8 +588,9 @@ mod tests {
             let text = text.clone() + &output.line();
             expected.output = Some(output);
             assert_eq!(NoteText::parse(&text).as_ref(), Some(&expected));
-            let undone = NoteText { entries: Vec::new(), ..expected.clone() };
-            assert_eq!(NoteText::parse(&(text.clone() + "undone\n")), Some(undone));
+            let undone = NoteText { entries: vec![entry(None, "ü")], ..expected.clone() };
+            let line = line_of_store(UNDONE, &Store::of(Some(7), entry(None, "").path));
+            assert_eq!(NoteText::parse(&(text.clone() + &line)), Some(undone));
             let saved = NoteText { output: None, ..expected.clone() };
             let text = text + "top 2f61 31\n";
             let top = vec![("/a".into(), "1".to_owned())];

@@ -58,13 +58,18 @@ use crate::process::{Process, Status};
 ///
 /// As root, this function forks: see `atrace_sys::errand`.
 pub fn examine(pid: u32) -> Report {
+    examine_within(pid, &mut PATIENCE.clone())
+}
+
+/// Does the same as [`examine`], but collects the facts only as long as time is `left`, and subtracts the time that this
+/// takes. (A process of the caller's own user is not limited in this way, unless the caller is root.)
+pub(crate) fn examine_within(pid: u32, left: &mut Duration) -> Report {
     let mut report = Report::default();
     let Some(status) = Process(pid).status() else {
         report.bad(Topic::Process, format!("there is no process {pid}"), "pgrep -af NAME");
         return report;
     };
-    let mut left = PATIENCE;
-    let facts = match look::facts(pid, &status, &mut left) {
+    let facts = match look::facts(pid, &status, left) {
         Ok(facts) => facts,
         Err(e) => {
             let text = format!("the facts that user {} may see are not known: {e}", uid_of(&status));
@@ -73,12 +78,14 @@ pub fn examine(pid: u32) -> Report {
         }
     };
     let name = facts.get("name").map(<[u8]>::to_vec);
-    let patient = Patient { pid, name, facts, is_new: false, left };
+    let mut patient = Patient { pid, name, facts, is_new: false, left: *left, is_final: false };
     if !patient.lives(&status, &mut report) {
         return report;
     }
     let published = patient.state(&status, &mut report);
-    patient.report(published, report)
+    let report = patient.report(published, report);
+    *left = patient.left;
+    report
 }
 
 /// Examines whether a program could be traced if this user started it now, in the environment of the calling process.
@@ -86,7 +93,8 @@ pub fn examine(pid: u32) -> Report {
 /// run` can record the program, faults that prevent its events from reaching ATrace are only notes.
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let (pid, name) = (std::process::id(), argv0.map(|name| name.as_bytes().to_vec()));
-    let patient = Patient { pid, name, facts: look::own(), is_new: true, left: PATIENCE };
+    let facts = look::own();
+    let mut patient = Patient { pid, name, facts, is_new: true, left: PATIENCE, is_final: false };
     let published = patient.facts.published();
     patient.report(published, Report::default())
 }
@@ -101,6 +109,8 @@ struct Patient {
     is_new: bool,
     /// The time that is left for collecting facts.
     left: Duration,
+    /// Whether the facts could not be collected again, and stay as they are.
+    is_final: bool,
 }
 
 fn uid_of(status: &Status) -> String {
@@ -109,7 +119,7 @@ fn uid_of(status: &Status) -> String {
 
 impl Patient {
     /// Examines first the Perfetto backend, which needs no special rights, and then ATrace's backend.
-    fn report(mut self, published: Option<Published>, mut report: Report) -> Report {
+    fn report(&mut self, published: Option<Published>, mut report: Report) -> Report {
         if !self.by_service(published.as_ref(), &mut report) {
             self.by_atrace(published.as_ref(), &mut report);
         }
@@ -135,13 +145,14 @@ impl Patient {
 
     /// Collects the facts once more after a pause. If that fails, the old facts are kept, and later calls do nothing.
     fn look_again(&mut self, pause: Duration) {
-        if self.left.is_zero() {
+        if self.is_final || self.left.is_zero() {
             return;
         }
         std::thread::sleep(pause);
+        self.left = self.left.saturating_sub(pause);
         match Process(self.pid).status().map(|status| look::facts(self.pid, &status, &mut self.left)) {
             Some(Ok(facts)) => self.facts = facts,
-            _ => self.left = Duration::ZERO,
+            _ => self.is_final = true,
         }
     }
 

@@ -650,8 +650,10 @@ impl Producer {
             // A count may decrease: an unmatched end counts as lost until it is written.
             let more = i64::from(count.wrapping_sub(self.counted[place]).cast_signed());
             self.counted[place] = count;
+            // A false count changes this producer's part of the sum only.
+            let others = books.counts.lost.saturating_sub(self.lost[place]);
             self.lost[place] = self.lost[place].saturating_add_signed(more);
-            books.counts.lost = books.counts.lost.saturating_add_signed(more);
+            books.counts.lost = others.saturating_add(self.lost[place]);
         }
     }
 

@@ -103,6 +103,8 @@ enum Order {
     /// Start or stop the programs' data sources. A message is sent through the channel after the commands were sent to
     /// the programs.
     Switch(bool, mpsc::Sender<()>),
+    /// Send the process ids of the connected producers through the channel.
+    Connected(mpsc::Sender<Vec<u32>>),
 }
 
 /// The options of a recording.
@@ -227,6 +229,13 @@ impl Service {
         self.order(Order::Switch(is_on, done)).and_then(|()| waits.recv().ok()).is_some()
     }
 
+    /// Returns the ids of the processes that are connected, as the kernel gave them when the processes connected. Returns
+    /// no ids if the service has ended.
+    pub(crate) fn connected(&self) -> Vec<u32> {
+        let (done, waits) = mpsc::channel();
+        self.order(Order::Connected(done)).and_then(|()| waits.recv().ok()).unwrap_or_default()
+    }
+
     /// Stores packets that do not come from a producer, such as events of the kernel. Packets that come after the end
     /// of the recording are dropped.
     pub(crate) fn add(&self, packets: Vec<Vec<u8>>) {
@@ -348,6 +357,10 @@ impl Serving {
                 Order::Switch(is_on, done) => {
                     self.switch(is_on);
                     let _ = done.send(());
+                }
+                Order::Connected(done) => {
+                    let pids = self.connections.iter().map(|connection| connection.producer.pid);
+                    let _ = done.send(pids.collect());
                 }
             }
         }

@@ -57,6 +57,7 @@ pub struct Producer {
     pub inbox: Vec<u8>,
     pub request: u64,
     pub memory: Memory,
+    version: &'static [u8],
 }
 
 impl Producer {
@@ -66,7 +67,13 @@ impl Producer {
     }
 
     pub fn with(socket: impl AsRef<Path>, file: OwnedFd) -> Self {
+        Self::of_version(socket, file, b"")
+    }
+
+    /// Connects a producer with this version of its library.
+    pub fn of_version(socket: impl AsRef<Path>, file: OwnedFd, version: &'static [u8]) -> Self {
         let mut producer = Self::bare(socket);
+        producer.version = version;
         producer.initialize(&file, PAGE as u64);
         producer.begin();
         producer.memory = Memory::new(&file, PAGE);
@@ -76,14 +83,14 @@ impl Producer {
     pub fn bare(socket: impl AsRef<Path>) -> Self {
         let socket = Socket::new(UnixStream::connect(socket).unwrap().into());
         let memory = Memory::new(&memory(PAGE, SEALS), PAGE);
-        Self { socket, inbox: Vec::new(), request: 0, memory }
+        Self { socket, inbox: Vec::new(), request: 0, version: b"", memory }
     }
 
     pub fn initialize(&mut self, file: &OwnedFd, page: u64) {
         let mut bytes = [0; 256];
         assert!(self.socket.send(wire::bind(&mut bytes, 1, "ProducerPort").unwrap(), None));
         let frame = wire::invoke(&mut bytes, 2, method(1), true, |arguments| {
-            arguments.number(1, page).bytes(3, b"a \x1b[31mtest").number(6, 1);
+            arguments.number(1, page).bytes(3, b"a \x1b[31mtest").number(6, 1).bytes(8, self.version);
         });
         self.request = 2;
         // A user may only have so many descriptors in flight (ETOOMANYREFS), and other attacks of this user may run

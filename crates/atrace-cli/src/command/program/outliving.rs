@@ -2,7 +2,8 @@
 //! a script starts in the background.
 //!
 //! Such processes are recognised by an environment variable, whose value is a path in the directory of this run. No
-//! process of another program has this value. (The command could adopt the orphans instead (`PR_SET_CHILD_SUBREAPER`),
+//! process of another program has this value. A process may have overwritten its environment, as a server does to show
+//! its state in `ps`; such a process is recognised by its connection to the service of this run. (The command could adopt the orphans instead (`PR_SET_CHILD_SUBREAPER`),
 //! but then they would have another parent than without this command.)
 
 use std::os::unix::ffi::OsStrExt as _;
@@ -24,16 +25,17 @@ const EXECUTION: Duration = Duration::from_secs(1);
 /// The maximum number of processes that are named in a message.
 const NAMED: usize = 5;
 
-/// Waits for the processes of this user that have the environment variable, and names them in a message. `look` is
-/// called at intervals; its argument is true if SIGUSR1 arrived. Another signal ends the wait, and so does `look` if it
+/// Waits for the processes of this user that have the environment variable or are connected to the service, and names
+/// them in a message. `connected` returns the ids of the processes that are connected. `look` is called at intervals; its argument is true if SIGUSR1 arrived. Another signal ends the wait, and so does `look` if it
 /// returns false.
 pub(crate) fn wait_for_rest(
     uid: u32,
     variable: (&str, &Path),
+    connected: impl Fn() -> Vec<u32>,
     signals: &Signals,
     mut look: impl FnMut(bool) -> bool,
 ) -> Result {
-    let mut rest = rest(uid, variable, EXECUTION);
+    let mut rest = rest(uid, variable, &connected(), EXECUTION);
     if rest.is_empty() {
         return Ok(());
     }
@@ -49,7 +51,7 @@ pub(crate) fn wait_for_rest(
         if !look(asks) {
             return Ok(());
         }
-        rest = self::rest(uid, variable, EXECUTION);
+        rest = self::rest(uid, variable, &connected(), EXECUTION);
         if came.is_some() && !asks && !rest.is_empty() {
             say(format_args!("{} {}, and their events are no longer recorded", names(&rest), run(&rest)));
             return Ok(());
@@ -58,9 +60,9 @@ pub(crate) fn wait_for_rest(
     Ok(())
 }
 
-/// Returns the processes of this user that have the environment variable. `patience` is the time limit of all waits
+/// Returns the processes of this user that have the environment variable or are `connected`. `patience` is the time limit of all waits
 /// together; each process is examined at least once.
-fn rest(uid: u32, (name, value): (&str, &Path), patience: Duration) -> Vec<Process> {
+fn rest(uid: u32, (name, value): (&str, &Path), connected: &[u32], patience: Duration) -> Vec<Process> {
     let start = Instant::now();
     let is_of_program = |process: &Process| {
         loop {
@@ -78,7 +80,10 @@ fn rest(uid: u32, (name, value): (&str, &Path), patience: Duration) -> Vec<Proce
         }
     };
     let mut all = process::all();
-    all.retain(|process| process.uid() == Some(uid) && is_of_program(process));
+    // A process that has ended has no `exe`, although its parent may not have waited for it.
+    let is_connected =
+        |process: &Process| connected.contains(&process.0) && process.read_link("exe").is_some();
+    all.retain(|process| process.uid() == Some(uid) && (is_connected(process) || is_of_program(process)));
     all
 }
 
@@ -103,7 +108,8 @@ mod tests {
         let mut again = again.arg(&script).env("ATRACE_TEST_PLACE", directory.path()).spawn().unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let variable = ("ATRACE_TEST_PLACE", directory.path());
-        let found = |_: &i32| rest(uid, variable, Duration::from_secs(600)).contains(&Process(again.id()));
+        let found =
+            |_: &i32| rest(uid, variable, &[], Duration::from_secs(600)).contains(&Process(again.id()));
         let missed = (0..300).filter(|round| !found(round)).count();
         again.kill().unwrap();
         again.wait().unwrap();
@@ -117,7 +123,7 @@ mod tests {
         let mut sleeps = std::process::Command::new("sleep");
         let mut sleeps = sleeps.arg("600").env(variable.0, variable.1).spawn().unwrap();
         while Process(sleeps.id()).argv0().is_none_or(|name| name.to_bytes() != b"sleep") {}
-        let found = rest(rustix::process::geteuid().as_raw(), variable, Duration::ZERO);
+        let found = rest(rustix::process::geteuid().as_raw(), variable, &[], Duration::ZERO);
         sleeps.kill().unwrap();
         sleeps.wait().unwrap();
         assert_eq!(found, [Process(sleeps.id())]);

@@ -103,7 +103,7 @@ pub(super) fn record(args: &RecordArgs) -> Result {
     let mut tally = Tally::default();
     buffer.start()?;
     if let Some(note) = note.as_mut().filter(|_| !args.apps.is_empty()) {
-        note.switch_on(&args.apps, &stores)?;
+        note.switch_on(|_| args.apps.clone(), &stores)?;
     }
     let waited = wait(args.time, &signals, || {
         tally.look(buffer.instance())?;

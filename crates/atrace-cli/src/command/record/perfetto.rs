@@ -71,7 +71,7 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     let signals = Signals::catch(None)?;
     consumer.start(&wanted, &file).map_err(failed(asked))?;
     if let Some(note) = &mut note {
-        note.switch_on(&patterns, &stores)?;
+        note.switch_on(|_| patterns.clone(), &stores)?;
     }
     let waited = wait(args.time, &signals, || match consumer.ended() {
         Some(why) => Err(ended(why)),

@@ -19,15 +19,14 @@ use crate::command::file::{Existing, Output};
 use crate::command::notes::{self, Note};
 use crate::command::program::{ServiceSocket, Signals};
 use crate::command::run;
-use crate::command::stores;
+use crate::command::stores::{self, Store};
 use crate::command::terminal::{Failure, Result, failed, say, thousands};
-use crate::doctor::standings;
-use crate::process;
+use crate::process::{self, Process};
 use crate::service::{Keep, Service, Terms};
 use crate::tracefs;
 
 /// The time that programs have to connect to the service; a quarter of the recording's time, if that is shorter. After
-/// this time, tracing by ATrace is switched on for each pattern of which no program has connected.
+/// this time, tracing by ATrace is switched on for programs that have not connected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns whether this system supports this kind of recording, which Android does not. The kernel must have the clock
@@ -80,7 +79,7 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
         service.add(stream.take()?);
         Silence::look(&mut silence);
         if patience.take_if(|patience| start.elapsed() >= *patience).is_some() {
-            note = switch_on(args, path, caller.as_ref())?;
+            note = switch_on(args, &service.connected(), path, caller.as_ref())?;
         }
         Ok(format!("{} events, {} of the kernel", thousands(service.events()), thousands(stream.written())))
     });
@@ -90,24 +89,43 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
     service.add(stream.end()?);
     let report = service.finish();
     waited?;
-    say(stream.finish()?);
+    say(stream.finish(report.ended.is_none())?);
     run::finish(output, report, Ok(()), None)
 }
 
-/// Switches on tracing by ATrace for each pattern that matches running programs of which none has connected.
-fn switch_on(args: &RecordArgs, path: &std::path::Path, owner: Option<&Caller>) -> Result<Option<Note>> {
-    let is_apart = |pattern: &&String| {
-        let pids: Vec<_> = process::matching(&[(*pattern).clone()]).iter().map(|process| process.0).collect();
-        let standings = standings(&pids, stores::left);
-        let is_connected = |pid| standings.known.get(pid).is_some_and(|said| said.contains(": connected"));
-        !pids.is_empty() && !pids.iter().any(is_connected)
-    };
-    let patterns: Vec<_> = args.apps.iter().filter(is_apart).cloned().collect();
-    if patterns.is_empty() {
+/// Switches on tracing by ATrace for programs of other users, which can't connect to the service, and for each pattern
+/// that matches running programs of this user of which none has connected.
+fn switch_on(
+    args: &RecordArgs,
+    connected: &[u32],
+    path: &std::path::Path,
+    owner: Option<&Caller>,
+) -> Result<Option<Note>> {
+    let own = Some(geteuid().as_raw());
+    let (mut own_apart, mut others) = (Vec::new(), Vec::new());
+    for pattern in &args.apps {
+        let running = process::matching(std::slice::from_ref(pattern));
+        let (of_own, of_others): (Vec<Process>, Vec<Process>) =
+            running.into_iter().partition(|process| process.uid() == own);
+        if !of_own.is_empty() && !of_own.iter().any(|process| connected.contains(&process.0)) {
+            own_apart.push(pattern.clone());
+        }
+        if !of_others.is_empty() {
+            others.push(pattern.clone());
+        }
+    }
+    if own_apart.is_empty() && others.is_empty() {
         return Ok(None);
     }
+    let patterns = |store: &Store| match store.uid {
+        uid if uid == own => own_apart.clone(),
+        Some(_) => others.clone(),
+        None => {
+            args.apps.iter().filter(|it| own_apart.contains(it) || others.contains(it)).cloned().collect()
+        }
+    };
     let mut note = Note::write(path, owner)?;
-    let running = process::matching(&patterns);
-    note.switch_on(&patterns, &stores::all(running.iter().filter_map(|process| process.uid()))?)?;
+    let running = process::matching(&args.apps);
+    note.switch_on(patterns, &stores::all(running.iter().filter_map(|process| process.uid()))?)?;
     Ok(Some(note))
 }

@@ -59,9 +59,9 @@ impl Kernel {
         Ok(packets)
     }
 
-    /// Removes the buffers. Returns a line with the number of events.
-    pub(super) fn finish(self) -> Result<String> {
+    /// Removes the buffers. Returns a line with the number of events. `is_whole` means that all packets were stored.
+    pub(super) fn finish(self, is_whole: bool) -> Result<String> {
         self.copies.map_or(Ok(()), |copies| buffer::remove(copies.into_instance()))?;
-        self.stream.finish()
+        self.stream.finish(is_whole)
     }
 }

@@ -193,7 +193,7 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     let waited = wait(&mut child, &signals, witness, |_| _ = look()).and_then(|(status, is_asked)| {
         tell_end(status);
         if !is_asked {
-            wait_for_rest(uid, ("ATRACE_PROPERTIES", properties), &signals, |_| look())?;
+            wait_for_rest(uid, ("ATRACE_PROPERTIES", properties), Vec::new, &signals, |_| look())?;
         }
         Ok(status)
     });

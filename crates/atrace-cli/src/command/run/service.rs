@@ -86,7 +86,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let waited = waited.and_then(|(status, is_asked)| {
         tell_end(status);
         if !is_asked {
-            wait_for_rest(uid, (SOCKET, &place.path), &signals, look)?;
+            let connected = || service.connected();
+            wait_for_rest(uid, (SOCKET, &place.path), connected, &signals, look)?;
         }
         Ok(status)
     });
@@ -95,7 +96,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let report = service.finish();
     drop(place);
     let why = silence(&report.counts);
-    let removed = kernel.map_or(Ok(()), |kernel| kernel.finish().map(say));
+    let removed = kernel.map_or(Ok(()), |kernel| kernel.finish(report.ended.is_none()).map(say));
     finish(output, report, saved, why)?;
     let status = waited?;
     taken.and(ended).and(removed)?;

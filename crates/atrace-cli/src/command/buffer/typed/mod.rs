@@ -97,9 +97,10 @@ impl Stream {
         self.reader.take(usize::MAX, |_| true)
     }
 
-    /// Removes the buffer. Returns a line with the number of events.
-    pub(crate) fn finish(self) -> Result<String> {
-        let line = self.tally.report("events of the kernel");
+    /// Removes the buffer. Returns a line with the number of events. `is_whole` means that all packets were stored.
+    pub(crate) fn finish(self, is_whole: bool) -> Result<String> {
+        let tally = if is_whole { Tally::report } else { Tally::report_of_some };
+        let line = tally(&self.tally, "events of the kernel");
         drop(self.reader);
         ring::remove(self.instance)?;
         Ok(line)
