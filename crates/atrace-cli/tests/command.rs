@@ -821,6 +821,7 @@ mod cases {
         let mut running = Running::start(&here, &name, "recorded-program");
         let pid = running.child.id();
         let control = Control::open_path(&here.path("properties")).unwrap();
+        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
         let before = top();
         let record = |options: &[&str]| {
             let mut command = here.atrace(&name);
@@ -828,7 +829,6 @@ mod cases {
             command.env("ATRACE_PROPERTIES", here.path("properties"));
             command
         };
-        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
         for options in
             [&["-t", "1h"][..], &["-t", "1h", "-c", "sched", "--top", "--discard"], &["-t", "1500ms"]]
         {
