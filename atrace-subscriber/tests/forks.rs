@@ -172,9 +172,12 @@ fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
     slow.downcast_ref::<Slow>().unwrap().1.store(true, Ordering::SeqCst);
     let recording = std::thread::spawn(|| atrace::perfetto::record_to("/dev/null").unwrap());
     step.wait();
-    let held = in_fork(|| drop(Dispatch::new(AtraceSubscriber::default())));
+    let child = in_fork(|| {
+        drop(Dispatch::new(AtraceSubscriber::default()));
+        true
+    });
     recording.join().unwrap().finish().unwrap();
-    assert!(held, "a child waited for a thread that it does not have");
+    assert_eq!(child, Some(true), "the child waited for a thread that it does not have");
 }
 
 #[test]
