@@ -84,7 +84,7 @@ impl Region {
     fn advise(&self, size: usize, advice: libc::c_int) -> bool {
         let numbers = [self.at(0).expose_provenance() as isize, size as isize, advice as isize, 0, 0, 0];
         // SAFETY: in this process, memory does not change: `forget` is for shared mappings, whose bytes are the file's before
-        // and after the call, and the other advice changes children only.
+        // and after the call, and the other advice changes children, or the size of pages, only.
         unsafe { bare::call(libc::SYS_madvise, numbers) == 0 }
     }
 
@@ -185,6 +185,8 @@ impl<T> Mapped<T> {
         T: super::Plain,
     {
         let new = Self::map(WRITABLE, OWN, -1)?;
+        // With huge pages, the first touch of a page could take 2 MiB. Kernels without huge pages refuse the advice.
+        new.0.advise(new.0.size, libc::MADV_NOHUGEPAGE);
         new.0.wipe_on_fork(wiped.min(size_of::<T>()));
         Ok(new)
     }
@@ -264,4 +266,34 @@ pub fn mapped_from(from: usize, to: usize) -> Option<usize> {
         c::mincore(part, &mut pages[..count]).is_ok()
     };
     (low..to).step_by(most).all(&mut is_mapped).then_some(low)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    struct Zeroes(#[allow(dead_code, reason = "only its size matters")] [u8; 8 << 20]);
+    // SAFETY: it consists of numbers.
+    unsafe impl super::super::Plain for Zeroes {}
+
+    /// Tests that a touched page of a large mapping takes no more than itself, whatever the system's setting of huge
+    /// pages.
+    #[test]
+    #[cfg_attr(miri, ignore = "no advice")]
+    fn a_large_mapping_has_no_huge_pages() {
+        let place = Mapped::<Zeroes>::large(page_size()).unwrap();
+        let address = place.0.at(4 << 20).addr();
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let is_it = |line: &str| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            range
+                .and_then(|(low, high)| Some(number(low)?..number(high)?))
+                .is_some_and(|range| range.contains(&address))
+        };
+        let mut lines = all.lines().skip_while(|line| !is_it(line));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        let has_huge_pages = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert_eq!(flags.split(' ').any(|flag| flag == "nh"), has_huge_pages, "{flags}");
+    }
 }
