@@ -50,7 +50,7 @@ impl FrameAddress {
 }
 
 /// The size of the two words at the start of a frame, in bytes.
-const FRAME: usize = 2 * size_of::<usize>();
+pub(super) const FRAME: usize = 2 * size_of::<usize>();
 /// The maximum number of frames above the outermost frame that has a frame pointer. These frames belong to the
 /// functions of the C library that start a thread, which need not have frame pointers.
 pub(super) const OUTER: usize = 4;

@@ -1,5 +1,6 @@
 use std::hint::black_box;
 
+use super::frames::FRAME;
 use super::*;
 
 /// Makes this module find and store the bounds of the calling thread's stack, and returns the bounds.
@@ -18,10 +19,10 @@ fn link<const N: usize>(frames: &mut [[usize; 2]; N]) -> (usize, StackFrame) {
     // A walk reads them through their addresses.
     let first = (&raw const frames[0]).expose_provenance();
     for (at, frame) in frames.iter_mut().enumerate() {
-        *frame = [first + 16 * (at + 1), 0x1000 + at];
+        *frame = [first + FRAME * (at + 1), 0x1000 + at];
     }
     black_box(frames);
-    (first, StackFrame { at: first + 16 * (N - 1), address: 0x1000 + N - 1 })
+    (first, StackFrame { at: first + FRAME * (N - 1), address: 0x1000 + N - 1 })
 }
 
 /// Returns whether this program has frame pointers, which some tests need.
@@ -44,7 +45,7 @@ fn what_is_on_this_stack_is_read() {
     set_root(root);
     assert_eq!(follow(from, &mut into), Some(5));
     assert_eq!(into[..6], [0x1000, 0x1001, 0x1002, 0x1003, 0x1004, 0]);
-    set_root(StackFrame { at: root.at + 16, ..root });
+    set_root(StackFrame { at: root.at + FRAME, ..root });
     assert_eq!(follow(from, &mut into), None);
 }
 

@@ -14,14 +14,12 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-use std::hash::BuildHasher as _;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use atrace_sys::fork::{Generation, PerProcess, generation};
-use rustc_hash::FxBuildHasher;
 use tracing_core::Metadata;
 
 use self::shard::Shard;
@@ -59,11 +57,11 @@ fn shards() -> Shards {
     (0..SHARDS).map(|_| Locked::default()).collect()
 }
 
-/// Returns the shard for an id. The choice uses bits of the hash that depend on the whole id, and that the map within
-/// the shard does not use.
+/// Returns the shard for an id: the highest bits of the id's product with the golden ratio, which depend on the whole
+/// id. The map within the shard has another hash.
 #[inline]
 fn shard_of(id: u64) -> usize {
-    (FxBuildHasher.hash_one(id) >> 21) as usize % SHARDS
+    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.trailing_zeros())) as usize
 }
 
 pub(super) struct SpanTable {
