@@ -325,8 +325,9 @@ impl Recorder {
             }
             if has_life {
                 let birth = Birth { time, parent, flow_id: flow_id(stored), tag: self.tag };
-                new.expect_life(&birth, is_presumed_sync);
-                if hidden || callsite.was_async() {
+                let begins = hidden || callsite.was_async();
+                new.expect_life(&birth, is_presumed_sync, begins);
+                if begins {
                     new.begin_life(texts, enabled, &birth);
                 }
             } else if has_track {

@@ -33,10 +33,11 @@ impl Claim {
         Self(AtomicU64::new(0))
     }
 
-    /// Records that the life of the slot's new span has not begun. No other thread may have access to the span yet.
+    /// Records that the life of the slot's new span has not begun. If `is_taken` is true, the caller has claimed the life
+    /// and begins it at once. No other thread may have access to the span yet.
     #[inline(always)]
-    pub(crate) fn reset(&self, generation: u32) {
-        self.0.store(pair(generation, UNBEGUN), Ordering::Relaxed);
+    pub(crate) fn reset(&self, generation: u32, is_taken: bool) {
+        self.0.store(pair(generation, if is_taken { BEGINS } else { UNBEGUN }), Ordering::Relaxed);
     }
 
     /// Returns the generation of the span if its life has not begun.

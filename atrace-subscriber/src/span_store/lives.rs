@@ -300,22 +300,22 @@ impl InSlot {
 
     /// Records the data that is known at the span's creation. No other thread may have access to the span yet.
     /// `is_presumed_sync` means that spans of the callsite are presumed to have no lives, and that the arguments do not
-    /// contain the span's number.
+    /// contain the span's number. `begins` means that the caller calls [`begin_life`](Self::begin_life) next: a
+    /// [`tick`] between the two calls does not begin the life.
     #[inline(always)]
-    pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool) {
+    pub(crate) fn expect_life(self, birth: &Birth, is_presumed_sync: bool, begins: bool) {
         let Self { stored, slot: Slot { origin, .. } } = self;
         origin.parent.store(birth.parent.map_or(0, StoredSpan::identity), Ordering::Relaxed);
         origin.flow_id.store(birth.flow_id, Ordering::Relaxed);
         origin.tag.store(birth.tag.bits(), Ordering::Relaxed);
         origin.process.store(fork::generation().number(), Ordering::Relaxed);
         origin.marks.reset(high(stored.0), is_presumed_sync);
-        origin.claim.reset(high(stored.0));
+        origin.claim.reset(high(stored.0), begins);
         note_shown();
         origin.created.store(birth.time.max(1), Ordering::Release);
     }
 
-    /// Begins the life of a new span for which [`expect_life`](Self::expect_life) was called. No other thread may have
-    /// access to the span yet.
+    /// Begins the life of a new span for which [`expect_life`](Self::expect_life) has claimed the life.
     #[inline(never)]
     pub(crate) fn begin_life(self, texts: &mut Texts, enabled: Enabled, birth: &Birth) {
         if let Some(parent) = birth.parent {

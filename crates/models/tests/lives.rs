@@ -36,7 +36,7 @@ impl Slot {
             begin: UnsafeCell::new(()),
         };
         let generation = slot.life.begin();
-        slot.claim.reset(generation);
+        slot.claim.reset(generation, false);
         (Arc::new(slot), generation)
     }
 
@@ -69,7 +69,7 @@ impl Slot {
             assert!(begun.is_none_or(|begun| begun == BEGUN) && self.begins() <= 1);
             self.write(0);
             let next = self.life.begin();
-            self.claim.reset(next);
+            self.claim.reset(next, false);
         }
     }
 }
@@ -92,6 +92,22 @@ fn a_life_is_begun_by_one_thread_and_ended_by_the_last_one() {
         // The slot's next span has no life yet.
         assert_eq!(slot.claim.unbegun(), Some(generation + 1));
         assert!(slot.claim.is_unbegun(generation + 1) && slot.begins() == 0);
+    });
+}
+
+/// Tests a life that begins with its span: a thread that looks for spans that hang does not begin it, too.
+#[test]
+fn a_life_that_begins_with_its_span_is_begun_by_the_creator() {
+    loom::model(|| {
+        let (slot, generation) = Slot::new();
+        slot.claim.reset(generation, true);
+        let other = Arc::clone(&slot);
+        let other = thread::spawn(move || other.begin(generation));
+        slot.write(1);
+        slot.claim.set(generation, Some(BEGUN));
+        other.join().unwrap();
+        assert_eq!(slot.begins(), 1);
+        slot.release(generation);
     });
 }
 
