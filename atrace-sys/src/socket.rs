@@ -2,11 +2,14 @@
 //! sent and received.
 
 use std::ffi::{CStr, OsStr};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use crate::clock;
+use crate::marker::Identity;
+use crate::marker::open::{duplicate_high, identity_of};
 pub use crate::system::file::may_enter;
 use crate::system::{self, Descriptor, Errno, bare, c, file, zeros};
 use crate::thread;
@@ -35,7 +38,11 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(4);
 
 /// A connection to the service.
 #[derive(Debug)]
-pub struct Socket(Descriptor);
+pub struct Socket {
+    descriptor: ManuallyDrop<Descriptor>,
+    /// The socket's device, inode and mode, if the program may close the descriptor and use its number for another file.
+    identity: Option<(Identity, u32)>,
+}
 
 /// The reason why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +78,33 @@ impl std::fmt::Display for Refused {
 impl Socket {
     /// Wraps a connected socket.
     pub fn new(socket: OwnedFd) -> Self {
-        Self(socket.into())
+        Self::of(socket.into())
+    }
+
+    const fn of(descriptor: Descriptor) -> Self {
+        Self { descriptor: ManuallyDrop::new(descriptor), identity: None }
+    }
+
+    /// Returns the same connection for a thread that shares its descriptors with the program: at a high number, because
+    /// the kernel gives out low numbers first. Before each use, the connection checks that the number still refers to
+    /// the socket; if it does not, the connection has ended, and the number is not closed.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if there is no free number.
+    pub fn guarded(self) -> Result<Self, Refused> {
+        let identity = Some(identity_of(self.raw()).ok_or(Refused::Errno(libc::EBADF))?);
+        let made = duplicate_high(self.raw(), None).map_err(Refused::errno)?;
+        Ok(Self { descriptor: ManuallyDrop::new(Descriptor::new(made as isize)), identity })
+    }
+
+    fn raw(&self) -> i32 {
+        self.descriptor.as_raw_fd()
+    }
+
+    /// Returns whether the number still refers to the socket.
+    fn is_own(&self) -> bool {
+        self.identity.is_none() || identity_of(self.raw()) == self.identity
     }
 
     /// Connects to the socket with this address: a path, or `@` followed by an abstract name. If so many processes
@@ -102,7 +135,7 @@ impl Socket {
                 return Err(Refused::Stranger(peer));
             }
         }
-        Ok(Self(socket))
+        Ok(Self::of(socket))
     }
 
     /// Waits until data can be received, for at most `timeout` (`None`: forever). Returns whether there is
@@ -115,7 +148,7 @@ impl Socket {
     }
 
     fn poll(&self, events: libc::c_short, timeout: Option<Duration>) -> system::Result<bool> {
-        let mut place = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
+        let mut place = [libc::pollfd { fd: self.raw(), events, revents: 0 }];
         file::poll(&mut place, timeout).map(|ready| ready > 0)
     }
 
@@ -151,10 +184,13 @@ impl Socket {
     }
 
     fn send_some(&self, bytes: &[u8], descriptor: Option<i32>) -> Result<usize, i32> {
+        if !self.is_own() {
+            return Err(libc::EBADF);
+        }
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut control = descriptor.map(Control::new);
         let message = message(&mut part, control.as_mut());
-        let sent = c::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL);
+        let sent = c::sendmsg(self.raw(), &message, libc::MSG_NOSIGNAL);
         sent.map(|sent| sent as usize).map_err(|Errno(code)| code)
     }
 
@@ -171,7 +207,7 @@ impl Socket {
         let Some((seen, flags)) = seen else { return Ok(None) };
         if flags & libc::MSG_CTRUNC != 0 {
             // A duplicate of the socket, which is never closed.
-            let _ = file::control(self.0.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0);
+            let _ = file::control(self.raw(), libc::F_DUPFD_CLOEXEC, 0);
             return Err(libc::EPROTO);
         }
         // Not more than was seen before: a descriptor may have arrived behind that.
@@ -199,11 +235,14 @@ impl Socket {
         mut control: Option<&mut Control>,
         flags: libc::c_int,
     ) -> Result<Option<(usize, libc::c_int)>, i32> {
+        if !self.is_own() {
+            return Err(libc::EBADF);
+        }
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut message = message(&mut part, control.as_deref_mut());
         let flags = flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
         let place = (&raw mut message).expose_provenance() as isize;
-        let numbers = [self.0.as_raw_fd() as isize, place, flags as isize, 0, 0, 0];
+        let numbers = [self.raw() as isize, place, flags as isize, 0, 0, 0];
         // SAFETY: all parts of the message are writable and live until after the call.
         let got = unsafe { bare::call(libc::SYS_recvmsg, numbers) };
         if let Some(control) = control {
@@ -216,6 +255,15 @@ impl Socket {
                 libc::EAGAIN | libc::EINTR => Ok(None),
                 code => Err(code),
             },
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // SAFETY: it is dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
         }
     }
 }

@@ -7,7 +7,6 @@ mod common;
 #[allow(unsafe_code, reason = "limits and filters are set, and descriptors used, as C programs do it")]
 mod cases {
     use std::fs;
-    use std::os::unix::net::UnixListener;
 
     use atrace::perfetto;
     use atrace::*;
@@ -57,6 +56,8 @@ mod cases {
     #[test]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn a_silent_service_costs_no_system_call_at_each_event() {
+        use std::os::unix::net::UnixListener;
+
         let name = case!({
             perfetto::connect();
             for call in
@@ -75,5 +76,53 @@ mod cases {
         let mut command = place.command(&name);
         let ran = common::end_of(command.env("PERFETTO_PRODUCER_SOCK_NAME", socket).spawn().unwrap());
         assert!(ran.status.success(), "{ran:?}");
+    }
+
+    /// Tests a program that uses the number of the connection's descriptor for a socket of its own. The thread of the
+    /// connection, which can't have descriptors of its own here, takes nothing from that socket, writes nothing to it,
+    /// and leaves it open.
+    #[test]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn a_reused_number_of_the_connection_is_left_alone() {
+        use std::io::{Read as _, Write as _};
+        use std::os::fd::{AsRawFd as _, FromRawFd as _};
+        use std::os::unix::net::{UnixListener, UnixStream};
+        use std::time::Duration;
+
+        use atrace_cli::service::{Keep, Service};
+
+        use crate::common::until;
+
+        let name = case!({
+            common::deny(libc::SYS_close_range, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, 0);
+            perfetto::connect();
+            until("a session", || perfetto::status().sessions() == 1);
+            let all = common::descriptors();
+            let is_socket = |path: &std::path::Path| path.to_str().unwrap().starts_with("socket:");
+            let numbers: Vec<_> = all.iter().filter(|(_, path)| is_socket(path)).map(|it| it.0).collect();
+            let [number] = numbers[..] else { panic!("{all:?}") };
+            assert!(number > 100, "{number}");
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            // SAFETY: both are open. Another thread of this process uses `number`, which is the test.
+            assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
+            ours.write_all(&[7; 100]).unwrap();
+            (0..10).for_each(|_| atrace_instant(TAG, "written"));
+            std::thread::sleep(Duration::from_secs(1));
+            // SAFETY: this process has opened the number.
+            let mut reused = unsafe { UnixStream::from_raw_fd(number) };
+            let mut bytes = [0; 200];
+            reused.set_nonblocking(true).unwrap();
+            assert_eq!(reused.read(&mut bytes).unwrap(), 100);
+            ours.set_nonblocking(true).unwrap();
+            assert_eq!(ours.read(&mut bytes).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+            until("it is connected again", || perfetto::status().sessions() == 1);
+        });
+        let place = Place::file();
+        let socket = place.path("socket");
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let keep = Keep::Ring { bytes: 1 << 20 };
+        let _service = Service::start(UnixListener::bind(&socket).unwrap(), user, keep).unwrap();
+        common::run(place.command(&name).env("PERFETTO_PRODUCER_SOCK_NAME", socket));
     }
 }

@@ -30,7 +30,7 @@ const UNSEEN: Identity = Identity { device: 0, inode: 0 };
 
 /// Returns the device, inode and mode of an open descriptor; for a file of tracefs whose attributes may not be read,
 /// device and inode are 0.
-pub(super) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
+pub(crate) fn identity_of(fd: i32) -> Option<(Identity, u32)> {
     match file::stat(fd) {
         // The types differ: on 32-bit Android st_dev and the inode have 64 bits; elsewhere they fit into u64.
         #[allow(clippy::unnecessary_cast)]

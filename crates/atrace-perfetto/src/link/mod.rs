@@ -217,7 +217,9 @@ pub(crate) fn run(
         let mut was_connected = false;
         attempts.begin();
         let (name, trust) = socket::producers(environment.socket.as_deref());
-        match (Socket::connect(name, trust), Buffer::new(PREFIX + FRAME_MAX)) {
+        let connected = Socket::connect(name, trust);
+        let connected = if has_own { connected } else { connected.and_then(Socket::guarded) };
+        match (connected, Buffer::new(PREFIX + FRAME_MAX)) {
             (Ok(socket), Ok(mut inbox)) => {
                 was_connected = true;
                 attempts.is_connected();
