@@ -92,8 +92,10 @@ fn lines(here: &Machine) -> String {
     let mut out = format!("{BEGIN}{:08x} -->\n| nanoseconds | | of |\n|---|---:|---|\n", mark(here));
     for Line { what, bench, id, beside } in LINES.iter() {
         let Some(row) = here.row(bench, id) else { continue };
-        let ratio =
-            |(base, name): &(String, String)| Some(format!("{} of {name}", ratio(row.versus(base)?.ratio)));
+        let ratio = |(base, name): &(String, String)| {
+            let v = row.versus(base)?;
+            Some(format!("{} of {name}{}", ratio(v.ratio), v.known().remark()))
+        };
         let ratios: Vec<String> = beside.iter().filter_map(ratio).collect();
         // Writing to a string cannot fail.
         let words = row.known().words().map(|words| format!(" ({words})")).unwrap_or_default();

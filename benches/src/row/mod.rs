@@ -109,7 +109,19 @@ impl From<Interval> for Above {
     }
 }
 
+impl Versus {
+    /// Returns how well the ratio is known.
+    pub fn known(&self) -> Known {
+        Known::of_pairs(self.sure)
+    }
+}
+
 impl Above {
+    /// Returns how well the difference is known.
+    pub fn known(&self) -> Known {
+        Known::of_pairs(self.sure)
+    }
+
     /// Returns the nanoseconds with their interval.
     pub fn interval(&self) -> Interval {
         Interval { median: self.ns, low: self.low, high: self.high, sure: self.sure }
@@ -178,7 +190,7 @@ pub fn note_comparisons(rows: &mut [Row]) {
     rows.iter_mut().for_each(|row| row.is_base = bases.contains(&row.id));
 }
 
-/// How precisely the time of a row is known.
+/// How precisely a number is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Known {
     /// The interval is narrow.
@@ -187,16 +199,28 @@ pub enum Known {
     /// The machine's speed varied during the measurement, so the time is uncertain, but a ratio to a row of the same
     /// rounds is known.
     Varied,
+    /// A ratio or difference comes from so few pairs that its interval is not one of 95 %.
+    Few,
     /// Neither the time nor a ratio is known.
     Not,
 }
 
 impl Known {
+    fn of_pairs(are_enough: bool) -> Self {
+        if are_enough { Self::Well } else { Self::Few }
+    }
+
+    /// Returns the words behind a comma, or nothing if the number is known well.
+    pub(crate) fn remark(self) -> String {
+        self.words().map(|words| format!(", {words}")).unwrap_or_default()
+    }
+
     /// Returns the words that are shown beside the number, or `None` if the number is known well.
     pub fn words(self) -> Option<&'static str> {
         match self {
             Self::Well => None,
             Self::Varied => Some("speed varied"),
+            Self::Few => Some("from too few pairs"),
             Self::Not => Some("not known"),
         }
     }

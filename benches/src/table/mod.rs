@@ -42,8 +42,8 @@ pub enum Cell {
     Name(String),
     /// The cell has a measured value.
     Value(Value),
-    /// The cell has a ratio with its interval. A published ratio may have no interval.
-    Ratio(f64, Option<(f64, f64)>),
+    /// The cell has a ratio with its interval, and how precisely it is known. A published ratio may have no interval.
+    Ratio(f64, Option<(f64, f64)>, Known),
     /// The cell has a count.
     Count(f64),
     /// The cell has several cells, each with a label.
@@ -182,7 +182,7 @@ impl Value {
 
     /// Makes a value from the difference between two rows, in nanoseconds.
     pub fn of(above: &Above) -> Self {
-        Self { own: true, ..Self::times(above.low, above.ns, above.high) }
+        Self { own: true, known: above.known(), ..Self::times(above.low, above.ns, above.high) }
     }
 }
 
@@ -217,7 +217,12 @@ impl Cell {
 
     /// Makes a cell from a ratio, or a cell with the reason `why` if there is none.
     pub fn ratio(versus: Option<&Versus>, why: &str) -> Self {
-        versus.map_or_else(|| Self::none(why), |v| Self::Ratio(v.ratio, Some((v.low, v.high))))
+        versus.map_or_else(|| Self::none(why), |v| Self::Ratio(v.ratio, Some((v.low, v.high)), v.known()))
+    }
+
+    /// Makes a cell from a ratio of two published numbers, or of two rows that were not measured in pairs.
+    pub(crate) fn bare_ratio(ratio: f64) -> Self {
+        Self::Ratio(ratio, None, Known::Well)
     }
 
     /// Makes a cell from a count, or a cell with the reason `why` if there is none.
@@ -269,11 +274,14 @@ impl fmt::Display for Cell {
                 if value.low < value.high {
                     write!(f, " ({range})")?;
                 }
-                value.known.words().map_or(Ok(()), |words| write!(f, ", {words}"))
+                f.write_str(&value.known.remark())
             }
-            Self::Ratio(r, None) => f.write_str(&ratio(*r)),
-            Self::Ratio(r, Some((low, high))) => {
-                write!(f, "{} ({}–{})", ratio(*r), ratio(*low), ratio(*high))
+            Self::Ratio(r, bounds, known) => {
+                f.write_str(&ratio(*r))?;
+                if let Some((low, high)) = bounds {
+                    write!(f, " ({}–{})", ratio(*low), ratio(*high))?;
+                }
+                f.write_str(&known.remark())
             }
             Self::Count(n) => f.write_str(&count(*n)),
         }
@@ -415,7 +423,7 @@ fn draw_cell(cell: &Cell, reasons: &[&str]) -> Markup {
         Cell::Value(value) => {
             let class = match (value.known, value.own) {
                 (Known::Not, _) => "unknown",
-                (Known::Varied, _) => "varied",
+                (Known::Varied | Known::Few, _) => "varied",
                 (Known::Well, true) => "own",
                 (Known::Well, false) => "",
             };
@@ -428,8 +436,12 @@ fn draw_cell(cell: &Cell, reasons: &[&str]) -> Markup {
                 }
             }
         }
-        Cell::Ratio(r, bounds) => html! {
-            td { (ratio(*r)) @if let Some((low, high)) = bounds { small { (ratio(*low)) "–" (ratio(*high)) } } }
+        Cell::Ratio(r, bounds, known) => html! {
+            td {
+                (ratio(*r))
+                @if let Some((low, high)) = bounds { small { (ratio(*low)) "–" (ratio(*high)) } }
+                @if let Some(words) = known.words() { small { (words) } }
+            }
         },
         Cell::Count(_) => html! { td { (cell) } },
     }
@@ -502,6 +514,22 @@ mod text_tests {
         let text = table.to_string();
         assert!(text.contains(name) && text.contains("-19643.0 "), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{text}");
+    }
+
+    #[test]
+    fn too_few_pairs_are_told_beside_the_number() {
+        let few = Interval { sure: false, ..Interval::around(2.0, 1.0) };
+        let cells = |it: Interval| [Cell::ratio(Some(&it.into()), ""), Cell::Value(Value::of(&it.into()))];
+        let [ratio, value] = cells(few);
+        assert_eq!(ratio.to_string(), "2.00 (1.00–3.00), from too few pairs");
+        assert_eq!(value.to_string(), "2.00 (1.00–3.00), from too few pairs");
+        for cell in [&ratio, &value] {
+            assert!(draw_cell(cell, &[]).into_string().contains("<small>from too few pairs</small>"));
+        }
+        for cell in cells(Interval::around(2.0, 1.0)) {
+            assert_eq!(cell.to_string(), "2.00 (1.00–3.00)");
+            assert!(!draw_cell(&cell, &[]).into_string().contains("few"));
+        }
     }
 
     #[test]

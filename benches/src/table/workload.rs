@@ -52,12 +52,11 @@ pub(crate) fn added(name: &str, rows: &[Row], base: &str) -> Table {
         let mut cells = vec![Cell::name(*case), Cell::value(plain)];
         let (mut allocations, mut is_counted) = (Vec::new(), false);
         for mode in &modes {
-            let Some((row, above)) = find(case, mode).and_then(|row| Some((row, row.above.get(base)?)))
-            else {
+            let Some(above) = find(case, mode).and_then(|row| row.above.get(base)) else {
                 cells.push(Cell::none("the case does not run in this mode"));
                 continue;
             };
-            cells.push(Cell::Value(Value { known: row.known(), ..Value::of(above) }));
+            cells.push(Cell::Value(Value::of(above)));
             is_counted |= above.allocs.is_some();
             let some = above.allocs.filter(|n| *n != 0.0);
             allocations.extend(some.map(|n| (format!("in {mode}"), Cell::Count(n))));
@@ -72,4 +71,28 @@ pub(crate) fn added(name: &str, rows: &[Row], base: &str) -> Table {
         table.push(cells);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Above;
+    use crate::stats::Interval;
+
+    #[test]
+    fn a_difference_is_as_well_known_as_its_own_pairs_are_many() {
+        let (enough, few) =
+            (Interval::around(20.0, 5.0), Interval { sure: false, ..Interval::around(20.0, 5.0) });
+        let row = |mode: &str, half: f64, difference: Interval| {
+            let above = [("none".to_owned(), Above::from(difference))].into();
+            Row { above, ..Row::around(&format!("rust/work/{mode}"), 1000.0, half) }
+        };
+        // The time of the mode "on" is not known.
+        let rows =
+            [Row::around("rust/work/none", 1000.0, 1.0), row("on", 500.0, enough), row("off", 1.0, few)];
+        assert!(rows[1].noisy && !rows[2].noisy);
+        let table = added("", &rows, "none");
+        let cells: Vec<_> = table.rows[0].iter().map(Cell::to_string).collect();
+        assert_eq!(cells[2..4], ["20.0 (15.0–25.0)", "20.0 (15.0–25.0), from too few pairs"]);
+    }
 }

@@ -61,7 +61,7 @@ pub(super) fn wrapper(here: &Machine) -> Option<Section> {
             Cell::Name(rust.name.clone()),
             there(|case| Cell::published(case.cc)),
             there(|case| Cell::published(case.rust)),
-            there(|case| Cell::Ratio(case.rust.ns / case.cc.ns, None)),
+            there(|case| Cell::bare_ratio(case.rust.ns / case.cc.ns)),
             of_cc(Cell::value(row(&cc))),
             Cell::value(Some(measured)),
             of_cc(ratio_to(&rust, &cc)),
@@ -97,11 +97,10 @@ pub(crate) fn main_plot(here: &Machine) -> Option<Plot> {
         let rows: Vec<&Row> = ids.iter().filter_map(|id| here.row(bench, &id.to_string())).collect();
         let own = rows.iter().find(|row| Id::of(&row.id).who == Who::Rust)?;
         let base = ids.iter().find(|id| id.who == base)?;
-        let words = own.known().words().map(|words| format!(", {words}")).unwrap_or_default();
         let base_name = if base.who == Who::Cc { "C++" } else { "the limit" };
         let beside = own.versus(&base.to_string());
-        let beside = beside.map(|v| format!(", {} of {base_name}", ratio(v.ratio))).unwrap_or_default();
-        let text = format!("{}{words}{beside}", time(own.median));
+        let beside = beside.map(|v| format!(", {} of {base_name}{}", ratio(v.ratio), v.known().remark()));
+        let text = format!("{}{}{}", time(own.median), own.known().remark(), beside.unwrap_or_default());
         Some(Line { label: label.to_owned(), text, points: rows.into_iter().map(Point::of).collect() })
     };
     let mut groups = Vec::new();

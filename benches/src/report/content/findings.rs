@@ -75,7 +75,8 @@ pub(super) fn findings(here: &Machine) -> Vec<Finding> {
         let row = here.row(bench, id);
         let ratios = beside.iter().filter_map(|(base, name)| {
             let v = row?.versus(base)?;
-            Some(format!("{} of {name} ({}–{})", ratio(v.ratio), ratio(v.low), ratio(v.high)))
+            let range = format!("{}–{}", ratio(v.low), ratio(v.high));
+            Some(format!("{} of {name} ({range}){}", ratio(v.ratio), v.known().remark()))
         });
         let value = row.map(|row| match row.known().words() {
             Some(words) => format!("{} ({words})", time(row.median)),
@@ -107,20 +108,23 @@ fn filtered(here: &Machine) -> Option<Finding> {
     let is_filtered = |row: &&Row| Id::case_and_mode(&row.id).is_some_and(|(_, mode)| mode == "filtered");
     let all: Vec<(&Row, Above)> =
         rows.filter(is_filtered).filter_map(|row| Some((row, *row.above.get("nosub")?))).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let (judged, few): (Vec<_>, Vec<_>) = all.iter().partition(|(_, above)| above.sure);
     let (none, some): (Vec<_>, Vec<_>) =
-        all.iter().partition(|(_, above)| above.low <= 0.0 && above.high >= 0.0);
-    let mut beside =
-        vec![format!("that can be measured, in {} of {} cases, above no subscriber", none.len(), all.len())];
+        judged.iter().partition(|(_, above)| above.low <= 0.0 && above.high >= 0.0);
+    let mut beside = vec!["that can be measured, above no subscriber".to_owned()];
     beside.extend(some.iter().take(2).map(|(row, above)| {
         let sign = if above.ns < 0.0 { "" } else { "+" };
         format!("{}: {sign}{}", row.id, time(above.ns))
     }));
-    let value = if none.is_empty() { "some" } else { "nothing" }.to_owned();
-    (!all.is_empty()).then(|| Finding {
-        what: "programs, filtered, pay".to_owned(),
-        value: Some(value),
-        beside,
-    })
+    beside.extend((!few.is_empty()).then(|| format!("not known in {}, from too few pairs", few.len())));
+    let value = match none.len() == all.len() {
+        true => "nothing".to_owned(),
+        false => format!("nothing in {} of {} cases", none.len(), all.len()),
+    };
+    Some(Finding { what: "programs, filtered, pay".to_owned(), value: Some(value), beside })
 }
 
 /// Returns the warnings for the reader of the report.
@@ -211,4 +215,35 @@ fn listed(all: &[String]) -> String {
         text.push_str(&format!(" and {} more", all.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Interval;
+
+    #[test]
+    fn programs_pay_nothing_only_if_no_case_pays_for_sure() {
+        let (same, more) = (Interval::around(0.0, 1.0), Interval::around(5.0, 1.0));
+        let few = Interval { sure: false, ..same };
+        let said = |differences: &[Interval]| {
+            let row = |(at, difference): (usize, &Interval)| Row {
+                above: [("nosub".to_owned(), Above::from(*difference))].into(),
+                ..Row::around(&format!("rust/{at}/filtered"), 100.0, 1.0)
+            };
+            let rows = differences.iter().enumerate().map(row).collect();
+            let benches = [("sums".to_owned(), Bench { rows, environment: None })].into();
+            filtered(&Machine { benches, ..Machine::default() }).unwrap()
+        };
+        assert_eq!(said(&[same, same]).value.unwrap(), "nothing");
+        assert_eq!(said(&[same, few]).value.unwrap(), "nothing in 1 of 2 cases");
+        let all = said(&[same, more, few]);
+        assert_eq!(all.value.unwrap(), "nothing in 1 of 3 cases");
+        let beside = [
+            "that can be measured, above no subscriber",
+            "rust/1/filtered: +5.00 ns",
+            "not known in 1, from too few pairs",
+        ];
+        assert_eq!(all.beside, beside);
+    }
 }

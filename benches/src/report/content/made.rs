@@ -73,7 +73,7 @@ impl Made {
         let cells = tables.iter().flat_map(|table| &table.rows).flatten();
         let own = cells.filter_map(|cell| if let Cell::Value(value) = cell { Some(value) } else { None });
         own.filter(|value| value.own)
-            .fold([0, 0], |[not, all], value| [not + usize::from(value.known == Known::Not), all + 1])
+            .fold([0, 0], |[not, all], value| [not + usize::from(value.known >= Known::Few), all + 1])
     }
 }
 

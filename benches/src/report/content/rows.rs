@@ -55,7 +55,7 @@ pub(super) fn criterion(here: &Machine) -> Option<Section> {
             continue;
         };
         let ratio = match row.median {
-            ns if ns > 0.0 => Cell::Ratio(median / ns, None),
+            ns if ns > 0.0 => Cell::bare_ratio(median / ns),
             _ => Cell::none("the median is 0"),
         };
         let there = Cell::Value(Value::times(low, median, high));
@@ -124,13 +124,12 @@ fn checked(Check { of, by, from, to, .. }: &Check, here: &Machine) -> Option<(St
     let (of, by) = (value(of, "ns", here)?, value(by, "ns", here)?);
     let found = of.median / by.median;
     let known = of.known.max(by.known);
-    let words = known.words().map(|words| format!(", {words}")).unwrap_or_default();
     let shows = match known {
         Known::Not => "not known",
         _ if (*from..=*to).contains(&found) => "yes",
         _ => "no",
     };
-    Some((ratio(found) + &words, shows))
+    Some((ratio(found) + &known.remark(), shows))
 }
 
 /// Makes the table of the originals' findings, with our values of the same ratios.
@@ -145,7 +144,7 @@ pub(super) fn shown(here: &Machine) -> Option<Table> {
                 };
                 let text = Cell::text(format!("{text} ({title})"));
                 let ratio = Cell::text(format!("{} / {}", named(&check.of), named(&check.by)));
-                table.push([text, ratio, Cell::Ratio(check.there, None), found, shows]);
+                table.push([text, ratio, Cell::bare_ratio(check.there), found, shows]);
             }
         }
     }
@@ -259,7 +258,7 @@ fn of_first(number: Option<f64>, first: Option<f64>) -> Cell {
     match number.zip(first) {
         None => Cell::none("it can not be read in what was published"),
         Some((_, 0.0)) => Cell::none("the first is 0"),
-        Some((number, first)) => Cell::Ratio(number / first, None),
+        Some((number, first)) => Cell::bare_ratio(number / first),
     }
 }
 
@@ -292,7 +291,7 @@ fn ours_of_first(line: &Line, first: &Line, here: &Machine) -> Cell {
         (Err(why), ..) => Cell::none(*why),
         (Ok(row), ..) if is_left_out(line, row, here) => Cell::none(line.none.unwrap_or_default()),
         (_, Some(number), Some(first)) if first != 0.0 => {
-            zero(line, own.as_ref()).unwrap_or(Cell::Ratio(number / first, None))
+            zero(line, own.as_ref()).unwrap_or(Cell::bare_ratio(number / first))
         }
         (_, Some(_), _) => Cell::none("its first has no number here"),
         _ => Cell::not_measured(),
