@@ -54,7 +54,7 @@ mod cases {
 
     /// Tests a service that does not answer. Once the process has waited for it, its events make no system call.
     #[test]
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn a_silent_service_costs_no_system_call_at_each_event() {
         use std::os::unix::net::UnixListener;
 
@@ -82,7 +82,7 @@ mod cases {
     /// connection, which can't have descriptors of its own here, takes nothing from that socket, writes nothing to it,
     /// and leaves it open.
     #[test]
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn a_reused_number_of_the_connection_is_left_alone() {
         use std::io::{Read as _, Write as _};
         use std::os::fd::{AsRawFd as _, FromRawFd as _};

@@ -115,7 +115,7 @@ pub fn with_an_old_kernel() {
 
 /// From now on, the kernel answers a system call of the calling thread, and of threads that it creates, by this action
 /// of seccomp. With the flag `SECCOMP_FILTER_FLAG_TSYNC`, this holds for all threads.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn deny(call: libc::c_long, action: u32, flags: libc::c_ulong) {
     let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let mut filter = [
