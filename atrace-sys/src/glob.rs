@@ -2,10 +2,11 @@
 //! and an event may do neither.
 //!
 //! The syntax is that of `fnmatch(3)` with `FNM_NOESCAPE` in the locale "C": `*`, `?`, and sets of bytes in brackets,
-//! with ranges and, after `!` or `^`, complements. A bracket that is not closed is an ordinary character. Classes of
-//! characters, such as `[:alpha:]`, and collating symbols are not supported.
+//! with ranges and, after `!` or `^`, complements. A bracket that is not closed is an ordinary character. A set may
+//! also contain classes such as `[:alpha:]`, but no collating symbols or equivalence classes.
 
-/// Returns whether the whole of `text` matches the pattern. The time is at most the product of the two lengths.
+/// Returns whether the whole of `text` matches the pattern. The time is at most the product of the text's length and
+/// the square of the pattern's.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut in_pattern, mut in_text) = (0, 0);
     // The positions from which to continue if what follows the last `*` does not match.
@@ -51,6 +52,10 @@ fn set(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     let start = usize::from(matches!(pattern.first(), Some(b'!' | b'^')));
     let (mut at, mut has) = (start, false);
     loop {
+        if let Some((len, is_in)) = class(&pattern[at..], byte) {
+            (at, has) = (at + len, has | is_in);
+            continue;
+        }
         let low = *pattern.get(at)?;
         // A closing bracket in the first position is a member.
         if low == b']' && at > start {
@@ -63,6 +68,29 @@ fn set(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
         at += len;
         has |= (low..=high).contains(&byte);
     }
+}
+
+/// Returns the length of a class at the start of `pattern`, and whether it has the byte. Returns `None` if there is no
+/// class of a known name.
+fn class(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
+    let name = pattern.strip_prefix(b"[:")?;
+    let len = name.windows(2).position(|end| end == b":]")?;
+    let is_in = match &name[..len] {
+        b"alnum" => byte.is_ascii_alphanumeric(),
+        b"alpha" => byte.is_ascii_alphabetic(),
+        b"blank" => matches!(byte, b' ' | b'\t'),
+        b"cntrl" => byte.is_ascii_control(),
+        b"digit" => byte.is_ascii_digit(),
+        b"graph" => byte.is_ascii_graphic(),
+        b"lower" => byte.is_ascii_lowercase(),
+        b"print" => byte.is_ascii_graphic() || byte == b' ',
+        b"punct" => byte.is_ascii_punctuation(),
+        b"space" => byte.is_ascii_whitespace() || byte == 0x0b,
+        b"upper" => byte.is_ascii_uppercase(),
+        b"xdigit" => byte.is_ascii_hexdigit(),
+        _ => return None,
+    };
+    Some((b"[:".len() + len + b":]".len(), is_in))
 }
 
 #[cfg(test)]
@@ -97,6 +125,12 @@ mod tests {
             check(&some(b"ab-[]!^*?\\/\xc3", 8), &some(b"abc-[]!^\\/.\xc3", 6));
         }
         for pattern in [&b"[a-c]*[!a-c]"[..], b"[]-a]", b"[c-a]", b"[a-]", b"[", b"[!", b"[^]a]", b"**?"] {
+            (1..=255_u8).for_each(|byte| check(pattern, &[byte]));
+        }
+        let names = "alnum alpha blank cntrl digit graph lower print punct space upper xdigit";
+        for pattern in names.split(' ').flat_map(|name| [format!("[[:{name}:]]"), format!("[!x[:{name}:]-]")])
+        {
+            let pattern = pattern.as_bytes();
             (0..=255_u8).filter(|byte| *byte != 0).for_each(|byte| check(pattern, &[byte]));
         }
     }

@@ -7,7 +7,7 @@
 //! for all threads is a filter of the main thread, too, and a program that confines one thread only usually confines
 //! the main thread.
 //!
-//! The helper thread reads its own status file only if the main thread has ended. Once a file of a thread's directory in
+//! The helper thread reads its own status file only if the main thread had ended before the first check. Once a file of a thread's directory in
 //! `/proc` was opened, the end of the process takes its parent some 4 ms more in `wait` (Linux 6.18, two processors).
 
 use std::ffi::CStr;
@@ -36,27 +36,22 @@ impl Confinement {
     /// result. That thread must have a descriptor table of its own, because the status file stays open. If `/proc` is not
     /// mounted, no filter will be noticed.
     pub fn now() -> Self {
-        let mut this = Self { path: MAIN, filters: Status::of(MAIN).filters(), unread: None, is_new: false };
-        this.open();
-        this
+        let path = if Status::of(MAIN).has_ended() { OWN } else { MAIN };
+        Self { path, filters: Status::of(path).filters(), unread: open(path), is_new: false }
     }
 
-    /// Returns whether the thread has a new filter since [`now`](Self::now) was called.
+    /// Returns whether the thread has a new filter since [`now`](Self::now) was called. Returns true, too, if the main
+    /// thread has ended since, because its file does not show later filters.
     pub fn is_new(&mut self) -> bool {
         // A filter stays. So once a new one was found, nothing is opened or read any more.
-        self.is_new = self.is_new || Status::read(self.unread.as_ref()).filters() > self.filters;
         if !self.is_new {
-            self.open();
+            let status = Status::read(self.unread.as_ref());
+            self.is_new = status.filters() > self.filters || self.path == MAIN && status.has_ended();
+            if !self.is_new {
+                self.unread = open(self.path);
+            }
         }
         self.is_new
-    }
-
-    /// Opens the file for the next check.
-    fn open(&mut self) {
-        if self.path == MAIN && Status::of(MAIN).value(b"State:").starts_with(b"\tZ") {
-            (self.path, self.filters) = (OWN, Status::of(OWN).filters());
-        }
-        self.unread = open(self.path);
     }
 }
 
@@ -80,6 +75,11 @@ impl Status {
 
     fn value(&self, key: &[u8]) -> &[u8] {
         self.0.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key)).unwrap_or_default()
+    }
+
+    /// Returns whether the thread has ended.
+    fn has_ended(&self) -> bool {
+        self.value(b"State:").trim_ascii_start().starts_with(b"Z")
     }
 
     /// Returns the number of filters. Before Linux 5.9, the number is not shown; this then returns the seccomp mode: 2 if

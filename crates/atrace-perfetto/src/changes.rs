@@ -7,7 +7,7 @@ static ON_CHANGE: [OnceRef<fn()>; 2] = [const { OnceRef::new() }; 2];
 /// Registers a callback for changes of the wanted tags or the state of the connection.
 ///
 /// The callback usually runs on the socket thread, which may have no thread-locals. It also runs on the thread of a
-/// recording when the recording ends, and on a thread that starts the socket thread, even in an event. So the callback
+/// recording when the recording begins and ends, and on a thread that starts the socket thread, even in an event. So the callback
 /// must not allocate, take a lock, panic, or run code of the program. At most two callbacks can be registered, because
 /// two modules of the crate `atrace` call this function; registering the same callback again does nothing.
 pub fn on_change(body: &'static fn()) {

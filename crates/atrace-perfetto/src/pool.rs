@@ -215,8 +215,9 @@ impl Shared {
             if open == PRESUMED {
                 return;
             }
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        self.lost.fetch_add(1, Ordering::Relaxed);
         let session = self.sessions.get(open.trailing_zeros() as usize);
         if let Some(arena) = session.and_then(Session::arena) {
             arena.count_lost(Loss::Inside, 1);

@@ -175,19 +175,17 @@ pub fn tags() -> u64 {
 fn ask(shared: &'static Shared) -> u64 {
     let _undisturbed = Undisturbed::new();
     if !wipes() && !POOL.is_own() {
-        /// The generation of the process that last began to detach itself from its parent's connection: this process or
-        /// an ancestor.
-        static LEFT: AtomicU64 = AtomicU64::new(0);
         // If another thread is doing this, the event is not written: the memory may still be the parent's.
-        if LEFT.swap(generation().number(), Ordering::AcqRel) != generation().number() {
-            leave_parent();
-        }
+        leave_parent_once();
         return 0;
     }
-    let may_start =
-        shared.presumed.load(Ordering::Relaxed) & ASK != 0 && clock::asked() >= RETRY.load(Ordering::Relaxed);
-    if may_start && link(|| thread::spawn_bare(&RUN)) {
-        startup::wait();
+    if shared.presumed.load(Ordering::Relaxed) & ASK != 0 && clock::asked() >= RETRY.load(Ordering::Relaxed) {
+        if FAILED.load(Ordering::Relaxed) != 0 && thread::is_confined() {
+            // A filter that was set after the first attempt may forbid another one.
+            startup::end(shared);
+        } else if link(|| thread::spawn_bare(&RUN)) {
+            startup::wait();
+        }
     }
     shared.tags.load(Ordering::Relaxed) & !(ASK | COMPARE)
 }
@@ -201,12 +199,16 @@ pub fn tags_word() -> Option<&'static AtomicU64> {
 
 /// How long after a failed attempt to start the thread an event tries again, in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
+/// How long after the first failed attempt events try again, in nanoseconds.
+const RETRIES_NS: u64 = 10_000_000_000;
 /// The time from which an event may try again to start the thread.
 static RETRY: AtomicU64 = AtomicU64::new(0);
+/// The time of the first failed attempt, or 0 if the last attempt succeeded or events no longer try.
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// Starts the socket thread by the function `start`, unless this process has a socket thread. Returns false if the
-/// thread can't be started. If an event was to start it, a later event then tries again; until then, events are lost and
-/// counted.
+/// thread can't be started. If the first event was to start it, later events then try again for ten seconds, during
+/// which events are lost and counted.
 fn link(start: impl FnOnce() -> Result<()>) -> bool {
     let this = generation().number();
     let present = LINKED.load(Ordering::Acquire);
@@ -227,12 +229,18 @@ fn link(start: impl FnOnce() -> Result<()>) -> bool {
     } else {
         startup::end(shared);
     }
-    let Err(error) = start() else { return true };
+    let Err(error) = start() else {
+        FAILED.store(0, Ordering::Relaxed);
+        return true;
+    };
     set_standing(Standing::threadless(error));
-    if is_by_event && error != Errno(libc::ENOSYS) {
-        RETRY.store(clock::asked() + RETRY_NS, Ordering::Relaxed);
+    let now = clock::asked();
+    let first = FAILED.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(now);
+    if is_by_event && error != Errno(libc::ENOSYS) && now < first + RETRIES_NS {
+        RETRY.store(now + RETRY_NS, Ordering::Relaxed);
         startup::expect(shared);
     } else {
+        FAILED.store(0, Ordering::Relaxed);
         startup::end(shared);
     }
     LINKED.store(0, Ordering::Release);
@@ -275,8 +283,9 @@ pub(crate) fn prepare() -> Option<&'static Shared> {
         at_fork();
         PREPARED.store(this, Ordering::Release);
     }
-    if POOL.shared().is_some() && !POOL.is_own() {
-        leave_parent(); // In a child of a bare `clone`, no fork handler ran.
+    // In a child of a bare `clone`, no fork handler ran. Another thread of the child may be doing this now.
+    if POOL.shared().is_some() && !POOL.is_own() && !leave_parent_once() && !POOL.is_own() {
+        return None;
     }
     POOL.make(&(end_thread as fn(usize))).ok()
 }
@@ -299,6 +308,21 @@ fn end_thread(slot: usize) {
     }
 }
 
+/// Detaches a child of a bare `clone` from its parent's connection. Returns false if a thread of the child has done so, or
+/// is doing so.
+///
+/// Async-signal-safe.
+fn leave_parent_once() -> bool {
+    /// The generation of the process that last began to detach itself: this process or an ancestor.
+    static LEFT: AtomicU64 = AtomicU64::new(0);
+    let this = generation().number();
+    let is_first = LEFT.swap(this, Ordering::AcqRel) != this;
+    if is_first {
+        leave_parent();
+    }
+    is_first
+}
+
 /// Detaches a child from its parent's connection, so that the child writes nothing to its parent's memory.
 ///
 /// Async-signal-safe.
@@ -313,6 +337,8 @@ fn leave_parent() {
 fn at_fork() {
     extern "C" fn in_child() {
         leave_parent();
+        FAILED.store(0, Ordering::Relaxed);
+        set_standing(Standing::APART);
         // If the parent was connected, or was to connect, the child connects at its first event.
         if (LINKED.load(Ordering::Relaxed) != 0 || IS_EXPECTED.load(Ordering::Relaxed))
             && let Some(shared) = POOL.shared()
@@ -350,6 +376,7 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
     let mut inside = POOL.enter()?;
     let (mut shared, mut thread) = (inside.shared(), inside.thread());
     let mut open = shared.open.load(Ordering::Acquire);
+    let now = clock::now(); // Before the wait.
     let mut lost = None;
     if shared.is_early(open) && event.sessions == u32::MAX {
         drop(inside);
@@ -364,7 +391,6 @@ pub fn write(event: &Event<'_>) -> Option<Written> {
         inside = POOL.enter()?;
         (shared, thread) = (inside.shared(), inside.thread());
     }
-    let now = clock::now();
     let (mut begun, mut is_written) = (0, false);
     for number in bits(open & !PRESUMED & event.sessions) {
         let session = shared.sessions.get(number)?;
@@ -828,6 +854,24 @@ mod tests {
         assert_eq!((status, memory.lost(Loss::Early)), (0, 0));
         early::set_arena(None);
         arena.retire();
+    }
+
+    /// Tests a process whose socket thread can't be started: events try again for some time, and then are off.
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory files")]
+    fn a_thread_that_never_starts_keeps_no_tag_on() {
+        if !is_alone("producer::tests::a_thread_that_never_starts_keeps_no_tag_on") {
+            return;
+        }
+        let shared = prepare().unwrap();
+        startup::expect(shared);
+        let tags = || shared.tags.load(Ordering::Relaxed);
+        assert!(!link(|| Err(Errno(libc::EAGAIN))));
+        assert_eq!(tags() & (ASK | 1), ASK | 1);
+        // As if the first attempt had been long ago.
+        FAILED.fetch_sub(RETRIES_NS, Ordering::Relaxed);
+        assert!(!link(|| Err(Errno(libc::EAGAIN))));
+        assert_eq!(tags() & !COMPARE, 0);
     }
 
     /// Each session gets all events that it wants, with the same fields, and in the same order, whichever path writes

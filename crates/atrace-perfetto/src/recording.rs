@@ -115,11 +115,16 @@ impl Recording {
         let arena = writer.arena;
         let ends = Arc::new(Ends::default());
         let thread = Arc::clone(&ends);
-        // Read first: a signal handler may fork, and a child has neither this session nor this thread.
+        // Read first: a signal handler may fork. A child opens no session, and its thread leaves the file alone.
         let by = generation();
         // Before the thread starts, because the thread may fail at once, and then closes the session.
-        shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
+        if by == generation() {
+            shared.open(OWN_SESSION, arena, 0, tags & category::ALL, 0);
+        }
         let started = atrace_sys::thread::spawn_quiet("atrace-record", move || {
+            if by != generation() {
+                return;
+            }
             let _done = Done(&thread, shared);
             let result = writer.run(&thread.stop);
             shared.close(OWN_SESSION);
@@ -136,6 +141,7 @@ impl Recording {
         });
         if let Err(error) = started {
             shared.close(OWN_SESSION);
+            changes::changed();
             return Err(error);
         }
         Ok(Self { by, thread: Some(ends), arena })

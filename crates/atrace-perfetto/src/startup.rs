@@ -75,10 +75,15 @@ pub(crate) fn presume(shared: &Shared) {
 
 /// Stops treating all tags as wanted, because the service has answered, or there is no service.
 pub(crate) fn end(shared: &Shared) {
-    if !shared.has_service() {
+    if !shared.has_service() && shared.presumed.load(Ordering::Relaxed) != 0 {
         // No session exists, so nobody wanted the lost events.
         shared.early.clear();
     }
+    give_up(shared);
+}
+
+/// Stops treating all tags as wanted. The counts of lost events stay.
+pub(crate) fn give_up(shared: &Shared) {
     let has_changed = shared.presume(0);
     ANSWERED.store(generation().number(), Ordering::Release);
     if has_changed {

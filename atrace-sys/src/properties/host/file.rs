@@ -521,21 +521,25 @@ impl Drop for Lock {
 /// Returns the id of the process that has locked the file, if the kernel shows it.
 fn holder(file: &File) -> Option<u32> {
     let data = file.metadata().ok()?;
-    let (major, minor) = (libc::major(data.dev()), libc::minor(data.dev()));
-    holder_in(
-        &std::fs::read_to_string("/proc/locks").ok()?,
-        &format!("{major:02x}:{minor:02x}:{}", data.ino()),
-    )
+    let device = format!("{:02x}:{:02x}", libc::major(data.dev()), libc::minor(data.dev()));
+    holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &device, data.ino())
 }
 
-/// Finds the process that has locked `identity`, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`. The
-/// identity is the device, in hexadecimal, and the number of the file.
-fn holder_in(locks: &str, identity: &str) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let (kind, pid, file) = (words.next()?, words.nth(2)?, words.next()?);
-        if kind == "FLOCK" && file == identity { pid.parse().ok().filter(|pid| *pid != 0) } else { None }
-    })
+/// Finds the process that has locked a file, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`: a file of
+/// this device or, because some file systems show another device there, the only locked file with this inode.
+fn holder_in(locks: &str, device: &str, inode: u64) -> Option<u32> {
+    let inode = inode.to_string();
+    let found: Vec<(&str, u32)> = locks
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (kind, pid, file) = (words.next()?, words.nth(2)?.parse().ok()?, words.next()?);
+            let (of, number) = file.rsplit_once(':')?;
+            (kind == "FLOCK" && number == inode && pid != 0).then_some((of, pid))
+        })
+        .collect();
+    let is_only = || found.first().filter(|_| found.len() == 1);
+    found.iter().find(|(of, _)| *of == device).or_else(is_only).map(|(_, pid)| *pid)
 }
 
 #[cfg(test)]
@@ -578,7 +582,9 @@ mod tests {
                      2: FLOCK  ADVISORY  WRITE 23 00:1c:42 0 EOF\n\
                      3: -> FLOCK  ADVISORY  WRITE 33 00:1b:42 0 EOF\n\n4: FLOCK\n\
                      5: FLOCK  ADVISORY  WRITE 44 00:1b:42 0 EOF";
-        assert_eq!(holder_in(locks, "00:1b:42"), Some(44));
-        assert_eq!(holder_in(locks, "00:1b:43"), None);
+        assert_eq!(holder_in(locks, "00:1b", 42), Some(44));
+        assert_eq!(holder_in(locks, "00:1b", 43), None);
+        assert_eq!(holder_in(locks, "00:2d", 142), Some(22));
+        assert_eq!(holder_in(locks, "00:2d", 42), None);
     }
 }

@@ -285,11 +285,8 @@ impl Link {
                     return Err(Standing::CONNECTING);
                 }
             }
+            let left = Duration::from_nanos(until.saturating_sub(clock::asked()));
             if !self.terms.is_settled {
-                let left = Duration::from_nanos(until.saturating_sub(clock::asked()));
-                if left.is_zero() {
-                    return Err(Standing::ended(libc::ETIMEDOUT));
-                }
                 timeout = Some(timeout.map_or(left, |time| time.min(left)));
             }
             self.send(None)?;
@@ -300,6 +297,10 @@ impl Link {
             } && self.receive(inbox, &mut len, say)?;
             if is_told {
                 until = clock::asked() + GREETING_NS;
+            } else if !self.terms.is_settled && left.is_zero() {
+                // Sessions may exist, so the counts of lost events stay.
+                startup::give_up(self.shared);
+                return Err(Standing::ended(libc::ETIMEDOUT));
             }
             // After any activity the next look comes soon: a session that starts is followed by events, which may
             // fill the memory within milliseconds.
