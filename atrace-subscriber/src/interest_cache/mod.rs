@@ -348,6 +348,7 @@ impl Rebuilder {
         if here.members(&threads).followers == 0 {
             return Ok(());
         }
+        forks::prepare();
         let watch = (self.start)()?;
         self.queries.switch(watch.backend_tags());
         let before = threads.watch.replace(watch);
