@@ -36,7 +36,7 @@ mod marks;
 use std::cell::Cell;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use atrace::tracer::{ArgKey, Encoder, NamedTrack, TrackSlice};
+use atrace::tracer::{NamedTrack, TrackSlice};
 use atrace_sys::OnceRef;
 
 use crate::callsites::Callsite;
@@ -62,6 +62,9 @@ const PREPARED: u32 = 4;
 const ARGS_MAX: usize = 2048;
 /// The room for the argument `left_out`, in bytes.
 const LEFT_OUT_ROOM: usize = 16;
+/// The encoded argument `left_out` without its value, which follows as a varint of two bytes. The encoders write the same
+/// bytes.
+const LEFT_OUT: &[u8] = b"\x22\x0d\x52\x08left_out\x18";
 /// The maximum value of the argument `left_out`.
 const LEFT_OUT_MAX: u32 = 0x3fff;
 
@@ -92,7 +95,8 @@ pub(crate) struct Texts {
     pub(crate) is_typed: bool,
     /// The length that `args` had when the async slice began.
     pub(crate) at_begin: u32,
-    /// The number of recorded arguments for which there was no room. If it is not 0, it is an argument of its own.
+    /// The number of arguments for which there was no room. It is 0 before the first recorded one of these; then it is
+    /// the value of an argument.
     left_out: u32,
     /// The positions in `args` of the begin and the end of the argument for `left_out`.
     left_out_at: (u32, u32),
@@ -423,19 +427,32 @@ impl Texts {
             return begin;
         }
         if self.left_out == 0 {
-            let mut args = Encoder::new();
-            args.scalar(ArgKey::Text("left_out"), u64::from(LEFT_OUT_MAX).into());
-            self.args.extend_from_slice(args.finish());
-            self.left_out_at = (begin, self.args.len() as u32);
+            self.make_left_out();
         }
-        self.left_out = self.left_out.saturating_add(number).min(LEFT_OUT_MAX);
         let (begin, end) = self.left_out_at;
-        // An argument ends with its value: a varint of two bytes, as that of the maximum.
         if let Some(value) = self.args.get_mut(..end as usize).and_then(<[u8]>::last_chunk_mut) {
+            let before = u32::from(value[0] & 0x7f) | u32::from(value[1]) << 7;
+            self.left_out = before.saturating_add(number).min(LEFT_OUT_MAX);
             *value = [self.left_out as u8 | 0x80, (self.left_out >> 7) as u8];
         }
         self.at_begin = self.at_begin.min(begin);
         begin
+    }
+
+    /// Finds the argument `left_out` that an encoder has added if it had no room for all arguments. If there is none,
+    /// adds one, whose value is 0.
+    fn make_left_out(&mut self) {
+        // No text contains the whole argument: in UTF-8, a byte above 0x7f does not stand alone.
+        let is_value = |value: &[u8]| matches!(value, &[low, high] if low > 0x7f && high <= 0x7f);
+        let is_left_out = |arg: &[u8]| arg.strip_prefix(LEFT_OUT).is_some_and(is_value);
+        let len = LEFT_OUT.len() + 2;
+        let present = self.args.windows(len).rposition(is_left_out);
+        let begin = present.unwrap_or(self.args.len());
+        if present.is_none() {
+            self.args.extend_from_slice(LEFT_OUT);
+            self.args.extend_from_slice(&[0x80, 0]);
+        }
+        self.left_out_at = (begin as u32, (begin + len) as u32);
     }
 
     /// Returns whether the span was stored only for Perfetto.

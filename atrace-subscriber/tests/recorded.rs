@@ -114,6 +114,13 @@ mod cases {
         common::Place::file().run(&name);
     }
 
+    /// Returns the value of the argument `left_out`, or 0 if the event has none.
+    fn left_out(event: &Event) -> u32 {
+        let all: Vec<_> = event.args.iter().filter(|(name, _)| name == "left_out").collect();
+        assert!(all.len() <= 1, "{event:?}");
+        all.first().map_or(0, |(_, value)| value.parse().unwrap())
+    }
+
     /// Tests fields for which a span has no room: the ends of the open slices, the begins of later slices, and the end of
     /// the async slice say how many there are.
     #[test]
@@ -129,11 +136,6 @@ mod cases {
                 span.record("later", 7); // This has room.
                 span.in_scope(|| ());
             });
-            let left_out = |event: &Event| {
-                let all: Vec<_> = event.args.iter().filter(|(name, _)| name == "left_out").collect();
-                assert!(all.len() <= 1, "{event:?}");
-                all.first().map_or(0, |(_, value)| value.parse::<u32>().unwrap())
-            };
             let on_thread = |event: &&Event| event.track.is_none() && event.kind < 3;
             let slices: Vec<_> = events.iter().filter(on_thread).map(left_out).collect();
             assert_eq!(slices, [0, 3, 3, 4, 4, 204, 204, 0]);
@@ -141,6 +143,25 @@ mod cases {
             let end = events.iter().rfind(is_end).unwrap();
             assert_eq!(left_out(end), 204);
             assert_eq!(end.args.iter().rfind(|(name, _)| name == later).unwrap().1, "7");
+        });
+        common::Place::file().run(&name);
+    }
+
+    /// Tests a span that has no room for all fields of its creation, nor for a field that is recorded later.
+    #[test]
+    fn fields_without_room_at_the_creation_and_later_are_counted_together() {
+        let name = case!({
+            let text = &*"t".repeat(900);
+            let dispatch: Dispatch = AtraceSubscriber::default().with_async_spans(AsyncSpans::Beside).into();
+            let events = recorded_by(dispatch, || {
+                let span =
+                    info_span!("span", a = text, b = text, c = text, d = text, e = text, later = Empty);
+                span.in_scope(|| (0..3).for_each(|_| _ = span.record("later", text)));
+                span.in_scope(|| ());
+            });
+            let on_thread = |event: &&Event| event.track.is_none() && event.kind < 3;
+            let slices: Vec<_> = events.iter().filter(on_thread).map(left_out).collect();
+            assert_eq!(slices, [2, 5, 5, 0]);
         });
         common::Place::file().run(&name);
     }
