@@ -548,7 +548,7 @@ fn run_beside(role: &str) -> (Vec<String>, String) {
 
 #[test]
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn a_bill_goes_to_the_directory_in_which_the_program_began() {
+fn a_bill_goes_to_the_directory_of_the_first_subscriber() {
     assert_eq!(run_beside("elsewhere"), (vec!["bill".to_owned()], String::new()));
 }
 
@@ -562,9 +562,7 @@ fn a_bill_that_has_no_room_leaves_nothing_behind() {
 #[test]
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn a_bill_follows_no_planted_link() {
-    let (files, complaint) = run_beside("planted");
-    assert!(files.len() == 1 && files[0].ends_with(".new"), "the link stays: {files:?}");
-    assert!(complaint.contains("can't write the bill"), "{complaint}");
+    assert_eq!(run_beside("planted"), (vec!["bill".to_owned()], String::new()));
 }
 
 #[test]

@@ -2,11 +2,11 @@
 //!
 //! All `AtraceSubscriber`s and `AtraceLayer`s of the process share the meter (a `LiveLayer` is not metered). When the
 //! process ends, the measurements are written to a new file, which is then renamed to `PATH`, so that a reader always
-//! finds a complete file. The new file follows no link that is in its place. If the variable is set in several processes, the file contains the measurements of the
-//! process that ended last.
+//! finds a complete file. The new file replaces a link or file that is in its place. If the variable is set in several
+//! processes, the file contains the measurements of the process that ended last.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::panic::catch_unwind;
 use std::path::{self, PathBuf};
 
@@ -57,7 +57,13 @@ impl Asked {
     fn write(&self) -> io::Result<()> {
         let mut new = self.path.clone().into_os_string();
         new.push(format!(".{}.new", process::raw_id()));
-        let mut file = File::create_new(&new)?;
+        let mut file = File::create_new(&new).or_else(|error| {
+            // A process with the same id may have left the file behind. Removing it follows no link either.
+            if error.kind() == ErrorKind::AlreadyExists {
+                fs::remove_file(&new)?;
+            }
+            File::create_new(&new)
+        })?;
         let written = file.write_all(&self.meter.0.raw()).and_then(|()| fs::rename(&new, &self.path));
         written.inspect_err(|_| drop(fs::remove_file(&new)))
     }
