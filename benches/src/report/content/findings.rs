@@ -120,9 +120,11 @@ fn filtered(here: &Machine) -> Option<Finding> {
         format!("{}: {sign}{}", row.id, time(above.ns))
     }));
     beside.extend((!few.is_empty()).then(|| format!("not known in {}, from too few pairs", few.len())));
-    let value = match none.len() == all.len() {
-        true => "nothing".to_owned(),
-        false => format!("nothing in {} of {} cases", none.len(), all.len()),
+    let value = match (none.len(), some.len()) {
+        (free, _) if free == all.len() => "nothing".to_owned(),
+        (0, 0) => "not known".to_owned(),
+        (0, _) => "some".to_owned(),
+        (free, _) => format!("nothing in {free} of {} cases", all.len()),
     };
     Some(Finding { what: "programs, filtered, pay".to_owned(), value: Some(value), beside })
 }
@@ -237,6 +239,9 @@ mod tests {
         };
         assert_eq!(said(&[same, same]).value.unwrap(), "nothing");
         assert_eq!(said(&[same, few]).value.unwrap(), "nothing in 1 of 2 cases");
+        assert_eq!(said(&[more, more, more]).value.unwrap(), "some");
+        assert_eq!(said(&[more, few]).value.unwrap(), "some");
+        assert_eq!(said(&[few, few]).value.unwrap(), "not known");
         let all = said(&[same, more, few]);
         assert_eq!(all.value.unwrap(), "nothing in 1 of 3 cases");
         let beside = [
