@@ -189,6 +189,8 @@ mod cases {
             for text in texts {
                 assert!(said.contains(text), "{options:?}: {said}");
             }
+            let is_service = options.contains(&"--switch");
+            assert!(!is_service || said.lines().count() == 1, "{options:?}: {said}");
         }
         for options in [&["--switch", "--", "true"][..], &["--off", "true"], &[], &["--time", "0s", "true"]] {
             let here = Here::new();
@@ -373,8 +375,16 @@ mod cases {
         fs::copy("/usr/bin/setpriv", here.path("sudo")).unwrap();
         fs::set_permissions(here.path("sudo"), Permissions::from_mode(0o4755)).unwrap();
         let root = "exec ./sudo --reuid 0 --clear-groups sh -c 'echo $$ >pid; exec sleep 20 2>&1'";
-        let service = ["--switch", "--unit", "lines", "--", "sh", "-c", root];
-        for options in [&["--off", root, "--on", "true"][..], &service] {
+        // A server under `sudo` whose worker runs as the caller.
+        let server = "exec ./sudo --reuid 0 --clear-groups sh -c \
+                      'echo $$ >pid; setpriv --reuid 48153 --clear-groups sleep 20 & exec sleep 20 2>&1'";
+        let service = |program| ["--switch", "--unit", "lines", "--", "sh", "-c", program];
+        for options in [
+            &["--off", root, "--on", "true"][..],
+            &["--off", server, "--on", "true"],
+            &service(root),
+            &service(server),
+        ] {
             let mut command = cost(&here, "", &[&["--time", "400ms"], options].concat());
             let ran = ended(command.uid(USER).gid(USER));
             let pid = fs::read_to_string(here.path("pid")).unwrap();
@@ -384,6 +394,24 @@ mod cases {
             assert!(ran.status.code() == Some(125) && is_alive, "{ran:?}");
             Command::new("kill").arg(pid.trim()).status().unwrap();
         }
+    }
+
+    #[test]
+    fn the_last_word_of_much_output_is_the_number_of_units() {
+        let grows = "head -c 20000 /dev/zero | tr '\\0' x; echo; echo >>units; wc -l <units";
+        let options = ["--time", "9s", "--slice", "100ms", "--switch", "--unit", grows, "--", "yes"];
+        let (said, status) = refused(&options);
+        assert!(status == 125 && said.contains("wrote no event"), "{said}");
+    }
+
+    #[test]
+    fn the_end_of_stderr_is_shown() {
+        let fails = "i=0; while [ $i -lt 100 ]; do echo $i is a line of sixty bytes, which stands on stderr >&2; \
+                     i=$((i+1)); done; exit 1";
+        let (said, _) = refused(&["--off", fails, "--on", "true"]);
+        assert!(said.contains("stderr: 0 is") && said.contains("stderr: 99 is"), "{said}");
+        let (said, _) = refused(&["--off", &fails.replace("100", "1000"), "--on", "true"]);
+        assert!(!said.contains("stderr: 0 is") && said.contains("stderr: 999 is"), "{said}");
     }
 
     #[test]

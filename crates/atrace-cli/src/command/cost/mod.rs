@@ -307,7 +307,7 @@ fn end(status: ExitStatus) -> String {
     status.code().map_or_else(killed, |code| format!("exit status {code}"))
 }
 
-/// Prints the beginning of the text that a run has written to stderr.
+/// Prints the end of the text that a run has written to stderr.
 fn tell_errors(run: &Run) {
     let text = String::from_utf8_lossy(&run.errors);
     text.lines().for_each(|line| say(format_args!("the program's stderr: {}", shown(line))));

@@ -2,7 +2,7 @@
 //!
 //! The program has a process group of its own, which is killed if it does not end in time or the command is asked to
 //! end. The program's stdin is empty. Its output is read and not stored, except for a hash of stdout and the
-//! beginning of stderr.
+//! ends of stdout and of stderr.
 
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use atrace_sys::usage::{self, Instructions, Usage};
 use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group, test_kill_process};
 
 use crate::command::program::{Signals, has_ended};
 use crate::command::terminal::{Failure, Result, failed};
 use crate::escape::shown;
 
 /// The maximum number of bytes that are stored of each stream.
-pub(super) const KEPT: usize = 2 << 10;
+const KEPT: usize = 8 << 10;
 /// The maximum duration of one wait for the program. A signal, or the end of the program, ends the wait earlier.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -36,7 +36,7 @@ pub(super) struct Run {
     pub(super) status: ExitStatus,
     /// A hash of the run's stdout, and the length of stdout in bytes.
     pub(super) printed: (u64, u64),
-    /// The beginnings of the run's stdout and stderr.
+    /// The ends of the run's stdout and stderr.
     pub(super) output: Vec<u8>,
     pub(super) errors: Vec<u8>,
     /// Whether processes of the program's group were still alive after its end.
@@ -118,8 +118,8 @@ pub(super) fn run(
         instructions: counter.and_then(|counter| counter.read().ok()).filter(|count| *count > 0),
         status: ExitStatus::from_raw(status),
         printed: (stdout.hash.finish(), stdout.len),
-        output: stdout.start,
-        errors: stderr.start,
+        output: stdout.end,
+        errors: stderr.end,
         left,
     })
 }
@@ -127,10 +127,10 @@ pub(super) fn run(
 /// Sends the signal to a child's group and, if the child has left its group, to the child itself. The child must not
 /// have been waited for.
 pub(super) fn kill(pid: Pid, signal: Signal) -> Result {
-    let mut sent = kill_process_group(pid, signal);
-    if getpgid(Some(pid)) != Ok(pid) {
-        sent = kill_process(pid, signal);
-    }
+    // It succeeds even if only other processes of the group got the signal.
+    let _ = kill_process_group(pid, signal);
+    let is_member = getpgid(Some(pid)) == Ok(pid);
+    let sent = if is_member { test_kill_process(pid) } else { kill_process(pid, signal) };
     let number = pid.as_raw_nonzero();
     sent.map_err(failed(format!("the program, process {number}, can't be ended")))
 }
@@ -141,7 +141,7 @@ struct Output {
     reader: Option<PipeReader>,
     hash: DefaultHasher,
     len: u64,
-    start: Vec<u8>,
+    end: Vec<u8>,
 }
 
 impl Output {
@@ -165,7 +165,8 @@ impl Output {
                 Ok(len) => {
                     self.hash.write(&bytes[..len]);
                     self.len += len as u64;
-                    self.start.extend(&bytes[..len.min(KEPT - self.start.len())]);
+                    self.end.extend(&bytes[len.saturating_sub(KEPT)..len]);
+                    self.end.drain(..self.end.len().saturating_sub(KEPT));
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,

@@ -32,7 +32,7 @@ use fastrand::Rng;
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::program::{self, KEPT, Variables, not_started};
+use super::program::{self, Variables, not_started};
 use super::report::{Shown, Sides, Unit};
 use super::session::{Session, Sessions};
 use super::speed::Reference;
@@ -115,7 +115,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let (pid, start) = (Pid::from_child(&self.child), Instant::now());
-        let mut asked = program::kill(pid, Signal::TERM);
+        // A child that was waited for may have left its process id to another process.
+        let is_running = matches!(self.child.try_wait(), Ok(None));
+        let mut asked = if is_running { program::kill(pid, Signal::TERM) } else { Ok(()) };
         while asked.is_ok() && matches!(self.child.try_wait(), Ok(None)) {
             if start.elapsed() > PATIENCE {
                 asked = program::kill(pid, Signal::KILL);
@@ -191,8 +193,8 @@ impl Switched<'_> {
             .split_whitespace()
             .last()
             .and_then(|word| word.parse::<f64>().ok());
-        let is_known = run.status.success() && run.output.len() < KEPT;
-        number.filter(|number| is_known && number.is_finite()).ok_or_else(|| {
+        let is_known = |number: &f64| run.status.success() && number.is_finite();
+        number.filter(is_known).ok_or_else(|| {
             let text = "--unit: the command has to print a number that grows with the service's work, and to succeed";
             let printed = [run.output, run.errors].concat();
             let printed = shown(&printed[..printed.len().min(80)]).to_string();
