@@ -925,17 +925,122 @@ mod cases {
             ./atrace record -o small/out -c sched --top --discard -t 1s && exit 9
             settings full
             ./atrace record -o next -c sched -t 10ms
-            settings still full
+            settings still
             mount -o remount,size=64m small
             ./atrace record -fo next -c sched -t 10ms
             cp small/out out";
         let ran = end(&mut here.apart(&with_own_notes(script)));
         assert!(ran.status.success(), "{ran:?}");
         assert!(ran.stderr.contains("nothing is lost yet"), "{ran:?}");
-        assert!(ran.stdout.contains("SETTINGS full 0 0") && ran.stdout.contains("SETTINGS still"), "{ran:?}");
+        assert!(ran.stdout.contains("SETTINGS full 0 0\nSETTINGS still 0 0\n"), "{ran:?}");
         assert!(ran.stderr.contains("the next recording saves it\n"), "{ran:?}");
         assert!(here.saved().contains(": sched_switch: "));
         assert_eq!(top(), before);
+    }
+
+    /// Runs the script with the kernel's top-level buffer and a folder for notes of its own. Before, the script kills a
+    /// recording in the buffer; afterwards, the settings are compared with those before.
+    #[track_caller]
+    fn after_a_killed_recording(name: &str, script: &str) -> Option<(Here, Ran)> {
+        if !is_root(name) {
+            return None;
+        }
+        let here = Here::new();
+        let _alone = TOP.write().unwrap_or_else(PoisonError::into_inner);
+        let before = top();
+        let script = format!(
+            "begin() {{
+                ./atrace record -o $1 -c sched --top --discard -t 1h 2>$1.err & pid=$!
+                until grep -q ' events$' $1.err; do kill -0 $pid; sleep 0.05; done
+            }}
+            begin out
+            kill -9 $pid
+            wait $pid || true
+            {script}"
+        );
+        let ran = end(&mut here.apart(&with_own_notes(&script)));
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(top(), before, "{ran:?}");
+        Some((here, ran))
+    }
+
+    /// Tests that a killed recording's settings are not restored if another program has changed them since.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
+    fn the_top_level_buffer_of_another_program_is_left_alone() {
+        let name = case!({});
+        let script = "
+            echo 0 >$top/events/enable
+            echo global >$top/trace_clock
+            echo 1 >$top/events/sched/sched_switch/enable
+            ./atrace record -o next -c sched -t 10ms 2>&1
+            settings others
+            grep -o '\\[.*\\]' $top/trace_clock
+            # The killed recording's settings.
+            echo 0 >$top/events/enable
+            echo 0 >$top/events/sched/sched_process_exit/filter
+            echo local >$top/trace_clock
+            echo 0 >$top/options/record-tgid
+            echo 1408 >$top/buffer_size_kb
+            ./atrace record -o again -c sched -t 10ms 2>&1";
+        let Some((here, ran)) = after_a_killed_recording(&name, script) else { return };
+        assert!(ran.stdout.contains("SETTINGS others 1 1\n[global]\n"), "{ran:?}");
+        assert_eq!(
+            ran.stdout.matches("another program has changed the kernel's top-level").count(),
+            1,
+            "{ran:?}"
+        );
+        assert!(!ran.stdout.contains("restored the kernel's"), "{ran:?}");
+        assert_eq!(here.files(), ["again", "next", "out.err"]);
+    }
+
+    /// Tests that a later recording tries again to restore a setting.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
+    fn what_cant_be_restored_is_restored_later() {
+        let name = case!({});
+        let script = "
+            clock=$top/trace_clock
+            mount --bind $clock $clock
+            mount -o remount,ro,bind $clock
+            ./atrace record -o next -c sched -t 10ms 2>&1
+            echo FAILED
+            umount $clock
+            ./atrace record -o again -c sched -t 10ms 2>&1";
+        let Some((here, ran)) = after_a_killed_recording(&name, script) else { return };
+        let (failed, again) = ran.stdout.split_once("FAILED").unwrap();
+        assert!(failed.contains("/out: a recording") && failed.contains("trace_clock="), "{ran:?}");
+        assert!(
+            !failed.contains("restored the kernel's") && again.contains("restored the kernel's"),
+            "{ran:?}"
+        );
+        assert!(here.saved().contains(": sched_switch: "));
+        assert_eq!(here.files(), ["again", "next", "out", "out.err"]);
+    }
+
+    /// Tests that a recording may discard an older one that can't be saved, and is then not ended by the older
+    /// recording's note.
+    #[test]
+    #[cfg_attr(target_os = "android", ignore = "`record` uses the device's buffer")]
+    fn a_discarded_recording_does_not_end_the_next() {
+        let name = case!({});
+        let script = "
+            mkdir small; mount -t tmpfs -o size=16k none small
+            ./atrace record -o small/out -c sched --top --discard -t 1s 2>&1 && exit 9
+            begin live
+            ./atrace record -o next -c sched -t 10ms 2>&1
+            ./atrace record -o top -c sched --top --discard -t 10ms 2>&1 && exit 9
+            settings live
+            kill -TERM $pid
+            wait $pid || true";
+        let Some((here, ran)) = after_a_killed_recording(&name, script) else { return };
+        let said = fs::read_to_string(here.path("live.err")).unwrap();
+        assert!(
+            said.contains("the next recording saves it\n") && here.path("live").exists(),
+            "{said}, {ran:?}"
+        );
+        assert!(ran.stdout.contains(" uses the kernel's top-level buffer: wait"), "{ran:?}");
+        assert!(ran.stdout.contains("SETTINGS live 1 ") && !ran.stdout.contains("live 1 0"), "{ran:?}");
     }
 
     #[test]

@@ -322,6 +322,74 @@ mod cases {
         assert!(said.contains(" events of the kernel written\n") && !said.contains("none lost"), "{said}");
     }
 
+    /// A shell command that makes the statistics of a command's buffer unreadable, in a mount namespace. `PID` is the
+    /// process id of the command that records.
+    const BREAKS: &str =
+        "mount --bind /dev/null $(echo /sys/kernel/tracing/instances/atrace-kernel-PID-*/per_cpu/cpu0/stats)";
+
+    /// Tests a recording whose events of the kernel can't be read any more: what was recorded is saved, and is not called
+    /// complete.
+    #[test]
+    fn an_error_does_not_lose_the_recording() {
+        let name = case!({});
+        if !is_possible(&name) {
+            return;
+        }
+        if !tracefs::root().unwrap().join("options").join(tracefs::COPY).exists() {
+            return skipped(&name, "this kernel copies no messages");
+        }
+        let here = Here::new();
+        let run = format!("{}; sleep 1", BREAKS.replace("PID", "$PPID"));
+        let script = format!(
+            "export PERFETTO_PRODUCER_SOCK_NAME=$PWD/producers PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumers
+            ./atrace run -c sched -o out -- sh -c '{run}'
+            echo RUN $?
+            ./atrace record -c sched -o recorded 2>record.err & pid=$!
+            until grep -q ' events, ' record.err; do kill -0 $pid || exit 9; sleep 0.05; done
+            {}
+            wait $pid
+            echo RECORD $?
+            cat record.err",
+            BREAKS.replace("PID", "$pid")
+        );
+        let ran = end(&mut here.apart(&script));
+        assert_eq!((ran.said("RUN"), ran.said("RECORD")), (vec!["125"], vec!["1"]), "{ran:?}");
+        for (said, file) in [(&ran.stderr, "out"), (&ran.stdout, "recorded")] {
+            assert!(said.contains("stats is not understood"), "{ran:?}");
+            assert!(said.contains(" events of the kernel written\n"), "{ran:?}");
+            assert!(said.contains(&format!("saved {file}: open it")), "{ran:?}");
+            let events = kernel(&packets(&here.path(file)));
+            assert!(events.iter().any(|it| it.kind == 4), "{file}: {ran:?}");
+        }
+        assert!(ran.stderr.contains("no more events of the kernel are recorded: "), "{ran:?}");
+    }
+
+    /// Tests that the buffers of a recording stay if the copies of its messages can't be read.
+    #[test]
+    fn messages_that_cant_be_read_are_kept() {
+        let name = case!({});
+        if !is_possible(&name) {
+            return;
+        }
+        if !tracefs::root().unwrap().join("options").join(tracefs::COPY).exists() {
+            return skipped(&name, "this kernel copies no messages");
+        }
+        let here = Here::new();
+        // A socket can't be opened.
+        let _socket = std::os::unix::net::UnixListener::bind(here.path("socket")).unwrap();
+        let place = "/sys/kernel/tracing/instances/atrace-copies-$PPID-*/trace";
+        let script = format!(
+            "exec ./atrace run --kernel -o out -- sh -c 'mount --bind {} $(echo {place})'",
+            here.path("socket").display()
+        );
+        let ran = end(&mut here.apart(&script));
+        let kept = left_by(ran.pid);
+        kept.iter().for_each(|instance| fs::remove_dir(instance).unwrap());
+        assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+        assert!(ran.stderr.contains("nothing is lost yet; make room and run: cat "), "{ran:?}");
+        assert_eq!((kept.len(), here.files()), (2, vec!["socket".to_owned()]), "{ran:?}");
+    }
+
     /// Tests that a program that a script leaves in the background is recorded until it ends, by an ordinary user.
     #[test]
     fn what_outlives_the_program_is_recorded() {

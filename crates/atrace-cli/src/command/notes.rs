@@ -12,7 +12,8 @@
 //!    pattern before;
 //! 4. `done`, after the patterns were added to a store;
 //! 5. `top`: a file of the kernel's top-level buffer that is about to be changed, and its old content;
-//! 6. `undone`, which cancels the patterns of a store, or `saved`, which cancels the output and the files of the top-level
+//! 6. `set`: a file of that buffer, and its content when the recording begins;
+//! 7. `undone`, which cancels the patterns of a store, or `saved`, which cancels the output and the files of the top-level
 //!    buffer.
 //!
 //! Paths, patterns and contents are in hexadecimal. A note is removed when all its work is done. A note stays if a part
@@ -207,6 +208,12 @@ const OUTPUT: &str = "output";
 /// The first word of a line with a file of the top-level buffer and its old content.
 const TOP: &str = "top";
 
+/// The first word of a line with a file of the top-level buffer and its content when the recording begins.
+const SET: &str = "set";
+
+/// Files of the top-level buffer, and their contents.
+pub(crate) type Settings = Vec<(PathBuf, String)>;
+
 /// A pattern that a recording adds to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedPattern {
@@ -258,7 +265,9 @@ pub(crate) struct NoteText {
     pub(crate) output: Option<Destination>,
     pub(crate) entries: Vec<NotedPattern>,
     /// The files of the top-level buffer that the command has changed, and their old contents.
-    pub(crate) top: Vec<(PathBuf, String)>,
+    pub(crate) top: Settings,
+    /// The settings of the top-level buffer when the recording began, or nothing if it has not begun.
+    pub(crate) set: Settings,
 }
 
 impl NoteText {
@@ -280,9 +289,13 @@ impl NoteText {
                 [SAVED] => {
                     parsed.output = None;
                     parsed.top.clear();
+                    parsed.set.clear();
                 }
                 [TOP, path, before] => {
                     parsed.top.push((path_of(path)?, String::from_utf8(bytes(before)?).ok()?));
+                }
+                [SET, path, now] => {
+                    parsed.set.push((path_of(path)?, String::from_utf8(bytes(now)?).ok()?));
                 }
                 [OUTPUT, uid, gid, path] => {
                     let path = path_of(path).filter(|path| path.is_absolute())?;
@@ -354,11 +367,20 @@ impl Note {
     }
 
     /// Adds the files of the top-level buffer that are about to be changed, with their contents.
-    pub(crate) fn change_top(&self, before: &[(PathBuf, String)]) -> Result {
-        let line = |(path, before): &(PathBuf, String)| {
-            format!("{TOP} {} {}\n", hex(path.as_os_str().as_bytes()), hex(before.as_bytes()))
+    pub(crate) fn change_top(&self, before: &Settings) -> Result {
+        self.add_settings(TOP, before)
+    }
+
+    /// Adds the settings of the top-level buffer, before the recording begins.
+    pub(crate) fn set_top(&self, set: &Settings) -> Result {
+        self.add_settings(SET, set)
+    }
+
+    fn add_settings(&self, what: &str, settings: &Settings) -> Result {
+        let line = |(path, text): &(PathBuf, String)| {
+            format!("{what} {} {}\n", hex(path.as_os_str().as_bytes()), hex(text.as_bytes()))
         };
-        let lines: String = before.iter().map(line).collect();
+        let lines: String = settings.iter().map(line).collect();
         self.folder.add(&self.name, &lines).map_err(failed("writing down what is changed"))
     }
 
@@ -526,14 +548,20 @@ impl LeftInTop {
     }
 }
 
-/// Returns the recordings in the kernel's top-level buffer that must be saved.
-pub(crate) fn left_in_top() -> Vec<LeftInTop> {
+/// Returns the recordings in the kernel's top-level buffer: the process ids of their commands and, if the recording
+/// must be saved and no other command does it, the recording.
+pub(crate) fn in_top() -> Vec<(u32, Option<LeftInTop>)> {
     let Ok(folder) = Folder::open() else { return Vec::new() };
-    let left = |(name, writer, claim): (String, Writer, Option<File>)| {
-        let (claim, text) = (claim?, folder.read_present(&name)?);
-        (!text.top.is_empty()).then_some(LeftInTop { pid: writer.pid, text, name, _claim: claim })
+    let in_top = |(name, writer, claim): (String, Writer, Option<File>)| {
+        let (pid, text) = (writer.pid, folder.read_present(&name).filter(|text| !text.top.is_empty())?);
+        Some((pid, claim.map(|claim| LeftInTop { pid, text, name, _claim: claim })))
     };
-    folder.notes().filter_map(left).collect()
+    folder.notes().filter_map(in_top).collect()
+}
+
+/// Returns the recordings in the kernel's top-level buffer that must be saved.
+pub(crate) fn left_in_top() -> impl Iterator<Item = LeftInTop> {
+    in_top().into_iter().filter_map(|(_, left)| left)
 }
 
 /// Cancels the outputs in the notes of the killed commands `pids`, so that no command saves their recordings any more.
@@ -594,7 +622,9 @@ mod tests {
             let saved = NoteText { output: None, ..expected.clone() };
             let text = text + "top 2f61 31\n";
             let top = vec![("/a".into(), "1".to_owned())];
-            assert_eq!(NoteText::parse(&text), Some(NoteText { top, ..expected.clone() }));
+            assert_eq!(NoteText::parse(&text), Some(NoteText { top: top.clone(), ..expected.clone() }));
+            let (text, set) = (text + "set 2f62 3220\n", vec![("/b".into(), "2 ".to_owned())]);
+            assert_eq!(NoteText::parse(&text), Some(NoteText { top, set, ..expected.clone() }));
             assert_eq!(NoteText::parse(&(text + "saved\n")), Some(saved));
         }
         for wrong in [
@@ -613,6 +643,7 @@ mod tests {
             "b\noutput 1 2f\n",
             "b\ntop 2f\n",
             "b\ntop 2f ff\n",
+            "b\nset 2f\n",
         ] {
             assert_eq!(NoteText::parse(wrong), None, "{wrong:?}");
         }

@@ -7,7 +7,8 @@
 //! buffer that can't be saved is marked, and stays until a user has saved and removed it.
 //!
 //! The same is done with a recording in the top-level buffer, whose settings are then restored. If the recording can't be
-//! saved, the buffer stays switched off, and the next recording tries again.
+//! saved, the buffer stays switched off, and the next recording tries again. If another program has changed the buffer's
+//! settings since, that program may use the buffer, so nothing is saved or restored.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -65,38 +66,51 @@ pub(crate) fn sweep() -> Result {
         Silence::undo(&tracefs::root()?);
     }
     notes::forget(&unsaved.into_iter().filter(|pid| !is_left(pid)).collect::<Vec<_>>());
-    notes::left_in_top().into_iter().for_each(|left| restore_top(left).unwrap_or_else(say));
+    notes::left_in_top().for_each(|left| restore_top(left).unwrap_or_else(say));
     Ok(())
 }
 
-/// Saves the recording that a killed command has left in the top-level buffer, and restores the buffer.
+/// Saves the recording that a killed command has left in the top-level buffer, and restores the buffer. If this fails,
+/// the note stays.
 fn restore_top(left: LeftInTop) -> Result {
-    let (pid, top) = (left.pid, Top::left(left.text.top.clone())?);
+    let pid = left.pid;
+    if !Top::is_as_left(&left)? {
+        left.done();
+        say(format_args!(
+            "another program has changed the kernel's top-level buffer since recording {pid} ended: what that recording left \
+             there is neither saved nor restored"
+        ));
+        return Ok(());
+    }
+    let top = Top::left(&left)?;
     if top.instance.stats()?.entries > 0 {
         let output = output("atrace-recording".as_ref(), left.text.output.clone(), pid);
         let (count, name) = (process::all().len() * 2, |pid| Process(pid).program_name());
         match output.and_then(|output| save_from(&top.instance, None, output, count, name)) {
             Ok((saved, _)) => tell_saved(&saved, pid),
             Err(e) => {
-                let trace = shown_path(&top.instance.path().join("trace")).to_string();
-                top.keep();
+                let trace = top.instance.path().join("trace");
                 return Err(Failure::new(format!(
-                    "a recording whose command (process {pid}) was killed: {e}\natrace: it is still in {trace}; make room, and \
-                     the next recording saves it"
+                    "{}: {e}\natrace: it is still in {}; make room, and the next recording saves it",
+                    unsaved(pid),
+                    shown_path(&trace)
                 )));
             }
         }
     }
-    drop(top);
+    top.restore()?;
     left.done();
-    say(format_args!(
-        "restored the kernel's top-level buffer, which recording {pid} left changed when it was killed"
-    ));
+    say(format_args!("restored the kernel's top-level buffer, which recording {pid} left changed"));
     Ok(())
 }
 
 fn tell_saved(path: &Path, pid: u32) {
-    say(format_args!("saved {}: a recording whose command (process {pid}) was killed", shown_path(path)));
+    say(format_args!("saved {}: {}", shown_path(path), unsaved(pid)));
+}
+
+/// Returns the name of a recording for messages. Its command was killed, or could not save it.
+fn unsaved(pid: u32) -> String {
+    format!("a recording whose command (process {pid}) ended before it could save it")
 }
 
 /// Saves the recording of a killed command if its buffer has events. Returns whether the buffer may be removed.
@@ -149,7 +163,7 @@ fn save(path: &Path, pid: u32) -> Result<bool> {
             Ok(true)
         }
         Err(e) => {
-            say(format_args!("a recording whose command (process {pid}) was killed: {e}"));
+            say(format_args!("{}: {e}", unsaved(pid)));
             [instance].into_iter().chain(copies).for_each(|instance| _ = keep(instance));
             Ok(false)
         }
@@ -163,7 +177,7 @@ fn output(name: &OsStr, noted: Option<Destination>, pid: u32) -> Result<Output> 
         let owner = noted.owner.map(|(uid, gid)| Caller::of(uid, Some(gid)));
         match Output::create(&noted.path, Existing::Refuse, owner.as_ref(), false) {
             Ok(output) => return Ok(output),
-            Err(e) => say(format_args!("a recording whose command (process {pid}) was killed: {e}")),
+            Err(e) => say(format_args!("{}: {e}", unsaved(pid))),
         }
     }
     let mut name = name.to_owned();

@@ -2,9 +2,10 @@
 //! restored afterwards.
 //!
 //! A recording changes the buffer's switch, clock, size and options. The old values are read first, are written to the
-//! command's note, and are written back in reverse order when the [`Top`] is dropped. If the command is killed, the next
-//! recording saves the events and writes the values back (`leftover`). A forked child that drops its copy of the [`Top`]
-//! changes nothing.
+//! command's note, and are written back in reverse order when the [`Top`] is restored or dropped. If the command is
+//! killed, the next recording saves the events and writes the values back (`leftover`), unless another program uses the
+//! buffer by then: the command's note also has the settings with which the recording began. A forked child that drops
+//! its copy of the [`Top`] changes nothing.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,25 +18,35 @@ use crate::tracefs::{self, Instance};
 use atrace_sys::fork::{Generation, generation};
 
 use crate::command::buffer::ring;
-use crate::command::notes::Note;
+use crate::command::notes::{self, LeftInTop, Note, Settings};
 use crate::command::terminal::{Failure, Result, failed, quoted_path, say, shown_path};
 
-/// The use of the top-level buffer for a recording. Dropping the `Top` restores the settings that were changed.
+/// The use of the top-level buffer for a recording. Dropping the `Top` restores the settings that were changed, unless
+/// the buffer has events that are not saved yet.
 pub(crate) struct Top {
     pub(crate) instance: Instance,
     /// The files that are changed and their old contents, in the order of the changes.
-    before: Vec<(PathBuf, String)>,
-    /// Whether the recorded events stay in the buffer, because they could not be saved.
+    before: Settings,
+    /// Whether the recorded events stay in the buffer, because they are not saved.
     is_kept: bool,
-    by: Generation,
+    /// The process that has to restore the buffer, or `None` if that is done.
+    by: Option<Generation>,
 }
 
 impl Top {
     /// Takes the buffer to record into it. Returns an error if another process uses the buffer, or if it has
-    /// events and `discard` is false. `note` receives the values that have to be restored.
+    /// events and `discard` is false. `note` receives the values that have to be restored. What a killed command has
+    /// changed is restored first.
     pub(crate) fn take(discard: bool, note: Option<&Note>) -> Result<Self> {
         let root = tracefs::root()?;
         let instance = Instance::attach(&root)?;
+        let (others, left): (Vec<_>, Vec<_>) =
+            notes::in_top().into_iter().partition(|(_, left)| left.is_none());
+        if let Some((pid, _)) = others.first() {
+            return Err(Failure::new(format!(
+                "recording {pid} uses the kernel's top-level buffer: wait until it has ended"
+            )));
+        }
         without_tracer(&root)?;
         if let Some(event) = read(&root.join("set_event")).unwrap_or_default().lines().next() {
             return Err(Failure::new(format!(
@@ -51,7 +62,11 @@ impl Top {
                 shown_path(&root.join("trace"))
             )));
         }
-        let mut top = Self { instance, before: Vec::new(), is_kept: false, by: generation() };
+        for left in left.into_iter().filter_map(|(_, left)| left) {
+            Self::left(&left)?.restore().unwrap_or_else(say);
+            left.done();
+        }
+        let mut top = Self { instance, before: Vec::new(), is_kept: false, by: Some(generation()) };
         for file in ["tracing_on", "trace_clock"] {
             top.note(root.join(file))?;
         }
@@ -69,21 +84,41 @@ impl Top {
         Ok(top)
     }
 
-    /// Switches the buffer on, for the recording.
-    pub(crate) fn start(&self) -> Result {
+    /// Switches the buffer on, for the recording. `note` receives the settings of the buffer.
+    pub(crate) fn start(&self, note: Option<&Note>) -> Result {
+        let root = self.instance.path();
+        let changed = self.before.iter().map(|(path, _)| path.clone()).filter(|path| *path != switch(root));
+        let set = changed.chain([root.join("set_event")]).map(|path| Ok((path.clone(), value(&path)?)));
+        let set = set.collect::<Result<_>>()?;
+        note.map_or(Ok(()), |note| note.set_top(&set))?;
         self.instance.set_tracing_on(true)?;
         Silence::lift(self.instance.path());
         Ok(())
     }
 
-    /// Takes the buffer that a killed command has left, and stops the recording. `before` are the files that the
-    /// command has changed, and their old contents.
-    pub(crate) fn left(before: Vec<(PathBuf, String)>) -> Result<Self> {
+    /// Returns whether the buffer has the settings that a killed command has left. Otherwise, another program has
+    /// changed them since, and may use the buffer.
+    pub(crate) fn is_as_left(left: &LeftInTop) -> Result<bool> {
         let root = tracefs::root()?;
-        without_tracer(&root)?;
-        let instance = Instance::attach(&root)?;
+        let (set, is_on) = (&left.text.set, is_on(&root)?);
+        let has_events = !read(&root.join("set_event"))?.is_empty();
+        // The events of a recording that could not be saved are disabled.
+        let is_same = |(path, set): &(PathBuf, String)| {
+            path.ends_with("set_event") && !has_events && !is_on || value(path).is_ok_and(|now| now == *set)
+        };
+        // A command that has cleared the buffer restores its settings one by one.
+        let is_idle = !is_on && !has_events && Instance::attach(&root)?.stats()?.entries == 0;
+        let has_begun = !set.is_empty();
+        Ok(without_tracer(&root).is_ok()
+            && (is_idle || if has_begun { set.iter().all(is_same) } else { !is_on }))
+    }
+
+    /// Takes the buffer that a killed command has left, and stops the recording. The recording stays in the buffer until
+    /// it is [restored](Self::restore).
+    pub(crate) fn left(left: &LeftInTop) -> Result<Self> {
+        let instance = Instance::attach(tracefs::root()?)?;
         instance.set_tracing_on(false)?;
-        Ok(Self { instance, before, is_kept: false, by: generation() })
+        Ok(Self { instance, before: left.text.top.clone(), is_kept: true, by: Some(generation()) })
     }
 
     /// Leaves the recorded events in the buffer. The buffer is switched off, so nothing overwrites them, and its
@@ -92,17 +127,22 @@ impl Top {
         self.is_kept = true;
     }
 
+    /// Restores the buffer, whose events are saved or not needed.
+    pub(crate) fn restore(mut self) -> Result {
+        self.is_kept = false;
+        self.put_back()
+    }
+
     fn note(&mut self, path: PathBuf) -> Result {
-        let text = read(&path)?;
-        let between = |start, end| Some(text.split_once(start)?.1.split_once(end)?.0);
-        // A file with several choices has the current one in brackets. `7 (expanded: 1408)`: the buffer gets the second
-        // size when it is first used.
-        let value = between("[", "]").or_else(|| between("expanded: ", ")")).unwrap_or(&text).to_owned();
+        let value = value(&path)?;
         self.before.push((path, value));
         Ok(())
     }
 
     fn put_back(&mut self) -> Result {
+        if self.by.take() != Some(generation()) {
+            return Ok(()); // It is put back already, or this is a copy in a forked child.
+        }
         self.instance.set_tracing_on(false)?;
         // `take` checked that no one else had events enabled.
         self.instance.control("events/enable", "0")?;
@@ -116,26 +156,28 @@ impl Top {
         self.instance.clear()?;
         let mut problems = Vec::new();
         // The switch `tracing_on` was noted first, so it is written back last.
-        for (path, value) in self.before.drain(..).rev() {
-            if let Err(e) = fs::write(&path, &value) {
-                problems.push(format!("{}={}: {e}", shown_path(&path), shown(&value)));
+        for (path, value) in self.before.iter().rev() {
+            // If a setting can't be restored, the buffer stays off, so the next recording tries again.
+            if !problems.is_empty() && *path == switch(self.instance.path()) {
+                break;
+            }
+            if let Err(e) = fs::write(path, value) {
+                problems.push(format!("{}={}: {e}", shown_path(path), shown(value)));
             }
         }
         if is_on(self.instance.path()).unwrap_or(false) {
             Silence::lift(self.instance.path());
         }
-        if problems.is_empty() { Ok(()) } else { Err(Failure::new(problems.join("; "))) }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(format!("putting the kernel's trace buffer back: {}", problems.join("; "))))
     }
 }
 
 impl Drop for Top {
     fn drop(&mut self) {
-        if self.by != generation() {
-            return; // This is a copy in a forked child.
-        }
-        if let Err(e) = self.put_back() {
-            say(format_args!("putting the kernel's trace buffer back: {e}"));
-        }
+        self.put_back().unwrap_or_else(say);
     }
 }
 
@@ -149,6 +191,10 @@ fn without_tracer(root: &Path) -> Result {
         ))),
         _ => Ok(()),
     }
+}
+
+fn switch(root: &Path) -> PathBuf {
+    root.join("tracing_on")
 }
 
 fn option(root: &Path) -> PathBuf {
@@ -246,11 +292,20 @@ fn set(root: &Path, copies: bool) -> Result {
 }
 
 fn is_on(root: &Path) -> Result<bool> {
-    Ok(read(&root.join("tracing_on"))? != "0")
+    Ok(read(&switch(root))? != "0")
 }
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed(shown_path(path)))
+}
+
+/// Returns the value of a setting, in the form in which it can be written back.
+fn value(path: &Path) -> Result<String> {
+    let text = read(path)?;
+    let between = |start, end| Some(text.split_once(start)?.1.split_once(end)?.0);
+    // A file with several choices has the current one in brackets. `7 (expanded: 1408)`: the buffer gets the second size
+    // when it is first used.
+    Ok(between("[", "]").or_else(|| between("expanded: ", ")")).unwrap_or(&text).to_owned())
 }
 
 #[cfg(test)]

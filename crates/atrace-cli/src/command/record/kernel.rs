@@ -44,7 +44,7 @@ impl Buffer {
         }
     }
 
-    fn start(&mut self) -> Result {
+    fn start(&mut self, note: Option<&Note>) -> Result {
         self.instance().clear()?;
         match self {
             Self::Copy(instance, silenced) => {
@@ -52,7 +52,7 @@ impl Buffer {
                 *silenced = Silence::start(tracefs::root()?)?;
                 Ok(instance.set_option(tracefs::COPY, true)?)
             }
-            Self::Top(top) => top.start(),
+            Self::Top(top) => top.start(note),
         }
     }
 
@@ -101,7 +101,7 @@ pub(super) fn record(args: &RecordArgs) -> Result {
     matching.iter().for_each(|process| warn_of(*process));
 
     let mut tally = Tally::default();
-    buffer.start()?;
+    buffer.start(note.as_ref())?;
     if let Some(note) = note.as_mut().filter(|_| !args.apps.is_empty()) {
         note.switch_on(|_| args.apps.clone(), &stores)?;
     }
@@ -135,14 +135,20 @@ fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally) -> 
             path
         }
         Buffer::Top(top) => match buffer::save_from(&top.instance, None, output, count, name) {
-            Ok((path, _)) => path,
+            Ok((path, _)) => {
+                if let Err(e) = top.restore() {
+                    say(e);
+                    note.into_iter().for_each(|mut note| note.leave());
+                }
+                path
+            }
             Err(e) => {
                 let trace = shown_path(&top.instance.path().join("trace")).to_string();
                 top.keep();
                 note.into_iter().for_each(|mut note| note.leave());
                 return Err(Failure::new(format!(
                     "{e}\natrace: nothing is lost yet: the recording is still in {trace}; make room, and the next recording \
-                     saves it to that file"
+                     saves it"
                 )));
             }
         },

@@ -228,7 +228,7 @@ pub(super) fn by_this(args: &RecordArgs, refused: &io::Error) -> Result {
     let path = listening.path.clone();
     drop(listening);
     let report = service.finish();
-    waited?;
     let why = silence::why(&report.counts, &args.apps, &path);
-    run::finish(output, report, Ok(()), why)
+    run::finish(output, report, Ok(()), why)?;
+    waited
 }

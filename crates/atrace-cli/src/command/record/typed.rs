@@ -79,18 +79,23 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
         service.add(stream.take()?);
         Silence::look(&mut silence);
         if patience.take_if(|patience| start.elapsed() >= *patience).is_some() {
-            note = switch_on(args, &service.connected(), path, caller.as_ref())?;
+            note = switch_on(args, &service.connected(), path, caller.as_ref()).unwrap_or_else(|e| {
+                say(e);
+                None
+            });
         }
         Ok(format!("{} events, {} of the kernel", thousands(service.events()), thousands(stream.written())))
     });
+    // No error from here on loses the recording.
     // First, because a write to the top-level marker fails if a buffer that gets copies is off.
-    stream.instance().set_option(tracefs::COPY, false)?;
+    let stopped = stream.instance().set_option(tracefs::COPY, false).map_err(Failure::from);
     drop((silence, note, listening));
-    service.add(stream.end()?);
+    let ended = stream.end().map(|packets| service.add(packets));
     let report = service.finish();
-    waited?;
-    say(stream.finish(report.ended.is_none())?);
-    run::finish(output, report, Ok(()), None)
+    let is_whole = report.ended.is_none() && waited.is_ok() && ended.is_ok();
+    let removed = stream.finish(is_whole).map(say);
+    run::finish(output, report, Ok(()), None)?;
+    waited.and(stopped).and(ended).and(removed)
 }
 
 /// Switches on tracing by ATrace for programs of other users, which can't connect to the service, and for each pattern

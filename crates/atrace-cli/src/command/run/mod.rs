@@ -204,8 +204,9 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     counted = counted.and_then(|()| tally.look(&instance));
     let processes = names.read();
     let is_its = |process| processes.has(process);
-    let copied = copies.as_ref().map(|copies| buffer::copied(copies.instance(), &is_its)).transpose()?;
-    let saved = buffer::save_from(&instance, copied, output, PROCESSES, |process| processes.name(process));
+    let copied = copies.as_ref().map(|copies| buffer::copied(copies.instance(), &is_its)).transpose();
+    let name = |process| processes.name(process);
+    let saved = copied.and_then(|copied| buffer::save_from(&instance, copied, output, PROCESSES, name));
     if let Some(copies) = &copies {
         copies.report(&processes);
     }

@@ -70,6 +70,9 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let mut look = |asks| {
         if let Some(kernel) = kernel.as_mut().filter(|_| taken.is_ok()) {
             taken = kernel.take().map(|packets| service.add(packets));
+            if let Err(e) = &taken {
+                say(format_args!("no more events of the kernel are recorded: {e}"));
+            }
         }
         if asks {
             saves += 1;
@@ -96,7 +99,8 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let report = service.finish();
     drop(place);
     let why = silence(&report.counts);
-    let removed = kernel.map_or(Ok(()), |kernel| kernel.finish(report.ended.is_none()).map(say));
+    let is_whole = report.ended.is_none() && taken.is_ok() && ended.is_ok();
+    let removed = kernel.map_or(Ok(()), |kernel| kernel.finish(is_whole).map(say));
     finish(output, report, saved, why)?;
     let status = waited?;
     taken.and(ended).and(removed)?;
