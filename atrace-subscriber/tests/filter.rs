@@ -613,6 +613,39 @@ fn a_layer_may_switch_while_it_is_asked() {
     assert_eq!(place.texts(), (0..5).map(|round| format!("I|round = {round}")).collect::<Vec<_>>());
 }
 
+/// Tests a layer that calls a function which switches tracing, during the rebuild for which the program's own switch
+/// waits: the function does not wait for the program's switch in turn.
+#[test]
+fn a_layer_that_switches_while_it_is_asked_waits_for_no_switch() {
+    static ARMED: AtomicUsize = AtomicUsize::new(0);
+    static RETURNED: AtomicUsize = AtomicUsize::new(0);
+    let name = case!({
+        let switching = Asked(&ARMED, || {
+            ARMED.store(0, Ordering::SeqCst);
+            atrace::atrace_set_tracing_enabled(true);
+            RETURNED.fetch_add(1, Ordering::SeqCst);
+        });
+        tracing_subscriber::registry().with(switching).with(AtraceSubscriber::default().with_filter()).init();
+        let switched = on();
+        settled(true);
+        asked();
+        let has_returned = |round: usize| {
+            atrace::atrace_set_tracing_enabled(false);
+            settled(false);
+            ARMED.store(1, Ordering::SeqCst);
+            atrace::atrace_set_tracing_enabled(true);
+            let has_returned = RETURNED.load(Ordering::SeqCst) > round;
+            until("the layer is asked", || RETURNED.load(Ordering::SeqCst) > round);
+            has_returned
+        };
+        // The program's switch does not wait for longer than a second, which a busy machine may take.
+        assert!((0..3).any(has_returned));
+        drop(switched);
+    });
+    let Some(place) = Place::new(&name) else { return };
+    place.run(&name, Role::Aosp);
+}
+
 #[test]
 fn a_layer_that_panics_while_it_is_asked_hinders_no_later_switch() {
     static ARMED: AtomicUsize = AtomicUsize::new(0);

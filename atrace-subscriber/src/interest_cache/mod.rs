@@ -60,7 +60,7 @@ use std::time::Duration;
 
 use atrace::AtraceTag;
 use atrace::tracer::backend_tags_enable;
-use atrace::watch::{Watch, watch_backends};
+use atrace::watch::{Watch, as_callback, watch_backends};
 use atrace_sys::fork::{PerProcess, Turn};
 use atrace_sys::thread::spawn_quiet;
 use tracing_core::dispatcher::{self, WeakDispatch};
@@ -115,7 +115,7 @@ struct OfProcess {
     has_rebuilt: Condvar,
 }
 
-/// The numbers of the last switches: each switch by the program gets the next number.
+/// The numbers of the last switches: each switch that a thread notices gets the next number, as does [`after_fork`].
 #[derive(Clone, Copy, Default)]
 struct Switches {
     last: u64,
@@ -331,7 +331,8 @@ impl Rebuilder {
                 let rebuild = || {
                     forks::apart(|| dispatcher::with_default(&dispatch, callsite::rebuild_interest_cache));
                 };
-                let _ = catch_unwind(AssertUnwindSafe(rebuild));
+                // The thread of a watch may wait for the rebuild, and a layer that is queried may switch tracing.
+                let _ = as_callback(|| catch_unwind(AssertUnwindSafe(rebuild)));
                 REBUILDING.set(false);
                 follow_with_log(before, LevelFilter::current());
             }));

@@ -150,6 +150,15 @@ fn with_tags(callback: impl Fn(AtraceTag)) -> impl Fn(BackendTags, BackendTags) 
     }
 }
 
+/// Calls `body` as a part of a callback that another thread is in, and that may wait for `body`. So functions that switch
+/// tracing wait for no callback within `body`. `body` must not panic.
+pub fn as_callback<T>(body: impl FnOnce() -> T) -> T {
+    let outer = IN_CALLBACK.replace(true);
+    let returned = body();
+    IN_CALLBACK.set(outer);
+    returned
+}
+
 /// Does the same as [`watch`], for a tracer that caches which tags are enabled. The tags are those of
 /// [`Watch::backend_tags`].
 ///
@@ -419,9 +428,7 @@ impl Watchers {
         self.notifier.notify(BackendTags::now, |callback, before, now| {
             // A panic must not affect the other watches; the panic hook has reported it. This may be the last reference to
             // the callback, whose drop may panic, too. Dropping the payload of that panic may panic again.
-            let outer = IN_CALLBACK.replace(true);
-            let called = catch_unwind(AssertUnwindSafe(move || callback(before, now)));
-            IN_CALLBACK.set(outer);
+            let called = as_callback(|| catch_unwind(AssertUnwindSafe(move || callback(before, now))));
             if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(called))) {
                 std::mem::forget(another);
             }
