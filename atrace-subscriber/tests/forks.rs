@@ -131,14 +131,29 @@ fn a_child_numbers_callsites_while_the_parents_table_grows() {
 #[cfg(all(feature = "perfetto", any(target_os = "linux", target_os = "android")))]
 #[test]
 fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
-    /// A subscriber that once is slow to answer.
+    /// Whether the process forks.
+    static FORKS: AtomicBool = AtomicBool::new(false);
+    static REBUILT_DURING_FORK: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn note_fork() {
+        FORKS.store(true, Ordering::SeqCst);
+    }
+
+    extern "C" fn ignore() {}
+
+    /// A subscriber that once is slow to answer: until a while after the process has begun to fork.
     struct Slow(&'static std::sync::Barrier, AtomicBool);
 
     impl tracing::Subscriber for Slow {
         fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
             if self.1.swap(false, Ordering::SeqCst) {
                 self.0.wait();
+                let limit = Instant::now() + Duration::from_secs(60);
+                while !FORKS.load(Ordering::SeqCst) && Instant::now() < limit {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 std::thread::sleep(Duration::from_millis(20));
+                REBUILT_DURING_FORK.store(FORKS.load(Ordering::SeqCst), Ordering::SeqCst);
             }
             Interest::sometimes()
         }
@@ -169,6 +184,8 @@ fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
     let slow = Dispatch::new(Slow(step, AtomicBool::new(false)));
     let filter = Dispatch::new(AtraceSubscriber::default().with_filter());
     tracing::dispatcher::with_default(&filter, || tracing::info!("a callsite to be asked"));
+    // At a fork, `note_fork` is called before the functions that were registered earlier.
+    assert!(atrace_sys::fork::around(note_fork, ignore, ignore));
     slow.downcast_ref::<Slow>().unwrap().1.store(true, Ordering::SeqCst);
     let recording = std::thread::spawn(|| atrace::perfetto::record_to("/dev/null").unwrap());
     step.wait();
@@ -177,6 +194,7 @@ fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
         true
     });
     recording.join().unwrap().finish().unwrap();
+    assert!(REBUILT_DURING_FORK.load(Ordering::SeqCst), "the process did not fork during the rebuild");
     assert_eq!(child, Some(true), "the child waited for a thread that it does not have");
 }
 
