@@ -213,7 +213,8 @@
 //!
 //! *Fork.* A child may trace at once, and waits for no thread of its parent. With a filter, its callsites stay
 //! enabled or disabled as its parent's were during the fork, until the child calls [`after_fork`]. The child does not
-//! end the spans that its parent had entered.
+//! end the spans that its parent had entered. With a filter, `fork()` itself waits while another thread makes `tracing`
+//! ask about all callsites again, after a switch: usually for less than a millisecond, for about a second at most.
 //!
 //! *Other systems.* On systems without ATrace the crate compiles, and writes nothing.
 //!

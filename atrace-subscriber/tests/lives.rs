@@ -142,10 +142,11 @@ mod cases {
 
     /// Begins to record into the file at `path`.
     fn begin(path: &Path) -> Recording {
-        let begun = TRIES.clone().map(|_| perfetto::record_to(path));
+        let mut begun = TRIES.clone().map(|_| perfetto::record_to(path));
         // A thread may still be in the middle of an event of the previous recording.
-        let is_stuck = |begun: &io::Result<_>| begun.as_ref().is_err_and(|e| e.kind() == ErrorKind::TimedOut);
-        begun.skip_while(is_stuck).next().expect("no thread stays in an event").unwrap()
+        let is_settled =
+            |begun: &io::Result<_>| !begun.as_ref().is_err_and(|e| e.kind() == ErrorKind::TimedOut);
+        begun.find(is_settled).expect("no thread stays in an event").unwrap()
     }
 
     /// Returns whether the thread that begins the lives of spans that hang sleeps, or does not exist. If this thread was

@@ -11,8 +11,9 @@
 //! - when the span's thread enters another span after it has left this span (unless the callsite's spans are presumed
 //!   to be synchronous);
 //! - when the life of a child of the span begins;
-//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered; if its
-//!   callsite's spans are presumed to be synchronous, some ticks later (`marks.rs`): so the trace contains the life even if nothing more happens on the thread, or if the process is killed;
+//! - at the second tick ([`tick`]) after the span was left, or after its creation if it was never entered; if it was
+//!   entered and its callsite's spans are presumed to be synchronous, some ticks later (`marks.rs`): so the trace
+//!   contains the life even if nothing more happens on the thread, or if the process is killed;
 //! - when the span closes.
 //!
 //! If the last span of the callsite was asynchronous, the life begins at the creation, as it always does with
@@ -159,8 +160,8 @@ impl StoredSpan {
         self.0 + 1
     }
 
-    /// Returns whether this is the id from which the number of the span's flow is made. A span whose flow was not set has
-    /// none.
+    /// Returns whether this is the id from which the number of the span's flow is made. If the flow of the span
+    /// was not set, this compares the flow of an earlier span in the slot.
     pub(crate) fn has_flow(self, flow_id: u64) -> bool {
         self.slot().is_some_and(|slot| slot.origin.is_of(flow_id))
     }
