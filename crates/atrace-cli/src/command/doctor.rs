@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use atrace_sys::errand::{PATIENCE, User};
 
-use crate::doctor::{Report, examine, examine_program, examine_within};
+use crate::doctor::{Report, examine, examine_program, examine_within, user};
 use crate::escape::shown;
 
 use crate::command::terminal::{Failure, Result, print};
@@ -40,8 +40,8 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     if patient.is_empty() {
         return Err(Failure::new("an empty name names no program"));
     }
-    let mut running = process::all();
-    running.retain(|process| is_called(*process, patient));
+    let called = process::all().into_iter().filter(|process| is_called(*process, patient));
+    let mut running: Vec<_> = called.map(|process| (uid(process), process)).collect();
     if running.is_empty() {
         print(&format!(
             "no running process is called {}: this is the result for a process that is started now",
@@ -49,21 +49,19 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
         ));
         show(examine_program(Some(patient)));
     }
-    // A process without a user has ended.
-    let uid = |process: &Process| process.uid().unwrap_or(u32::MAX);
     let own = User::present().uid;
-    running.sort_by_key(|process| uid(process) != own);
+    running.sort_by_key(|(uid, _)| *uid != own);
     let (mut left, mut missed) = (BTreeMap::new(), BTreeMap::new());
-    for (index, process) in running.iter().enumerate() {
-        let left = left.entry(uid(process)).or_insert(PATIENCE);
+    for (index, (uid, process)) in running.iter().enumerate() {
+        let left = left.entry(uid).or_insert(PATIENCE);
         if left.is_zero() {
-            *missed.entry(uid(process)).or_insert(0_u32) += 1;
+            *missed.entry(uid).or_insert(0_u32) += 1;
             continue;
         }
         if index > 0 {
             print("");
         }
-        show(if uid(process) == own { examine(process.0) } else { examine_within(process.0, left) });
+        show(if *uid == own { examine(process.0) } else { examine_within(process.0, left) });
     }
     for (uid, count) in &missed {
         print(&format!(
@@ -73,10 +71,47 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<u8> {
     Ok(u8::from(!all_arrive || !missed.is_empty()))
 }
 
+/// Returns the id of the user who started a process, also if the program has root's rights (set-user-id). Returns
+/// `u32::MAX` for a process that has ended.
+fn uid(process: Process) -> u32 {
+    process.status().as_ref().and_then(user).map_or(u32::MAX, |user| user.uid)
+}
+
 /// Returns whether a name refers to the process: the name equals `argv[0]` or the last path component of `argv[0]`,
 /// or is a pattern that matches `argv[0]`.
 fn is_called(process: Process, name: &str) -> bool {
     let Some(argv0) = process.argv0() else { return false };
     let argv0 = argv0.to_string_lossy();
     argv0 == name || argv0.rsplit('/').next() == Some(name) || process.matches(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a program")]
+    #[allow(unsafe_code, reason = "a program gets the ids of a set-user-id program")]
+    fn a_program_with_roots_rights_belongs_to_its_user() {
+        if User::present().uid != 0 {
+            return;
+        }
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        // SAFETY: the call may be made between fork and exec.
+        unsafe {
+            command.pre_exec(|| match libc::setresuid(65534, 0, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        let uid = uid(Process(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(uid, 65534);
+    }
 }

@@ -58,7 +58,7 @@ pub(super) struct Published {
 /// the process that are not root's, or root's if there are no others.
 ///
 /// If a process has the ids of several users, the kernel may refuse each of these users access to the process.
-pub(super) fn user(status: &Status) -> Option<User> {
+pub(crate) fn user(status: &Status) -> Option<User> {
     let id = |key| {
         let ids = status.numbers(key);
         ids.iter().copied().find(|id| *id != 0).or(ids.first().copied())

@@ -45,6 +45,7 @@ use atrace_sys::errand::{PATIENCE, User};
 use atrace_sys::memory::has_memory_files;
 
 use self::facts::{Facts, Published};
+pub(crate) use self::look::user;
 pub use self::look::{Standings, standings};
 pub(crate) use self::properties::tag_names;
 pub use self::report::{Finding, Level, Report, Topic};
@@ -58,12 +59,16 @@ use crate::process::{Process, Status};
 ///
 /// As root, this function forks: see `atrace_sys::errand`.
 pub fn examine(pid: u32) -> Report {
-    examine_within(pid, &mut PATIENCE.clone())
+    examine_as(pid, &mut PATIENCE.clone(), false)
 }
 
-/// Does the same as [`examine`], but collects the facts only as long as time is `left`, and subtracts the time that this
-/// takes. (A process of the caller's own user is not limited in this way, unless the caller is root.)
+/// Does the same as [`examine`], but waits, and as root collects the facts, only as long as time is `left`, and subtracts
+/// the time that this takes.
 pub(crate) fn examine_within(pid: u32, left: &mut Duration) -> Report {
+    examine_as(pid, left, true)
+}
+
+fn examine_as(pid: u32, left: &mut Duration, charges_pauses: bool) -> Report {
     let mut report = Report::default();
     let Some(status) = Process(pid).status() else {
         report.bad(Topic::Process, format!("there is no process {pid}"), "pgrep -af NAME");
@@ -78,7 +83,8 @@ pub(crate) fn examine_within(pid: u32, left: &mut Duration) -> Report {
         }
     };
     let name = facts.get("name").map(<[u8]>::to_vec);
-    let mut patient = Patient { pid, name, facts, is_new: false, left: *left, is_final: false };
+    let mut patient =
+        Patient { pid, name, facts, is_new: false, left: *left, charges_pauses, is_final: false };
     if !patient.lives(&status, &mut report) {
         return report;
     }
@@ -94,7 +100,8 @@ pub(crate) fn examine_within(pid: u32, left: &mut Duration) -> Report {
 pub fn examine_program(argv0: Option<&str>) -> Report {
     let (pid, name) = (std::process::id(), argv0.map(|name| name.as_bytes().to_vec()));
     let facts = look::own();
-    let mut patient = Patient { pid, name, facts, is_new: true, left: PATIENCE, is_final: false };
+    let mut patient =
+        Patient { pid, name, facts, is_new: true, left: PATIENCE, charges_pauses: false, is_final: false };
     let published = patient.facts.published();
     patient.report(published, Report::default())
 }
@@ -109,6 +116,8 @@ struct Patient {
     is_new: bool,
     /// The time that is left for collecting facts.
     left: Duration,
+    /// Whether the pauses before facts are collected again are subtracted from the time that is left.
+    charges_pauses: bool,
     /// Whether the facts could not be collected again, and stay as they are.
     is_final: bool,
 }
@@ -149,7 +158,9 @@ impl Patient {
             return;
         }
         std::thread::sleep(pause);
-        self.left = self.left.saturating_sub(pause);
+        if self.charges_pauses {
+            self.left = self.left.saturating_sub(pause);
+        }
         match Process(self.pid).status().map(|status| look::facts(self.pid, &status, &mut self.left)) {
             Some(Ok(facts)) => self.facts = facts,
             _ => self.is_final = true,
@@ -218,5 +229,30 @@ impl Patient {
             }
         }
         published
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs /proc")]
+    fn only_processes_with_a_limit_pay_for_pauses() {
+        const PAUSE: Duration = Duration::from_millis(2);
+        for (charges_pauses, left) in [(false, PATIENCE), (true, PATIENCE - PAUSE)] {
+            let (pid, facts) = (std::process::id(), Facts::default());
+            let mut patient = Patient {
+                pid,
+                name: None,
+                facts,
+                is_new: false,
+                left: PATIENCE,
+                charges_pauses,
+                is_final: false,
+            };
+            patient.look_again(PAUSE);
+            assert!(patient.left == left && !patient.is_final, "{:?}", patient.left);
+        }
     }
 }

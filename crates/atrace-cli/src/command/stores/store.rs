@@ -12,7 +12,8 @@
 //! # Patterns
 //!
 //! Patterns that can't match any name are refused at once, so that no user waits for a recording with such a pattern
-//! ([`check_all`]). Sets of characters are checked with `fnmatch`, which the traced programs use, too.
+//! ([`check_all`]). Sets of characters are checked with the matcher that the traced programs use. On hosts, that is the
+//! library's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, OsString};
