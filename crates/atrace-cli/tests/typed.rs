@@ -325,9 +325,9 @@ mod cases {
     /// A shell command that makes the statistics of a command's buffer unreadable, in a mount namespace. `PID` is the
     /// process id of the command that records.
     const BREAKS: &str =
-        "mount --bind /dev/null $(echo /sys/kernel/tracing/instances/atrace-kernel-PID-*/per_cpu/cpu0/stats)";
+        "mount --bind /dev/null $(echo /sys/kernel/tracing/instances/atrace-[rk]e*-PID-*/per_cpu/cpu0/stats)";
 
-    /// Tests a recording whose events of the kernel can't be read any more: what was recorded is saved, and is not called
+    /// Tests recordings whose buffers can't be read or counted any more: what was recorded is saved, and is not called
     /// complete.
     #[test]
     fn an_error_does_not_lose_the_recording() {
@@ -346,14 +346,22 @@ mod cases {
             echo RUN $?
             ./atrace record -c sched -o recorded 2>record.err & pid=$!
             until grep -q ' events, ' record.err; do kill -0 $pid || exit 9; sleep 0.05; done
-            {}
+            {0}
+            wait $pid
+            echo RECORD $?
+            cat record.err
+            ./atrace run --kernel -c sched -o text -- sh -c '{run}' 2>&1
+            echo RUN $?
+            ./atrace record --kernel -c sched -o text2 2>record.err & pid=$!
+            until grep -q ' events$' record.err; do kill -0 $pid || exit 9; sleep 0.05; done
+            {0}
             wait $pid
             echo RECORD $?
             cat record.err",
             BREAKS.replace("PID", "$pid")
         );
         let ran = end(&mut here.apart(&script));
-        assert_eq!((ran.said("RUN"), ran.said("RECORD")), (vec!["125"], vec!["1"]), "{ran:?}");
+        assert_eq!((ran.said("RUN"), ran.said("RECORD")), (vec!["125"; 2], vec!["1"; 2]), "{ran:?}");
         for (said, file) in [(&ran.stderr, "out"), (&ran.stdout, "recorded")] {
             assert!(said.contains("stats is not understood"), "{ran:?}");
             assert!(said.contains(" events of the kernel written\n"), "{ran:?}");
@@ -362,6 +370,12 @@ mod cases {
             assert!(events.iter().any(|it| it.kind == 4), "{file}: {ran:?}");
         }
         assert!(ran.stderr.contains("no more events of the kernel are recorded: "), "{ran:?}");
+        for file in ["text", "text2"] {
+            assert!(fs::read_to_string(here.path(file)).unwrap().contains(": sched_switch: "), "{ran:?}");
+        }
+        // Only the programs' packets are all there.
+        let whole = ran.stdout.lines().chain(ran.stderr.lines()).filter(|line| line.contains("none lost"));
+        assert!(whole.eq(["atrace: 0 events written, none lost"; 2]), "{ran:?}");
     }
 
     /// Tests that the buffers of a recording stay if the copies of its messages can't be read.

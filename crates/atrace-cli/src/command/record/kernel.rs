@@ -114,14 +114,15 @@ pub(super) fn record(args: &RecordArgs) -> Result {
         note.switch_off();
     }
     let done = waited.and(buffer.stop()).and_then(|()| tally.look(buffer.instance()));
-    finish(buffer, note, output, &tally)?;
+    finish(buffer, note, output, &tally, done.is_ok())?;
     if tally.written() == 0 && !args.apps.is_empty() {
         say("nothing was written: `atrace doctor PID` tells why");
     }
     done
 }
 
-fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally) -> Result {
+/// Saves the recording. `is_whole` means that there was no error until now.
+fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally, is_whole: bool) -> Result {
     let name = |pid| Process(pid).program_name();
     // The processes that exist now, and the same number that have ended.
     let count = process::all().len() * 2;
@@ -153,7 +154,7 @@ fn finish(buffer: Buffer, note: Option<Note>, output: Output, tally: &Tally) -> 
             }
         },
     };
-    say(tally.report("events"));
+    say(if is_whole { tally.report("events") } else { tally.report_of_some("events") });
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", path.display()));
     Ok(())
 }

@@ -82,10 +82,13 @@ pub(super) fn by_system(args: &RecordArgs, mut consumer: Consumer) -> Result {
     }
     let stopped = consumer.stop().map_err(ended);
     let done = waited.and(stopped);
-    if done.is_err() && file.metadata()?.len() == 0 {
+    if done.is_err() && file.metadata().is_ok_and(|data| data.len() == 0) {
         return done;
     }
-    Losses::read(&file)?.lines().into_iter().for_each(say);
+    match Losses::read(&file) {
+        Ok(losses) => losses.lines().into_iter().for_each(say),
+        Err(e) => say(format_args!("reading which events were lost: {e}")),
+    }
     let path = output.finish()?;
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     done

@@ -45,18 +45,19 @@ impl Kernel {
         self.stream.take()
     }
 
-    /// Ends the recording. Returns packets with the rest of the events, and with the program's messages to the
-    /// top-level marker.
-    pub(super) fn end(&mut self) -> Result<Packets> {
-        self.copies.iter_mut().try_for_each(Copies::stop)?;
-        let mut packets = self.stream.end()?;
-        if let Some(copies) = &self.copies {
+    /// Ends the recording. Passes to `add` packets with the rest of the events, and with the program's messages to the
+    /// top-level marker. After an error, the rest is still read.
+    pub(super) fn end(&mut self, mut add: impl FnMut(Packets)) -> Result {
+        let stopped = self.copies.iter_mut().try_for_each(Copies::stop);
+        let ended = self.stream.end().map(&mut add);
+        let mut copied = Ok(());
+        if let Some(copies) = self.copies.as_ref().filter(|_| stopped.is_ok()) {
             let processes = self.names.read();
             let is_its = |text: &[u8]| writer(text).is_none_or(|process| processes.has(process));
-            packets.extend(buffer::messages(copies.instance(), is_its)?);
+            copied = buffer::messages(copies.instance(), is_its).map(add);
             copies.report(&processes);
         }
-        Ok(packets)
+        stopped.and(ended).and(copied)
     }
 
     /// Removes the buffers. Returns a line with the number of events. `is_whole` means that all packets were stored.

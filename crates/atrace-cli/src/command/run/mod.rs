@@ -224,7 +224,8 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
         let text = "events that a program writes directly to the top-level trace_marker are recorded since Linux 6.16; before that, use atrace record";
         problems.push(text.to_owned());
     }
-    say(if problems.is_empty() { tally.report("events") } else { tally.report_of_some("events") });
+    let is_whole = problems.is_empty() && stopped.is_ok() && counted.is_ok();
+    say(if is_whole { tally.report("events") } else { tally.report_of_some("events") });
     problems.iter().for_each(say);
     say(format_args!("saved {}: open it at https://ui.perfetto.dev", shown_path(&path)));
     buffer::remove(instance)?;

@@ -94,7 +94,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
         }
         Ok(status)
     });
-    let ended = kernel.as_mut().map_or(Ok(()), |kernel| kernel.end().map(|packets| service.add(packets)));
+    let ended = kernel.as_mut().map_or(Ok(()), |kernel| kernel.end(|packets| service.add(packets)));
     let saved = if args.ring { service.save(file) } else { Ok(()) };
     let report = service.finish();
     drop(place);
