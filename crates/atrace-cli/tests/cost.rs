@@ -131,6 +131,10 @@ mod cases {
 
     #[test]
     fn what_cannot_be_measured_is_an_error_in_words() {
+        // A service that prints lines while it starts.
+        let starts = |service: &str| {
+            format!("i=0; while [ $i -lt 15 ]; do echo; sleep 0.03; i=$((i+1)); done; {service}")
+        };
         let only_on = "echo why >&2; test -z \"$ATRACE_BACKEND\" || exit 3";
         for (options, status, texts) in [
             (&["--", "no-such-program"][..], 127, &["no-such-program: No such file"][..]),
@@ -156,18 +160,13 @@ mod cases {
             ),
             (&["--time", "1s", "--switch", "--unit", "echo 7", "--", "sleep", "9"], 125, &["did not grow"]),
             (
-                &["--time", "9s", "--switch", "--unit", "date +%s%N", "--", "sleep", "99"],
-                125,
-                &["the service's processor time did not grow"],
-            ),
-            (
                 &[
-                    &["--time", "9s", "--switch", "--unit", "lines", "--"][..],
-                    &["env", "--ignore-signal=CHLD", "yes"],
+                    &["--time", "9s", "--slice", "100ms", "--switch", "--unit"][..],
+                    &["date +%s%N", "--", "sleep", "99"],
                 ]
                 .concat(),
                 125,
-                &["ignores SIGCHLD", "--default-signal"],
+                &["the service's processor time did not grow"],
             ),
             (
                 &[
@@ -176,7 +175,26 @@ mod cases {
                 ]
                 .concat(),
                 125,
-                &["the number grew ", "has to grow 10 times in each slice"],
+                &["has to grow in each slice", "give it --time "],
+            ),
+            (
+                &[
+                    &["--time", "9s", "--slice", "100ms", "--switch", "--unit", "lines"][..],
+                    &["--", "sh", "-c", &starts("while :; do sleep 3; echo; done")],
+                ]
+                .concat(),
+                125,
+                &["has to grow in each slice", "give it --time "],
+            ),
+            (
+                // The end of a service ends the wait for the end of a slice.
+                &[
+                    &["--time", "6000m", "--slice", "60m", "--switch", "--unit", "lines"][..],
+                    &["--", "sh", "-c", &starts("sleep 1; exit 3")],
+                ]
+                .concat(),
+                125,
+                &["the program ended (exit status 3)"],
             ),
             (
                 &["--time", "1s", "--switch", "--unit", "false", "--", "sleep", "9"],
@@ -319,6 +337,36 @@ mod cases {
         }
         // These are no medians of slices.
         assert!(all["events_in_all"]["on"].as_f64().unwrap() > 10.0 && all.get("events").is_none(), "{all}");
+    }
+
+    #[test]
+    fn a_service_that_ignores_sigchld_is_measured_if_it_has_no_children() {
+        let name = case!({
+            if std::env::var_os("FORKS").is_some() {
+                Command::new("yes").status().unwrap();
+            }
+            loop {
+                work(1);
+                drop(begin_scoped_event(TAG, "unit"));
+                println!("unit");
+            }
+        });
+        let here = Here::new();
+        let command = |time| {
+            let options = ["--slice", "100ms", "--json", "--switch", "--unit", "lines", "--"];
+            let mut command = cost(&here, &name, &[&["--time", time], &options[..]].concat());
+            command.args(["env", "--ignore-signal=CHLD"]).arg(here.path("program"));
+            command.args([&name, "--exact", "--nocapture", "--test-threads=1"]);
+            command
+        };
+        // On a busy machine, the slices are longer.
+        let mut all = ["15s", "60s", "300s"].into_iter().map(|time| ended(&mut command(time)));
+        let all = json(&all.find(|ran| !ran.stderr.contains("give it --time")).expect("enough time"));
+        assert!(all["processor_time_per_unit"]["on_ns"].as_f64() > Some(0.0), "{all}");
+        assert!(all["notes"].to_string().contains("ignores SIGCHLD"), "{all}");
+        let ran = ended(command("60s").env("FORKS", "1"));
+        assert_eq!((ran.status.code(), &*ran.stdout), (Some(125), ""), "{ran:?}");
+        assert!(ran.stderr.contains("ignores SIGCHLD") && ran.stderr.contains("--default-signal"), "{ran:?}");
     }
 
     /// Leaves the process group that the command has made for this program, as a program with job control does.
@@ -468,7 +516,7 @@ mod cases {
         fs::set_permissions(here.0.path(), Permissions::from_mode(0o777)).unwrap();
         for options in [
             &["--off", "true", "--on", "true"][..],
-            &["--slice", "100ms", "--switch", "--unit", "lines", "--", "yes"],
+            &["--slice", "20ms", "--switch", "--unit", "lines", "--", "yes"],
         ] {
             let is_refused = |number: u64| {
                 let mut command = cost(&here, "", &[&["--time", "1s"], options].concat());

@@ -78,6 +78,18 @@ impl Timed {
         Self { start, time, longest: Duration::ZERO, looks: Looks::default() }
     }
 
+    /// Returns the time that is left.
+    pub fn left(&self) -> Duration {
+        self.time.saturating_sub(self.start.elapsed())
+    }
+
+    /// Returns `None` if there is time for enough pairs, each of which takes `pair`. Otherwise returns the time of a
+    /// comparison, in seconds, that would be enough.
+    pub fn needed(&self, pair: Duration) -> Option<f64> {
+        let end = |pairs: usize| self.start.elapsed() + pair * pairs as u32;
+        (end(PAIRS_MIN) > self.time).then(|| end(PAIRS_MIN + 3).as_secs_f64().ceil())
+    }
+
     /// Notes that a pair has run, which began at `begun`. If this pair was the last one, returns the intervals and the
     /// seconds since the start. See [`Looks::look`] for the arguments. A pair that would end too late is not run.
     pub fn ended(
@@ -108,6 +120,15 @@ mod tests {
 
     use super::*;
     use crate::simulated::{Machine, Simulated};
+
+    #[test]
+    fn a_comparison_tells_whether_its_time_is_enough() {
+        let timed = Timed::new(Instant::now(), Duration::from_secs(1000));
+        assert!(timed.left() > Duration::from_secs(500));
+        assert_eq!(timed.needed(Duration::from_secs(10)), None);
+        let needed = timed.needed(Duration::from_secs(200)).unwrap();
+        assert!((2400.0..2900.0).contains(&needed), "{needed}");
+    }
 
     /// Compares until the comparison is decided or `most` pairs have run. `pair` runs a pair in the given order, and
     /// returns the two times.

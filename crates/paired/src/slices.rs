@@ -7,13 +7,17 @@
 //! longer as to make it seem shorter, which is all that [`ranks`](crate::ranks) needs.
 //!
 //! The count may grow in steps of many units, as lines do if the service writes them from a buffer. The error is up to
-//! one step. So a slice is at least as long as [`STEPS`] steps usually take.
+//! one step. So a slice is at least as long as [`STEPS`] steps take at the begin of the measurement.
+//!
+//! The steps may become slower later, for example if a service has printed lines while it started. A slice that was
+//! lengthened until the count grows would often end right after a step, which hides a part of a difference. So
+//! after a slice without a step, all later slices are twice as long, and the earlier pairs are dropped.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How often the count usually grows in the shortest slice.
+/// How often the count grows in the shortest slice, at the speed that the steps have at the begin of the measurement.
 pub const STEPS: u32 = 10;
 
 /// Returns a random length for a slice: at least `shortest`, and less than twice as long.
@@ -45,45 +49,75 @@ mod tests {
             (self.done / self.step).floor() * self.step
         }
 
-        /// Returns the processor time per unit that a slice shows. A slice in which the count does not grow is
-        /// lengthened.
-        fn slice(&mut self, is_on: bool, length: Duration) -> f64 {
+        /// Returns the processor time per unit that a slice shows. A slice in which the count does not grow is lengthened,
+        /// or shows nothing.
+        fn slice(&mut self, is_on: bool, length: Duration, lengthens: bool) -> Option<f64> {
             self.run(is_on, 0.05);
             let (begin, mut used) = (self.count(), 0.0);
             while self.count() <= begin {
+                if used > 0.0 && !lengthens {
+                    return None;
+                }
                 self.run(is_on, length.as_secs_f64());
                 used += length.as_secs_f64();
             }
-            used / (self.count() - begin)
+            Some(used / (self.count() - begin))
         }
     }
 
-    /// Simulates measurements of regular services. `length` returns the length of each slice; its arguments are a
-    /// second, and the time of a step. Returns how many intervals miss the true difference, and the number of intervals.
-    fn judge(mut length: impl FnMut(Duration, f64, &mut Rng) -> Duration) -> [usize; 2] {
+    /// The seconds of a unit with tracing off and on, and the number of units in a step. The last service writes a hundred
+    /// lines at once.
+    const SERVICES: &[([f64; 2], f64)] = &[
+        ([0.95, 1.0], 1.0),
+        ([0.48, 0.5], 1.0),
+        ([0.32, 0.33], 1.0),
+        ([0.9, 1.1], 1.0),
+        ([0.1, 0.1005], 1.0),
+        ([0.02, 0.0202], 1.0),
+        ([0.0095, 0.01], 100.0),
+    ];
+    /// Services whose steps are slower than a second.
+    const SLOW: &[([f64; 2], f64)] = &[
+        ([3.0, 3.3], 1.0),
+        ([3.3, 3.0], 1.0),
+        ([2.0, 2.2], 1.0),
+        ([2.5, 2.7], 1.0),
+        ([1.2, 1.3], 1.0),
+        ([5.0, 5.5], 1.0),
+        ([0.03, 0.033], 100.0),
+    ];
+
+    /// So many pairs that the interval is narrow although a slice has few steps.
+    const MANY: [usize; 4] = [4000; 4];
+
+    /// Simulates measurements of regular services, each of them with these numbers of pairs. `length` returns the length of each slice; its arguments are the
+    /// shortest length, at first a second, and the time of a step. Returns how many intervals miss the true difference, and
+    /// the number of intervals.
+    fn judge(
+        services: &[([f64; 2], f64)],
+        pairs: &[usize],
+        lengthens: bool,
+        mut length: impl FnMut(Duration, f64, &mut Rng) -> Duration,
+    ) -> [usize; 2] {
         let (mut random, mut counted) = (Rng::with_seed(11), [0; 2]);
-        // The last service writes a hundred lines at once.
-        for (units, step) in [
-            ([0.95, 1.0], 1.0),
-            ([0.48, 0.5], 1.0),
-            ([0.32, 0.33], 1.0),
-            ([0.9, 1.1], 1.0),
-            ([0.1, 0.1005], 1.0),
-            ([0.02, 0.0202], 1.0),
-            ([0.0095, 0.01], 100.0),
-        ] {
-            for number in [28, 140].repeat(40) {
+        for &(units, step) in services {
+            for &number in pairs {
                 let mut service = Service { units, step, done: random.f64() * step };
-                let pairs = std::iter::repeat_with(|| {
+                let (mut pairs, mut shortest) = (Vec::new(), Duration::from_secs(1));
+                while pairs.len() < number {
                     let is_on_first = random.bool();
-                    let [one, other] = [is_on_first, !is_on_first].map(|is_on| {
-                        let length = length(Duration::from_secs(1), units[0] * step, &mut random);
-                        service.slice(is_on, length)
+                    let both = [is_on_first, !is_on_first].map(|is_on| {
+                        let length = length(shortest, units[0] * step, &mut random);
+                        service.slice(is_on, length, lengthens)
                     });
+                    let [Some(one), Some(other)] = both else {
+                        shortest *= 2;
+                        pairs.clear();
+                        continue;
+                    };
                     let [off, on] = if is_on_first { [other, one] } else { [one, other] };
-                    (on / off).ln()
-                });
-                let pairs: Vec<f64> = pairs.take(number).collect();
+                    pairs.push((on / off).ln());
+                }
                 let found = ranks::interval(&pairs, &[], CONFIDENCE).unwrap();
                 counted[0] += usize::from(!(found.low..=found.high).contains(&(units[1] / units[0]).ln()));
                 counted[1] += 1;
@@ -94,16 +128,32 @@ mod tests {
 
     #[test]
     fn the_interval_holds_the_difference_of_regular_units() {
-        let [missed, all] =
-            judge(|second, step, random| length(second.max(Duration::from_secs_f64(step) * STEPS), random));
-        println!("{missed} of {all} miss it");
-        // 1 % are expected, and more than 13 in one of a thousand tests.
-        assert!(all == 560 && missed <= 13, "{missed} of {all}");
+        let long = |shortest: Duration, step, random: &mut Rng| {
+            length(shortest.max(Duration::from_secs_f64(step) * STEPS), random)
+        };
+        // The steps have become slower after their time was measured.
+        let short = |shortest: Duration, _, random: &mut Rng| length(shortest, random);
+        let few = [28, 140].repeat(40);
+        for [missed, all] in [judge(SERVICES, &few, false, long), judge(SERVICES, &few, false, short)] {
+            println!("{missed} of {all} miss it");
+            // 1 % are expected, and more than 13 in one of a thousand tests.
+            assert!(all == 560 && missed <= 13, "{missed} of {all}");
+        }
+        let [missed, all] = judge(SLOW, &MANY, false, short);
+        assert!(all == 28 && missed <= 2, "{missed} of {all}");
+    }
+
+    #[test]
+    fn slices_that_are_lengthened_until_the_count_grows_would_be_wrong() {
+        let [missed, all] = judge(SLOW, &MANY, true, |shortest, _, random| length(shortest, random));
+        assert!(missed * 2 > all, "{missed} of {all}");
     }
 
     #[test]
     fn slices_of_one_length_would_be_wrong_however_many_units_they_hold() {
-        let [missed, all] = judge(|second, step, _| second.max(Duration::from_secs_f64(step) * 50));
+        let [missed, all] = judge(SERVICES, &[28, 140].repeat(40), false, |second, step, _| {
+            second.max(Duration::from_secs_f64(step) * 50)
+        });
         assert!(missed * 4 > all, "{missed} of {all}");
     }
 }

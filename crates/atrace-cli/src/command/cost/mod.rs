@@ -92,8 +92,7 @@ pub(crate) struct CostArgs {
 
 /// Measures and prints. The exit status is [`FAILED`] if this command itself fails.
 pub(crate) fn main(args: &CostArgs) -> Result<u8> {
-    let done = measure(args);
-    done.map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
+    measure(args).map_err(|e| if e.status == 1 { e.with_status(FAILED) } else { e })
 }
 
 fn measure(args: &CostArgs) -> Result<u8> {

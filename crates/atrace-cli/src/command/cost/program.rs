@@ -87,7 +87,7 @@ pub(super) fn run(
     // The command holds the pipes' other ends.
     drop(command);
     let pid = Pid::from_child(&child);
-    let mut stopped = None;
+    let mut stopped = Ok(());
     let end = loop {
         let readers = outputs.iter().filter_map(|output| Some(output.reader.as_ref()?.as_fd()));
         let mut asked = no_signal(signals, readers, LOOK);
@@ -98,9 +98,9 @@ pub(super) fn run(
             let text = format!("{begin} had not ended after {seconds} s and was killed{end}");
             asked = asked.and(Err(Failure::new(text)));
         }
-        if let (Err(failure), None) = (asked, &stopped) {
+        if asked.is_err() && stopped.is_ok() {
             kill(pid, Signal::KILL)?;
-            stopped = Some(failure);
+            stopped = asked;
         }
         if let Some(end) = end {
             break end;
@@ -108,9 +108,7 @@ pub(super) fn run(
     };
     let (status, usage) = usage::wait(child.id()).map_err(failed("waiting for the program"))?;
     let left = kill_process_group(pid, Signal::KILL).is_ok();
-    if let Some(failure) = stopped {
-        return Err(failure);
-    }
+    stopped?;
     let [stdout, stderr] = outputs;
     Ok(Run {
         wall_ns: end.duration_since(start).as_secs_f64() * 1e9,

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use atrace_paired::looks::Timed;
+use atrace_paired::looks::{PAIRS_MIN, Timed};
 use atrace_paired::slices::{STEPS, length};
 use atrace_sys::usage::processor_time;
 use fastrand::Rng;
@@ -49,8 +49,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 5;
 /// How long a service may take to end after it was asked to end.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a service may go without completing a unit of work, in addition to the length of a slice, before
-/// the command gives up.
+/// How long the command of --unit may take.
 const IDLE: Duration = Duration::from_secs(10);
 /// The pause between two checks while waiting for a condition.
 const REST: Duration = Duration::from_millis(20);
@@ -60,52 +59,53 @@ struct Running {
     child: Child,
     /// The number of lines that the service has printed, if lines are the units of its work.
     lines: Option<Arc<AtomicU64>>,
+    /// A process of the service that ignores SIGCHLD and has no children.
+    ignores: Option<u32>,
 }
 
 impl Running {
     fn start(program: &[OsString], session: &Session, unit: &str) -> Result<Self> {
         let mut command = program::command(program, &session.on);
-        let counts_lines = unit == "lines";
-        command.stdout(if counts_lines { Stdio::piped() } else { Stdio::null() });
-        let mut it = Self { child: command.spawn().map_err(not_started(program))?, lines: None };
+        command.stdout(if unit == "lines" { Stdio::piped() } else { Stdio::null() });
+        let child = command.spawn().map_err(not_started(program))?;
+        let mut it = Self { child, lines: None, ignores: None };
         it.lines = it.child.stdout.take().map(count_lines).transpose()?;
         Ok(it)
     }
 
     /// Returns an error if the service has ended.
     fn check(&mut self) -> Result {
-        match self.child.try_wait()? {
-            Some(status) => Err(Failure::new(format!(
-                "the program ended ({}), so it is no service: measure it without --switch and --unit",
-                super::end(status)
-            ))),
-            None => Ok(()),
-        }
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
+        let (end, advice) = (super::end(status), "measure it without --switch and --unit");
+        Err(Failure::new(format!("the program ended ({end}), so it is no service: {advice}")))
     }
 
-    /// Returns the processor time of the service's processes in nanoseconds. Returns an error if the kernel does not
-    /// know the time of children that have ended.
-    fn used(&self) -> Result<f64> {
+    /// Returns the processor time of the service's processes in nanoseconds. Returns an error if the kernel will
+    /// not know the time of children when they have ended.
+    fn used(&mut self) -> Result<f64> {
         let tick = 1e9 / clock_ticks_per_second() as f64;
         let (mut all, mut open) = (0.0, vec![self.child.id()]);
         while let Some(number) = open.pop() {
             all += processor_time(number).unwrap_or_default() as f64;
             let process = Process(number);
-            if process.ignored_signals() >> (Signal::CHILD.as_raw() - 1) & 1 == 1 {
-                return Err(Failure::new(format!(
-                    "process {number} of the service ignores SIGCHLD, so the processor time of its children is lost at their \
-                     end: can it be started by env --default-signal=CHLD?"
-                )));
-            }
             let stat = process.read("stat").unwrap_or_default();
             // Behind the name in parentheses, the 14th and 15th field are the times of children that were waited for.
             let stat = String::from_utf8_lossy(&stat);
             let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
             let ticks = fields.split(' ').skip(13).take(2).filter_map(|field| field.parse::<f64>().ok());
-            all += ticks.sum::<f64>() * tick;
+            let (ended, living) = (ticks.sum::<f64>() * tick, open.len());
+            all += ended;
             for thread in std::fs::read_dir(process.path("task")).into_iter().flatten().flatten() {
                 let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
                 open.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+            }
+            if process.ignored_signals() >> (Signal::CHILD.as_raw() - 1) & 1 == 1 {
+                if ended > 0.0 || open.len() > living {
+                    let lost = "ignores SIGCHLD, so the processor time of its children is lost at their end: can it be \
+                                started by env --default-signal=CHLD?";
+                    return Err(Failure::new(format!("process {number} of the service {lost}")));
+                }
+                self.ignores = Some(number);
             }
         }
         Ok(all)
@@ -126,9 +126,7 @@ impl Drop for Running {
         }
         // Also what is left of the group.
         let _ = kill_process_group(pid, Signal::KILL);
-        if let Err(failure) = asked {
-            say(failure);
-        }
+        let _ = asked.map_err(say);
     }
 }
 
@@ -166,17 +164,19 @@ struct Switched<'a> {
     unit: &'a str,
     /// The shortest length of a slice.
     slice: Duration,
+    timed: Timed,
     random: Rng,
     signals: &'a Signals,
 }
 
 impl Switched<'_> {
-    /// Waits for `time`. Returns an error if a signal arrives.
-    fn wait(&self, time: Duration) -> Result {
+    /// Waits for `time`. Returns an error if a signal arrives or the service ends.
+    fn wait(&mut self, time: Duration) -> Result {
         let start = Instant::now();
         while let left = time.saturating_sub(start.elapsed())
             && !left.is_zero()
         {
+            self.running.check()?;
             program::no_signal(self.signals, None, left)?;
         }
         Ok(())
@@ -193,8 +193,7 @@ impl Switched<'_> {
             .split_whitespace()
             .last()
             .and_then(|word| word.parse::<f64>().ok());
-        let is_known = |number: &f64| run.status.success() && number.is_finite();
-        number.filter(is_known).ok_or_else(|| {
+        number.filter(|number| run.status.success() && number.is_finite()).ok_or_else(|| {
             let text = "--unit: the command has to print a number that grows with the service's work, and to succeed";
             let printed = [run.output, run.errors].concat();
             let printed = shown(&printed[..printed.len().min(80)]).to_string();
@@ -223,46 +222,50 @@ impl Switched<'_> {
             if found.is_some() || start.elapsed() > patience {
                 return Ok(found);
             }
-            self.running.check()?;
             self.wait(REST)?;
         }
     }
 
     /// Waits until the service works. Then makes the slices so long that the count grows [`STEPS`] times in each.
-    fn prepare(&mut self, time: Duration) -> Result {
-        let start = Instant::now();
+    fn prepare(&mut self) -> Result {
         let mut last = self.grown(f64::NEG_INFINITY)?.unwrap_or_default();
-        let mut first = None;
-        for steps in 0..=STEPS {
-            let left = time.saturating_sub(start.elapsed());
-            let Some(units) = self.until(left, |it| it.grown(last))? else {
-                self.units()?;
-                return Err(Failure::new(match steps {
-                    0 => "--unit: the number did not grow: is the service at work?".to_owned(),
-                    _ => format!(
-                        "--unit: the number grew {steps} times in {:.0} s, and has to grow {STEPS} times in each slice: give it \
-                         more --time",
-                        time.as_secs_f64()
-                    ),
-                }));
-            };
-            last = units;
+        let (mut first, mut steps) = (None, 0);
+        while steps <= STEPS
+            && let Some(units) = self.until(self.timed.left(), |it| it.grown(last))?
+        {
+            (last, steps) = (units, steps + 1);
             first.get_or_insert_with(Instant::now);
         }
-        self.slice = first.map_or(self.slice, |first| first.elapsed().max(self.slice));
-        Ok(())
+        let Some(first) = first else {
+            self.units()?;
+            return Err(Failure::new("--unit: the number did not grow: is the service at work?"));
+        };
+        self.slice = self.slice.max(first.elapsed() * STEPS / (steps - 1).max(1));
+        self.enough_time()
+    }
+
+    /// Returns an error if there is no time for enough slices.
+    fn enough_time(&self) -> Result {
+        let pair = self.slice * 3;
+        let Some(needed) = self.timed.needed(pair) else { return Ok(()) };
+        Err(Failure::new(format!(
+            "--unit: the number has to grow in each slice, so a pair of slices takes about {pair:.1?}, and {PAIRS_MIN} pairs \
+             are needed for 99 %: give it --time {needed}s"
+        )))
     }
 
     /// Reads the numbers at an edge of a slice: the processor time and the units of the service, the processor time and
     /// the pieces of the reference work, and the time since `start` in seconds.
-    fn edge(&self, start: Instant) -> Result<[f64; 5]> {
+    fn edge(&mut self, start: Instant) -> Result<[f64; 5]> {
         let (before, [spent, pieces], now) = (self.running.used()?, self.reference.done(), start.elapsed());
         let units = self.units()?;
         // A command takes a while to answer.
         Ok([f64::midpoint(before, self.running.used()?), units, spent, pieces, now.as_secs_f64()])
     }
 
-    fn slice(&mut self, is_on: bool) -> Result<Slice> {
+    /// Switches tracing and measures. If the number does not grow, returns `None` and makes all later slices longer. (If
+    /// only this slice became longer, its end would be too close to a growth.)
+    fn slice(&mut self, is_on: bool) -> Result<Option<Slice>> {
         if !self.session.service.switch(is_on) {
             return Err(Failure::new("the recording has ended: is the directory for temporary files full?"));
         }
@@ -270,26 +273,14 @@ impl Switched<'_> {
         let start = Instant::now();
         let begin = self.edge(start)?;
         let length = length(self.slice, &mut self.random);
-        // A slice without work becomes longer.
-        let mut end = begin;
-        while end[1] <= begin[1] {
-            if start.elapsed() > length + IDLE {
-                return Err(Failure::new(format!(
-                    "--unit: the number did not grow within {:.0} s: is the service at work?",
-                    start.elapsed().as_secs_f64()
-                )));
-            }
-            self.wait(length)?;
-            self.running.check()?;
-            end = self.edge(start)?;
-        }
+        self.wait(length)?;
+        let end = self.edge(start)?;
         let [used, units, spent, pieces, seconds] = std::array::from_fn(|at| end[at] - begin[at]);
-        if used <= 0.0 {
-            return Err(Failure::new(
-                "the service's processor time did not grow while it worked: are its processes no children of the program?",
-            ));
+        if units <= 0.0 {
+            self.slice *= 2;
+            return self.enough_time().map(|()| None);
         }
-        Ok(Slice { each: used / units, per_second: units / seconds, reference: spent / pieces })
+        Ok(Some(Slice { each: used / units, per_second: units / seconds, reference: spent / pieces }))
     }
 }
 
@@ -307,9 +298,9 @@ pub(super) fn measure(
     let running = Running::start(command, &session, unit)?;
     let reference = Reference::start(Pid::from_child(&running.child))?;
     let random = Rng::with_seed(chance());
-    let mut it = Switched { running, session, reference, unit, slice, random, signals };
-    let start = Instant::now();
-    it.prepare(time)?;
+    let timed = Timed::new(Instant::now(), time);
+    let mut it = Switched { running, session, reference, unit, slice, timed, random, signals };
+    it.prepare()?;
     // These slices are not counted. When tracing is switched off, the programs hand over the events that they have
     // written. A service may write seldom, so there are several slices.
     let mut tries = 0..TRIES;
@@ -317,35 +308,45 @@ pub(super) fn measure(
         let text = "the service wrote no event while it was traced, so there is nothing to measure: add atrace or atrace-subscriber \
                     to it, and see `atrace run -- CMD`";
         tries.next().ok_or_else(|| Failure::new(text))?;
-        it.slice(true)?;
+        if it.slice(true)?.is_some_and(|slice| slice.each <= 0.0) {
+            let text = "the service's processor time did not grow while it worked: are its processes no children of the program?";
+            return Err(Failure::new(text));
+        }
         it.session.service.switch(false);
         it.until(slice, |it| Ok(Some(it.session.service.events()).filter(|events| *events > 0)))?;
     }
-    let mut timed = Timed::new(start, time);
-    let (mut pairs, mut speeds, mut slices) = (Vec::new(), Vec::new(), Sides::default());
+    let (mut pairs, mut speeds, mut slices) = (Vec::new(), Vec::new(), Sides::<Slice>::default());
     let (found, seconds) = loop {
         let begun = Instant::now();
         let is_on_first = it.random.bool();
-        let [one, other] = [it.slice(is_on_first)?, it.slice(!is_on_first)?];
+        let [Some(one), Some(other)] = [it.slice(is_on_first)?, it.slice(!is_on_first)?] else {
+            (pairs, speeds, slices) = Default::default();
+            continue;
+        };
         let [off, on] = if is_on_first { [other, one] } else { [one, other] };
-        pairs.push((on.each / off.each).ln());
-        // A slice in which the reference work never had a turn says nothing about the speed.
-        speeds
-            .push(Some((on.reference / off.reference).ln()).filter(|it| it.is_finite()).unwrap_or_default());
-        slices.0[0].push(off);
-        slices.0[1].push(on);
-        if let Some(ended) = timed.ended(begun, &[&pairs], &speeds) {
+        // The time of a process that has ended is unknown until the process was waited for.
+        if off.each > 0.0 && on.each > 0.0 {
+            pairs.push((on.each / off.each).ln());
+            // A slice in which the reference work never had a turn says nothing about the speed.
+            let speed = (on.reference / off.reference).ln();
+            speeds.push(if speed.is_finite() { speed } else { 0.0 });
+            slices.0[0].push(off);
+            slices.0[1].push(on);
+        }
+        if let Some(ended) = it.timed.ended(begun, &[&pairs], &speeds) {
             break ended;
         }
     };
-    let Switched { running, session, .. } = it;
-    drop(running);
-    let report = session.service.finish();
+    let ignores = it.running.ignores;
+    drop(it.running);
+    let report = it.session.service.finish();
     let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
     let of = |value: fn(&Slice) -> f64| slices.medians(value);
     shown.judge("processor time per unit", of(|it| it.each), Verdict::of(found[0]));
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
     shown.beside("reference work", Unit::Nanoseconds, of(|it| it.reference));
     shown.recorded(&[report], ["events in all", "bytes recorded in all", "events lost in all"]);
+    let missing = "ignores SIGCHLD: if it has started others that ended, their processor time is missing";
+    shown.notes.extend(ignores.map(|number| format!("process {number} {missing}")));
     Ok(shown)
 }
