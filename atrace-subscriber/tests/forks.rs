@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use atrace_subscriber::AtraceSubscriber;
+use atrace_sys::process::Undisturbed;
 use tracing::field::FieldSet;
 use tracing::metadata::Kind;
 use tracing::span::Attributes;
@@ -20,6 +21,7 @@ use tracing::{Dispatch, Level, Metadata};
 fn in_fork(body: impl FnOnce() -> bool) -> Option<bool> {
     // SAFETY: the child does what this test is about, and ends without returning from here.
     let child = unsafe { libc::fork() };
+    let _undisturbed = Undisturbed::new();
     assert!(child >= 0);
     if child == 0 {
         // Long enough for the slowest machine. SAFETY: no preconditions; the signal ends a child that hangs.
@@ -189,10 +191,19 @@ fn a_child_makes_a_dispatcher_though_its_parent_was_rebuilding_the_cache() {
     slow.downcast_ref::<Slow>().unwrap().1.store(true, Ordering::SeqCst);
     let recording = std::thread::spawn(|| atrace::perfetto::record_to("/dev/null").unwrap());
     step.wait();
-    let child = in_fork(|| {
-        drop(Dispatch::new(AtraceSubscriber::default()));
-        true
-    });
+    let fork = || {
+        // The wait for the rebuild must not be a cancellation point. SAFETY: no preconditions; cancellation is deferred, and
+        // is disabled once the thread has forked.
+        #[cfg(target_os = "linux")]
+        assert_eq!(unsafe { libc::pthread_cancel(libc::pthread_self()) }, 0);
+        let child = in_fork(|| {
+            drop(Dispatch::new(AtraceSubscriber::default()));
+            true
+        });
+        std::mem::forget(Undisturbed::new());
+        child
+    };
+    let child = std::thread::scope(|scope| scope.spawn(fork).join().unwrap());
     recording.join().unwrap().finish().unwrap();
     assert!(REBUILT_DURING_FORK.load(Ordering::SeqCst), "the process did not fork during the rebuild");
     assert_eq!(child, Some(true), "the child waited for a thread that it does not have");
