@@ -369,6 +369,40 @@ mod cases {
         assert!(ran.stderr.contains("ignores SIGCHLD") && ran.stderr.contains("--default-signal"), "{ran:?}");
     }
 
+    #[test]
+    fn pairs_without_the_time_of_a_process_are_not_counted() {
+        let name = case!({
+            let unit = || {
+                drop(begin_scoped_event(TAG, "unit"));
+                println!("unit");
+            };
+            let work_until = |is_on| {
+                while atrace_is_tag_enabled(TAG) != is_on {
+                    work(1);
+                    unit();
+                }
+            };
+            // Until the command has seen an event, each slice has to show the time.
+            for is_on in [true, false, true, false] {
+                work_until(is_on);
+            }
+            // The time of the process that works is lost when its parent ends, which did not wait for it.
+            loop {
+                let lost = "timeout 0.2 cat /dev/zero >/dev/null & sleep 0.1";
+                Command::new("sh").args(["-c", lost]).status().unwrap();
+                unit();
+            }
+        });
+        let here = Here::new();
+        // On a busy machine, the slices are longer.
+        let mut all = ["20s", "60s", "300s"].into_iter().map(|time| {
+            let options = ["--slice", "200ms", "--json", "--switch", "--unit", "lines", "--time", time];
+            ended(of_case(&mut cost(&here, &name, &options), &here, &name))
+        });
+        let all = json(&all.find(|ran| !ran.stderr.contains("give it --time")).expect("enough time"));
+        assert!(all["notes"].to_string().contains("some pairs are not counted"), "{all}");
+    }
+
     /// Leaves the process group that the command has made for this program, as a program with job control does.
     fn leave_the_group() {
         setpgid(None, Some(getpgid(getppid()).unwrap())).unwrap();

@@ -158,11 +158,9 @@ fn read_bill(path: &Path) -> Result<Bill> {
         "the program wrote no bill: it installs neither AtraceSubscriber nor AtraceLayer of atrace-subscriber, or was killed before \
          it ended",
     ))?;
-    Bill::read(&bytes).ok_or_else(|| {
-        Failure::new(
-            "the program's bill can't be read: its atrace-subscriber has another version than this command",
-        )
-    })
+    let text =
+        "the program's bill can't be read: its atrace-subscriber has another version than this command";
+    Bill::read(&bytes).ok_or_else(|| Failure::new(text))
 }
 
 /// The error for a run that takes too long (`program::run`).
@@ -242,11 +240,10 @@ impl Pairs {
         }
         let is_silent = |report: &Report| report.counts.events == 0 && report.counts.lost == 0;
         if report.is_some_and(is_silent) {
-            return Err(Failure::new(
-                "the program wrote no event while it was traced, so there is nothing to measure: it uses neither this library \
+            let text = "the program wrote no event while it was traced, so there is nothing to measure: it uses neither this library \
                  nor Perfetto's SDK, reaches no call of them in this run, or starts its work with another environment. Add atrace or \
-                 atrace-subscriber to it, and see `atrace run -- CMD`; two programs of any kind are compared by --off and --on",
-            ));
+                 atrace-subscriber to it, and see `atrace run -- CMD`; two programs of any kind are compared by --off and --on";
+            return Err(Failure::new(text));
         }
         Ok(())
     }

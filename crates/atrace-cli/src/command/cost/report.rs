@@ -250,10 +250,8 @@ impl Shown {
             }
             if let Some(verdict) = verdict {
                 row.insert("verdict".to_owned(), json!(verdict.word()));
-                let difference = verdict
-                    .interval()
-                    .map(|it| json!({ "median": it.median, "low": it.low, "high": it.high }));
-                row.insert("difference".to_owned(), json!(difference));
+                let json = |it: Interval| json!({ "median": it.median, "low": it.low, "high": it.high });
+                row.insert("difference".to_owned(), verdict.interval().map_or(Value::Null, json));
             }
             (name.replace(' ', "_"), Value::Object(row))
         });

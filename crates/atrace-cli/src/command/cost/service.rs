@@ -316,6 +316,7 @@ pub(super) fn measure(
         it.until(slice, |it| Ok(Some(it.session.service.events()).filter(|events| *events > 0)))?;
     }
     let (mut pairs, mut speeds, mut slices) = (Vec::new(), Vec::new(), Sides::<Slice>::default());
+    let mut notes = Vec::new();
     let (found, seconds) = loop {
         let begun = Instant::now();
         let is_on_first = it.random.bool();
@@ -324,7 +325,6 @@ pub(super) fn measure(
             continue;
         };
         let [off, on] = if is_on_first { [other, one] } else { [one, other] };
-        // The time of a process that has ended is unknown until the process was waited for.
         if off.each > 0.0 && on.each > 0.0 {
             pairs.push((on.each / off.each).ln());
             // A slice in which the reference work never had a turn says nothing about the speed.
@@ -332,12 +332,17 @@ pub(super) fn measure(
             speeds.push(if speed.is_finite() { speed } else { 0.0 });
             slices.0[0].push(off);
             slices.0[1].push(on);
+        } else if notes.is_empty() {
+            let text = "some pairs are not counted: no more processor time was known at the end of a slice than at its begin, as if \
+                        processes had ended without being waited for";
+            notes.push(text.to_owned());
         }
         if let Some(ended) = it.timed.ended(begun, &[&pairs], &speeds) {
             break ended;
         }
     };
-    let ignores = it.running.ignores;
+    let missing = "ignores SIGCHLD: if it has started others that ended, their processor time is missing";
+    notes.extend(it.running.ignores.map(|number| format!("process {number} {missing}")));
     drop(it.running);
     let report = it.session.service.finish();
     let mut shown = Shown::new(("tracing", ["off", "on"]), pairs.len(), seconds);
@@ -346,7 +351,6 @@ pub(super) fn measure(
     shown.beside("units per second", Unit::Count, of(|it| it.per_second));
     shown.beside("reference work", Unit::Nanoseconds, of(|it| it.reference));
     shown.recorded(&[report], ["events in all", "bytes recorded in all", "events lost in all"]);
-    let missing = "ignores SIGCHLD: if it has started others that ended, their processor time is missing";
-    shown.notes.extend(ignores.map(|number| format!("process {number} {missing}")));
+    shown.notes.extend(notes);
     Ok(shown)
 }
