@@ -40,7 +40,7 @@ use fastrand::Rng;
 use serde_json::Value;
 
 use self::program::{Run, Variables};
-use self::report::{Shown, Sides};
+use self::report::{Names, Shown, Sides};
 use self::session::Sessions;
 use self::verdict::Verdict;
 use crate::command::caller::Caller;
@@ -110,9 +110,7 @@ fn measure(args: &CostArgs) -> Result<u8> {
             Pairs::new(programs, None, ("the second command", ["first", "second"]))
         }
         _ if args.switch => {
-            let unit = args.unit.as_deref().unwrap_or_default();
-            let shown = service::measure(&args.command, unit, args.time, args.slice, &signals)?;
-            show(args, &shown, None);
+            show(args, &service::measure(args, &signals)?, None);
             return Ok(0);
         }
         _ => {
@@ -175,15 +173,11 @@ struct Pairs {
     sessions: Option<Sessions>,
     runs: Sides<Run>,
     reports: Vec<Report>,
-    names: (&'static str, [&'static str; 2]),
+    names: Names,
 }
 
 impl Pairs {
-    fn new(
-        programs: [Vec<OsString>; 2],
-        sessions: Option<Sessions>,
-        names: (&'static str, [&'static str; 2]),
-    ) -> Self {
+    fn new(programs: [Vec<OsString>; 2], sessions: Option<Sessions>, names: Names) -> Self {
         Self { programs, sessions, runs: Sides::default(), reports: Vec::new(), names }
     }
 

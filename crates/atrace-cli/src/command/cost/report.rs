@@ -23,6 +23,9 @@ impl<T> Sides<T> {
     }
 }
 
+/// The cause of a difference, and the names of the two sides.
+pub(super) type Names = (&'static str, [&'static str; 2]);
+
 /// A row of the table. The values are medians.
 struct Row {
     name: &'static str,
@@ -96,7 +99,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl Shown {
-    pub(super) fn new(names: (&'static str, [&'static str; 2]), pairs: usize, seconds: f64) -> Self {
+    pub(super) fn new(names: Names, pairs: usize, seconds: f64) -> Self {
         let (subject, sides) = names;
         let mut notes = Vec::new();
         if pairs < PAIRS_MIN {

@@ -32,6 +32,7 @@ use fastrand::Rng;
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::CostArgs;
 use super::program::{self, Variables, not_started};
 use super::report::{Shown, Sides, Unit};
 use super::session::{Session, Sessions};
@@ -189,10 +190,8 @@ impl Switched<'_> {
         }
         let command = ["sh", "-c", self.unit].map(OsString::from);
         let run = program::run(&command, &Variables::new(), self.signals, IDLE, ["--unit: the command", ""])?;
-        let number = String::from_utf8_lossy(&run.output)
-            .split_whitespace()
-            .last()
-            .and_then(|word| word.parse::<f64>().ok());
+        let output = String::from_utf8_lossy(&run.output);
+        let number = output.split_whitespace().last().and_then(|word| word.parse::<f64>().ok());
         number.filter(|number| run.status.success() && number.is_finite()).ok_or_else(|| {
             let text = "--unit: the command has to print a number that grows with the service's work, and to succeed";
             let printed = [run.output, run.errors].concat();
@@ -285,20 +284,15 @@ impl Switched<'_> {
 }
 
 /// Runs the service, and measures until the result is precise enough or the time is over.
-pub(super) fn measure(
-    command: &[OsString],
-    unit: &str,
-    time: Duration,
-    slice: Duration,
-    signals: &Signals,
-) -> Result<Shown> {
+pub(super) fn measure(args: &CostArgs, signals: &Signals) -> Result<Shown> {
+    let (unit, slice) = (args.unit.as_deref().unwrap_or_default(), args.slice);
     let sessions = Sessions::make()?;
     let session = sessions.start()?;
     session.service.switch(false);
-    let running = Running::start(command, &session, unit)?;
+    let running = Running::start(&args.command, &session, unit)?;
     let reference = Reference::start(Pid::from_child(&running.child))?;
     let random = Rng::with_seed(chance());
-    let timed = Timed::new(Instant::now(), time);
+    let timed = Timed::new(Instant::now(), args.time);
     let mut it = Switched { running, session, reference, unit, slice, timed, random, signals };
     it.prepare()?;
     // These slices are not counted. When tracing is switched off, the programs hand over the events that they have
