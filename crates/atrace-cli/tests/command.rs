@@ -953,9 +953,13 @@ mod cases {
                 ./atrace record -o $1 -c sched --top --discard -t 1h 2>$1.err & pid=$!
                 until grep -q ' events$' $1.err; do kill -0 $pid; sleep 0.05; done
             }}
+            ended() {{ wait $pid || true; pid=; }}
+            pid=
+            # If the script fails, no recording stays.
+            trap '[ -z \"$pid\" ] || kill -9 $pid' EXIT
             begin out
             kill -9 $pid
-            wait $pid || true
+            ended
             {script}"
         );
         let ran = end(&mut here.apart(&with_own_notes(&script)));
@@ -1032,7 +1036,7 @@ mod cases {
             ./atrace record -o top -c sched --top --discard -t 10ms 2>&1 && exit 9
             settings live
             kill -TERM $pid
-            wait $pid || true";
+            ended";
         let Some((here, ran)) = after_a_killed_recording(&name, script) else { return };
         let said = fs::read_to_string(here.path("live.err")).unwrap();
         assert!(
