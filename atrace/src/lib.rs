@@ -137,7 +137,7 @@
 //! - a [watch](watch::watch) also needs `futex` and the calls of the allocator;
 //! - events for Perfetto ask now and then for the thread's id and name, and whether seccomp confines the thread
 //!   (`gettid`, `prctl`). A process is no longer [attached](atrace_init) to recordings if its main thread, or each
-//!   of its threads, is confined;
+//!   of its threads, is confined, or if its main thread has ended;
 //! - reopening a marker that was closed needs more calls.
 //!
 //! [`atrace_init`] reads and stores the name of the process; a forked child inherits the stored name. A program that

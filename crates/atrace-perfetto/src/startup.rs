@@ -75,7 +75,7 @@ pub(crate) fn presume(shared: &Shared) {
 
 /// Stops treating all tags as wanted, because the service has answered, or there is no service.
 pub(crate) fn end(shared: &Shared) {
-    if !shared.has_service() && shared.presumed.load(Ordering::Relaxed) != 0 {
+    if !shared.has_service() {
         // No session exists, so nobody wanted the lost events.
         shared.early.clear();
     }

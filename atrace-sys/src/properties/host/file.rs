@@ -525,21 +525,15 @@ fn holder(file: &File) -> Option<u32> {
     holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &device, data.ino())
 }
 
-/// Finds the process that has locked a file, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`: a file of
-/// this device or, because some file systems show another device there, the only locked file with this inode.
+/// Finds the process that has locked a file, in a text like `7: FLOCK  ADVISORY  WRITE 4711 00:1b:42 0 EOF`. Some file
+/// systems show another device there; then no process is found.
 fn holder_in(locks: &str, device: &str, inode: u64) -> Option<u32> {
-    let inode = inode.to_string();
-    let found: Vec<(&str, u32)> = locks
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            let (kind, pid, file) = (words.next()?, words.nth(2)?.parse().ok()?, words.next()?);
-            let (of, number) = file.rsplit_once(':')?;
-            (kind == "FLOCK" && number == inode && pid != 0).then_some((of, pid))
-        })
-        .collect();
-    let is_only = || found.first().filter(|_| found.len() == 1);
-    found.iter().find(|(of, _)| *of == device).or_else(is_only).map(|(_, pid)| *pid)
+    let identity = format!("{device}:{inode}");
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (kind, pid, file) = (words.next()?, words.nth(2)?, words.next()?);
+        if kind == "FLOCK" && file == identity { pid.parse().ok().filter(|pid| *pid != 0) } else { None }
+    })
 }
 
 #[cfg(test)]
@@ -584,7 +578,6 @@ mod tests {
                      5: FLOCK  ADVISORY  WRITE 44 00:1b:42 0 EOF";
         assert_eq!(holder_in(locks, "00:1b", 42), Some(44));
         assert_eq!(holder_in(locks, "00:1b", 43), None);
-        assert_eq!(holder_in(locks, "00:2d", 142), Some(22));
         assert_eq!(holder_in(locks, "00:2d", 42), None);
     }
 }

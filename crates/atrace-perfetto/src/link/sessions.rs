@@ -115,7 +115,8 @@ impl Link {
         if places(&mut self.sessions, Phase::Open).next().is_some() {
             // The sessions may still exist when the connection is made again.
             startup::presume(self.shared);
-        } else if !is_again {
+        } else if !is_again && self.shared.presumed.load(Ordering::Relaxed) != 0 {
+            // Otherwise nothing is presumed any more; after a service that did not answer, the counts stay.
             startup::end(self.shared);
         }
         self.close(None);

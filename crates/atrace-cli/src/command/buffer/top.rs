@@ -63,7 +63,7 @@ impl Top {
             )));
         }
         for left in left.into_iter().filter_map(|(_, left)| left) {
-            Self::left(&left)?.restore().unwrap_or_else(say);
+            Self::left(&left)?.restore()?;
             left.done();
         }
         let mut top = Self { instance, before: Vec::new(), is_kept: false, by: Some(generation()) };
@@ -127,10 +127,11 @@ impl Top {
         self.is_kept = true;
     }
 
-    /// Restores the buffer, whose events are saved or not needed.
+    /// Restores the buffer, whose events are saved or not needed. After an error the buffer is off, and the caller leaves
+    /// the note, so that the next recording tries again.
     pub(crate) fn restore(mut self) -> Result {
         self.is_kept = false;
-        self.put_back()
+        self.put_back(true)
     }
 
     fn note(&mut self, path: PathBuf) -> Result {
@@ -139,7 +140,8 @@ impl Top {
         Ok(())
     }
 
-    fn put_back(&mut self) -> Result {
+    /// Restores the settings. If a setting can't be restored and `leaves_note` is true, the buffer stays off.
+    fn put_back(&mut self, leaves_note: bool) -> Result {
         if self.by.take() != Some(generation()) {
             return Ok(()); // It is put back already, or this is a copy in a forked child.
         }
@@ -157,8 +159,7 @@ impl Top {
         let mut problems = Vec::new();
         // The switch `tracing_on` was noted first, so it is written back last.
         for (path, value) in self.before.iter().rev() {
-            // If a setting can't be restored, the buffer stays off, so the next recording tries again.
-            if !problems.is_empty() && *path == switch(self.instance.path()) {
+            if leaves_note && !problems.is_empty() && *path == switch(self.instance.path()) {
                 break;
             }
             if let Err(e) = fs::write(path, value) {
@@ -177,7 +178,7 @@ impl Top {
 
 impl Drop for Top {
     fn drop(&mut self) {
-        self.put_back().unwrap_or_else(say);
+        self.put_back(false).unwrap_or_else(say);
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn record(args: &RecordArgs, refused: &io::Error) -> Result {
     // First, because a write to the top-level marker fails if a buffer that gets copies is off.
     let stopped = stream.instance().set_option(tracefs::COPY, false).map_err(Failure::from);
     drop((silence, note, listening));
-    let ended = stream.end().map(|packets| service.add(packets));
+    let ended = stream.end(|packets| service.add(packets));
     let report = service.finish();
     let is_whole = report.ended.is_none() && waited.is_ok() && ended.is_ok();
     let removed = stream.finish(is_whole).map(say);

@@ -49,7 +49,7 @@ impl Kernel {
     /// top-level marker. After an error, the rest is still read.
     pub(super) fn end(&mut self, mut add: impl FnMut(Packets)) -> Result {
         let stopped = self.copies.iter_mut().try_for_each(Copies::stop);
-        let ended = self.stream.end().map(&mut add);
+        let ended = self.stream.end(&mut add);
         let mut copied = Ok(());
         if let Some(copies) = self.copies.as_ref().filter(|_| stopped.is_ok()) {
             let processes = self.names.read();

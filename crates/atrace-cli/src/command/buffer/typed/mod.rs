@@ -90,11 +90,13 @@ impl Stream {
         self.reader.take(PAGES, |_| true)
     }
 
-    /// Ends the recording, and reads the rest of the events.
-    pub(crate) fn end(&mut self) -> Result<Packets> {
-        self.instance.set_tracing_on(false)?;
-        self.tally.look(&self.instance)?;
-        self.reader.take(usize::MAX, |_| true)
+    /// Ends the recording, and passes the rest of the events to `add`, also after an error.
+    pub(crate) fn end(&mut self, add: impl FnOnce(Packets)) -> Result {
+        let ended = self.instance.set_tracing_on(false);
+        let looked = self.tally.look(&self.instance);
+        let read = self.reader.take(usize::MAX, |_| true).map(add);
+        ended?;
+        looked.and(read)
     }
 
     /// Removes the buffer. Returns a line with the number of events. `is_whole` means that all packets were stored.
