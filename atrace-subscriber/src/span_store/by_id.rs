@@ -51,7 +51,7 @@ pub(crate) fn add(flow_id: u64, span: Span, has_fields: bool) -> bool {
     }
     slot.origin.set_flow(flow_id);
     let new = span.number();
-    let is_added = place.span.compare_exchange(before, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    let is_added = place.span.compare_exchange(before, new, Ordering::Release, Ordering::Relaxed).is_ok();
     if is_added {
         note_shown();
         place.flow_id.store(flow_id, Ordering::Release);
@@ -66,7 +66,8 @@ pub(crate) fn find(flow_id: u64) -> Option<Span> {
     if place.flow_id.load(Ordering::Acquire) != flow_id {
         return None;
     }
-    let span = place.span.load(Ordering::Relaxed);
+    // Acquires the number of the flow in the span's slot, which may have had another span of this flow before.
+    let span = place.span.load(Ordering::Acquire);
     open(span).filter(|slot| slot.origin.is_of(flow_id)).map(|_| Span::from_number(span))
 }
 
