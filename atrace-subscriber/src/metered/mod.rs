@@ -16,8 +16,9 @@
 //! [`Metered`] wraps any subscriber. A program that uses [`AtraceSubscriber`](crate::AtraceSubscriber) or
 //! [`AtraceLayer`](crate::AtraceLayer) need not be changed: with the environment variable `ATRACE_BILL=PATH` these
 //! types meter themselves. When the process ends by `exit` or by returning from `main`, the measurements are written to
-//! `PATH`, relative to the directory in which the first of them was made, and `atrace cost --bill-of PATH` or [`Bill::read`] makes the bill. If the variable is set in several
-//! processes, the file contains the measurements of the process that ended last. If an `AtraceLayer` meters itself,
+//! `PATH`, relative to the directory in which the first subscriber or layer was made, and `atrace cost --bill-of PATH` or
+//! [`Bill::read`] makes the bill. If the variable is set in several processes, the file contains the measurements of the
+//! process that ended last. If an `AtraceLayer` meters itself,
 //! other layers are not in the bill. While tracing is off, an `AtraceSubscriber` with a filter gets no events, so the
 //! bill does not contain these events.
 //!
@@ -46,7 +47,8 @@
 //! *Not billed* is the time outside of the subscriber's calls: the program evaluates arguments, `tracing` checks its
 //! caches, other threads write what a call has queued, and code is displaced from the processor's caches. The bill
 //! states the processor time of threads that have made no call, such as threads that write queued output, since the meter
-//! was made. (This line is missing if a thread that has made calls has ended, or if there was no `/proc` then.) If the subscriber's maximum level excludes a callsite, the
+//! was made. (This line is missing if a thread that has made calls has ended, or if there was no `/proc` then.) If the
+//! subscriber's maximum level excludes a callsite, the
 //! subscriber does not know the callsite. A callsite that the subscriber never wants is in the bill with zero.
 //!
 //! The memory of a meter is kept until the process ends: up to 0.7 MB, 0.7 KB for each callsite, and up to 0.1 MB for
