@@ -94,7 +94,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "starts a shell")]
     fn a_shell_reads_back_what_was_quoted() {
         let hostile = [
             "",
@@ -128,7 +127,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "thousands of characters take minutes")]
     fn nothing_that_is_shown_moves_the_cursor() {
         for code in (0..0x3000).chain(0xfe00..0x1_0100).filter_map(char::from_u32) {
             let text = shown(&code.to_string()).to_string();

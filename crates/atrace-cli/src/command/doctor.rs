@@ -93,7 +93,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "starts a program")]
     #[allow(unsafe_code, reason = "a program gets the ids of a set-user-id program")]
     fn a_program_with_roots_rights_belongs_to_its_user() {
         if User::present().uid != 0 {

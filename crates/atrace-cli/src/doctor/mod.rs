@@ -237,7 +237,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "needs /proc")]
     fn only_processes_with_a_limit_pay_for_pauses() {
         const PAUSE: Duration = Duration::from_millis(2);
         for (charges_pauses, left) in [(false, PATIENCE), (true, PATIENCE - PAUSE)] {

@@ -238,7 +238,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "no files")]
     fn where_there_is_no_more_room_what_had_some_is_there() {
         const ROOM: usize = 4 * BLOCK;
         // A file that can't grow.

@@ -95,7 +95,7 @@ fn names(processes: &[Process]) -> String {
     names.join(", ")
 }
 
-#[cfg(all(test, target_os = "linux", not(miri)))]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 

@@ -235,7 +235,6 @@ mod tests {
 
     /// Tests messages that fill more pages than are read in a row during a recording.
     #[test]
-    #[cfg_attr(miri, ignore = "no tracefs")]
     fn all_messages_of_a_buffer_are_read() {
         const MESSAGES: usize = PAGES + 100;
         let Some(instance) = tracefs::tests::instance("all_messages_of_a_buffer_are_read") else { return };
