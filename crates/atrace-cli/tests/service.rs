@@ -959,6 +959,24 @@ mod cases {
         assert!(ran.stderr.contains("sqlx=loud") && ran.stderr.contains("such as info,sqlx=off"), "{ran:?}");
     }
 
+    #[test]
+    fn the_filter_is_named_if_no_event_came() {
+        let name = case!({
+            atrace::atrace_init();
+        });
+        let place = Place::new();
+        let text = "the program connected and wrote no event";
+        let excluded = format!("{text}: the filter off may exclude all of its events");
+        for ran in [
+            end(&mut place.run(&name, &["--filter", "off"])),
+            end(place.run(&name, &["-f"]).env("ATRACE_FILTER", "off")),
+        ] {
+            assert!(ran.stderr.contains(&excluded), "{ran:?}");
+        }
+        let ran = end(&mut place.run(&name, &["-f"]));
+        assert!(ran.stderr.lines().any(|line| line.ends_with(text)), "{ran:?}");
+    }
+
     /// Tests `record` without a system service: `record` itself is the service, at the path at which programs look for
     /// the system's service.
     #[test]

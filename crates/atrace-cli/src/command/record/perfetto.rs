@@ -228,10 +228,10 @@ pub(super) fn by_this(args: &RecordArgs, refused: &io::Error) -> Result {
     ));
     announce();
     let waited = wait(args.time, &signals, || Ok(format!("{} events", thousands(service.events()))));
-    let path = listening.path.clone();
+    let found = if service.events() == 0 { silence::look(&args.apps, &listening.path) } else { None };
     drop(listening);
     let report = service.finish();
-    let why = silence::why(&report.counts, &args.apps, &path);
+    let why = silence::why(&report.counts, found);
     run::finish(output, report, Ok(()), why)?;
     waited
 }

@@ -11,18 +11,24 @@ use crate::escape::shown;
 use crate::process::{self, Process};
 use crate::service::Counts;
 
-/// Returns the reason why no event was recorded, or `None` if events were recorded or lost. `socket` is the path at
-/// which this command listens.
-pub(super) fn why(counts: &Counts, patterns: &[String], socket: &Path) -> Option<String> {
-    if counts.events > 0 || counts.lost > 0 {
-        return None;
-    }
+/// Returns the reason why no event was recorded, or `None` if events were recorded or lost. `found` is the result of
+/// [`look`].
+pub(super) fn why(counts: &Counts, found: Option<String>) -> Option<String> {
+    let text = match counts {
+        Counts { events: 0, lost: 0, producers: 0, .. } => {
+            "no program of this user connected: none that uses this library or Perfetto's SDK runs and looks here"
+        }
+        Counts { events: 0, lost: 0, .. } => "the programs that connected wrote no event",
+        _ => return None,
+    };
+    Some(found.unwrap_or_else(|| text.to_owned()))
+}
+
+/// Looks for the reason why no event of the requested programs has come so far. Call this while the programs are still
+/// connected. Returns `None` if no programs were requested. `socket` is the path at which this command listens.
+pub(super) fn look(patterns: &[String], socket: &Path) -> Option<String> {
     if patterns.is_empty() {
-        let text = "no program of this user connected: none that uses this library or Perfetto's SDK runs and looks here";
-        return Some(
-            if counts.producers == 0 { text } else { "the programs that connected wrote no event" }
-                .to_owned(),
-        );
+        return None;
     }
     let found = process::matching(patterns);
     let Some(first) = found.first() else { return Some(process::none_matches(patterns)) };
@@ -61,7 +67,15 @@ fn reason(process: Process, socket: &Path) -> String {
         })
     });
     match doctor::standings(&[process.0], stores::left).known.get(&process.0) {
-        Some(said) if said.contains(": connected") => "is connected and wrote no event".to_owned(),
+        Some(said) if said.contains(": connected") => match set("ATRACE_FILTER") {
+            Some((_, filter)) => {
+                let filter = shown(filter.as_encoded_bytes());
+                format!(
+                    "is connected and wrote no event: its filter {filter} (ATRACE_FILTER) may exclude them"
+                )
+            }
+            None => "is connected and wrote no event".to_owned(),
+        },
         Some(said) => format!("looks for a recording and did not connect: {}", shown(said)),
         None if publishes => {
             "uses this library, but does not look for recordings: it calls neither atrace_init nor \

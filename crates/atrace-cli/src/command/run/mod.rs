@@ -28,6 +28,7 @@ use crate::command::program::{
     FAILED, ProgramStore, Signals, Tree, Witness, code, start, wait, wait_for_rest,
 };
 use crate::command::terminal::{Failure, Result, say, shown_path};
+use crate::escape::shown;
 use crate::tracefs;
 
 #[derive(clap::Args, Debug)]
@@ -135,6 +136,13 @@ impl RunArgs {
         let filter = self.filter.as_deref().map(|filter| ("ATRACE_FILTER", Some(Path::new(filter))));
         variables.iter().copied().chain(filter).collect()
     }
+
+    /// Returns a possible reason why the program wrote no event: the filter that it got.
+    fn about_filter(&self) -> Option<String> {
+        let filter = self.filter.clone().map(OsString::from).or_else(|| std::env::var_os("ATRACE_FILTER"))?;
+        let text = format!("the filter {} may exclude all of its events", shown(filter.as_encoded_bytes()));
+        Some(text).filter(|_| !filter.is_empty())
+    }
 }
 
 /// Returns the path of the output file if the user gives none: the program's name with this extension, in the
@@ -223,6 +231,9 @@ fn record_by_kernel(args: &RunArgs) -> Result<u8> {
     if tally.written() == 0 && !has_copies {
         let text = "events that a program writes directly to the top-level trace_marker are recorded since Linux 6.16; before that, use atrace record";
         problems.push(text.to_owned());
+    }
+    if tally.written() == 0 {
+        problems.extend(args.about_filter());
     }
     let is_whole = problems.is_empty() && stopped.is_ok() && counted.is_ok();
     say(if is_whole { tally.report("events") } else { tally.report_of_some("events") });

@@ -98,7 +98,7 @@ pub(super) fn record(args: &RunArgs) -> Result<u8> {
     let saved = if args.ring { service.save(file) } else { Ok(()) };
     let report = service.finish();
     drop(place);
-    let why = silence(&report.counts);
+    let why = silence(&report.counts, args);
     let is_whole = report.ended.is_none() && taken.is_ok() && ended.is_ok();
     let removed = kernel.map_or(Ok(()), |kernel| kernel.finish(is_whole).map(say));
     finish(output, report, saved, why)?;
@@ -175,14 +175,17 @@ fn lines(report: &Report) -> Vec<String> {
 }
 
 /// Returns the reason why the program was not recorded, or `None` if it was recorded.
-fn silence(counts: &Counts) -> Option<String> {
+fn silence(counts: &Counts, args: &RunArgs) -> Option<String> {
     let text = match counts {
         Counts { producers: 0, .. } => {
             "nobody connected: the program uses neither this library nor Perfetto's SDK, ended before its first event, has \
              elevated rights, or was started with another environment (env -i, sudo, su: keep PERFETTO_PRODUCER_SOCK_NAME \
              and ATRACE_BACKEND)"
         }
-        Counts { events: 0, lost: 0, .. } => "the program connected and wrote no event",
+        Counts { events: 0, lost: 0, .. } => {
+            let text = "the program connected and wrote no event".to_owned();
+            return Some(args.about_filter().map_or(text.clone(), |filter| format!("{text}: {filter}")));
+        }
         _ => return None,
     };
     Some(text.to_owned())
